@@ -1,0 +1,97 @@
+# One target a task; `make` alone lists them. ARGS=... is passed on to the program that a target runs.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+RUN_READY := .venv/.ready-to-run
+TEST_READY := .venv/.ready-to-test
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
+
+.PHONY: run
+run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durability=os')
+	@exec $(BIN)/embermq run $(ARGS)
+
+.PHONY: test
+test: $(TEST_READY) ## All checks and tests (ARGS='-k retained'); Debian packages they need are installed
+	@scripts/debian-packages
+	@exec $(BIN)/python -m pytest $(ARGS)
+
+.PHONY: check
+check: lint types contracts ## Lint, types, import contracts and unit tests, in under a minute
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+.PHONY: lint
+lint: $(TEST_READY) ## Ruff and the house rules of scripts/tidy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python scripts/tidy
+
+.PHONY: format
+format: $(TEST_READY) ## Rewrite the source in the one format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: types
+types: $(TEST_READY) ## Strict mypy over source and tests
+	@$(BIN)/mypy
+
+.PHONY: contracts
+contracts: $(TEST_READY) ## Who may import whom (.importlinter)
+	@$(BIN)/lint-imports
+
+.PHONY: bench
+bench: $(RUN_READY) ## EmberMQ beside Debian's Mosquitto, in one run, with ratios
+	@scripts/debian-packages
+	@exec $(BIN)/python -m embermq.bench.compare $(ARGS)
+
+.PHONY: demo
+demo: $(RUN_READY) ## A vehicle fleet and one application, counted to the last message
+	@exec $(BIN)/python examples/fleet/demo.py $(ARGS)
+
+.PHONY: faults
+faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
+	@scripts/debian-packages
+	@EMBERMQ_FAULT_ROUNDS=20 exec $(BIN)/python -m pytest tests/faults --timeout=1800 $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(TEST_READY) ## The property tests with many more generated cases
+	@exec $(BIN)/python -m pytest tests/property --hypothesis-profile=fuzz --timeout=1800 $(ARGS)
+
+.PHONY: promises
+promises: $(TEST_READY) ## Promises of docs/guarantees that no test names
+	@$(BIN)/python scripts/promises $(ARGS)
+
+.PHONY: lock
+lock: $(TEST_READY) ## Write requirements/*.txt from pyproject.toml (LOCK_ARGS=--upgrade)
+	@scripts/lock
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build results; never a data directory
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@PYTHON='$(PYTHON)' scripts/make-venv
+
+# The lock holds every package, so pip resolves nothing; the program itself is installed in place.
+$(RUN_READY): requirements/run.txt pyproject.toml | $(BIN)/python
+	@echo "Installing what EmberMQ runs on into .venv (quick from now on)"
+	@$(PIP) install --require-hashes --no-deps --requirement requirements/run.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(TEST_READY): requirements/test.txt $(RUN_READY)
+	@echo "Installing what the tests need into .venv"
+	@$(PIP) install --require-hashes --no-deps --requirement requirements/test.txt
+	@touch $@
