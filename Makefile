@@ -85,13 +85,15 @@ $(BIN)/python:
 	@PYTHON='$(PYTHON)' scripts/make-venv
 
 # The lock holds every package, so pip resolves nothing; the program itself is installed in place.
-$(RUN_READY): requirements/run.txt pyproject.toml | $(BIN)/python
+# Nothing is built in isolation, since that would fetch build tools that have no hash in the lock.
+$(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml | $(BIN)/python
 	@echo "Installing what EmberMQ runs on into .venv (quick from now on)"
-	@$(PIP) install --require-hashes --no-deps --requirement requirements/run.txt
+	@$(PIP) install --require-hashes --no-deps --requirement requirements/build.txt
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/run.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(TEST_READY): requirements/test.txt $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
-	@$(PIP) install --require-hashes --no-deps --requirement requirements/test.txt
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
 	@touch $@
