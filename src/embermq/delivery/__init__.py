@@ -1,0 +1,1 @@
+"""Who gets a message, when and how often: `device` and `application` clients."""

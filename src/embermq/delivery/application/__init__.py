@@ -1,0 +1,1 @@
+"""Delivery to APPLICATION clients: few, each takes a flood and misses nothing while it is away."""

@@ -1,0 +1,16 @@
+"""Settings of APPLICATION delivery; composed by app into the broker's one schema (section `application`)."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an application log is read for its client."""
+
+    max_poll_records: Annotated[int, Meta(ge=1, le=65_535)] = 200
+    """Messages of a pack: read at a time."""
+    pack_timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 20.0
+    """How long a client may take to acknowledge."""
+    poll_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 20
+    """How often the log is looked at when it had nothing new."""

@@ -1,0 +1,1 @@
+"""Delivery to DEVICE clients: very many, few messages each, wanted at once."""

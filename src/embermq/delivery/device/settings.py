@@ -1,0 +1,18 @@
+"""Settings of DEVICE delivery; composed by app into the broker's one schema (section `device`)."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class DeviceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The offline queue of each DEVICE session."""
+
+    queue_limit: Annotated[int, Meta(ge=1, le=65_535)] = 10_000
+    """Messages stored for one session; past it the oldest that are not in flight go first."""
+    ttl_s: Annotated[int, Meta(ge=1, le=4_294_967_295)] = 604_800
+    """How long a stored message is kept when its publisher set no expiry."""
+    linger_ms: Annotated[float, Meta(ge=0, le=10_000)] = 50.0
+    """A QoS 1 message that an online client acknowledges within this time is never written to the queue."""
+    page_messages: Annotated[int, Meta(ge=1, le=10_000)] = 200
+    """Stored messages read at a time after a reconnect."""

@@ -1,0 +1,1 @@
+"""Listeners, the tick, backpressure and shutdown: asyncio around the room that decides."""
