@@ -1,0 +1,8 @@
+-- users.db: the accounts. A file of its own, because the command line writes it while the broker reads it.
+CREATE TABLE IF NOT EXISTS users (
+    name TEXT PRIMARY KEY,
+    password_hash TEXT NOT NULL,
+    client_type INTEGER NOT NULL,
+    disabled INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,249 @@
+"""The one schema of settings, and the ways to set them.
+
+In rising order of precedence: defaults, TOML file (`--config`), environment (`EMBERMQ_<SECTION>__<KEY>`, and
+`EMBERMQ_DATA_DIR`), `--set section.key=value`, dedicated options such as `--data-dir`. What is unknown or
+impossible is refused by name, with where it came from.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import FieldInfo, fields
+
+from embermq.adapters.sqlite import settings as log_settings
+from embermq.adapters.sqlite.settings import LogSettings
+from embermq.admin.settings import HttpSettings
+from embermq.app.errors import ConfigError
+from embermq.app.setting_value import convert_setting
+from embermq.broker.settings import MqttSettings
+from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.device.settings import DeviceSettings
+from embermq.observability.settings import LoggingSettings
+from embermq.pipeline import settings as pipeline_settings
+from embermq.pipeline.settings import PipelineSettings
+from embermq.server import settings as listener_settings
+from embermq.server.settings import ClientSettings, ListenerSettings
+
+ENVIRONMENT_PREFIX = "EMBERMQ_"
+PACKET_IDS = 65_535
+CONFIG_BYTES_MAX = 1024 * 1024
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set; each section is defined by the room that it is for."""
+
+    data_dir: str = "./embermq-data"
+    listeners: ListenerSettings = field(default_factory=ListenerSettings)
+    clients: ClientSettings = field(default_factory=ClientSettings)
+    mqtt: MqttSettings = field(default_factory=MqttSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+    application: ApplicationSettings = field(default_factory=ApplicationSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+
+
+class Setting(Struct, frozen=True):
+    """One effective setting: its dotted key, its value and where that came from (`default`, `--set`, ...)."""
+
+    key: str
+    value: object
+    origin: str
+
+
+class Configuration(Struct, frozen=True):
+    """Valid settings, and the origin of each one that is not a default."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def effective(self) -> Iterator[Setting]:
+        """Every setting, in the order of the schema."""
+        for key in _SCHEMA:
+            value: object = self.settings
+            for name in key.split("."):
+                value = getattr(value, name)
+            yield Setting(key, value, self.origins.get(key, "default"))
+
+
+class _Given(Struct, frozen=True):
+    """A value as a source gave it; `is_text` when it came as text that is still to be read."""
+
+    key: str
+    value: object
+    origin: str
+    is_text: bool
+
+
+def load_configuration(
+    *,
+    config_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Sequence[str] = (),
+    options: Mapping[str, tuple[str, object]] | None = None,
+) -> Configuration:
+    """Compose all sources.
+
+    `assignments` are `section.key=value` texts of `--set`; `options` maps a dotted key to the dedicated option that
+    sets it and the value, for example `{"data_dir": ("--data-dir", "/srv/mq")}`.
+    Raises ConfigError with every problem found.
+    """
+    problems: list[str] = []
+    given: list[_Given] = []
+    if config_file is not None:
+        given += _from_file(config_file, problems)
+    given += _from_environment(environment or {}, problems)
+    given += _from_assignments(assignments, problems)
+    given += [_Given(key, value, option, False) for key, (option, value) in (options or {}).items()]
+
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    for item in given:
+        target = _SCHEMA.get(item.key)
+        if target is None:
+            problems.append(_unknown(item))
+            continue
+        value, problem = convert_setting(item.value, target.type, is_text=item.is_text)
+        if problem:
+            problems.append(f"{item.key}: {problem} (from {item.origin})")
+        values[item.key] = value
+        origins[item.key] = item.origin
+    if problems:
+        raise ConfigError(*problems)
+
+    settings = _compose(values)
+    problems += [_with_origin(problem, origins) for problem in _contradictions(settings)]
+    if problems:
+        raise ConfigError(*problems)
+    return Configuration(settings, {key: origins[key] for key in _SCHEMA if key in origins})
+
+
+def _schema(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    for info in fields(struct):
+        if isinstance(info.type, type) and issubclass(info.type, Struct):
+            yield from _schema(info.type, f"{prefix}{info.name}.")
+        else:
+            yield prefix + info.name, info
+
+
+_SCHEMA: dict[str, FieldInfo] = dict(_schema(Settings))
+_SECTIONS: dict[str, type[Struct]] = {
+    info.name: info.type
+    for info in fields(Settings)
+    if isinstance(info.type, type) and issubclass(info.type, Struct)
+}
+
+
+def _compose(values: Mapping[str, object]) -> Settings:
+    sections: dict[str, object] = {}
+    for name, struct in _SECTIONS.items():
+        prefix = name + "."
+        sections[name] = struct(
+            **{key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+        )
+    sections.update((key, value) for key, value in values.items() if "." not in key)
+    return msgspec.convert(sections, Settings, from_attributes=True)
+
+
+def _from_file(path: Path, problems: list[str]) -> list[_Given]:
+    try:
+        data = path.read_bytes()
+        if len(data) > CONFIG_BYTES_MAX:
+            raise ConfigError(f"{path}: {len(data)} bytes is more than a configuration may have, {CONFIG_BYTES_MAX}")
+        document = tomllib.loads(data.decode())
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    given: list[_Given] = []
+    for name, content in document.items():
+        if name in _SECTIONS and not isinstance(content, dict):
+            problems.append(f"{name}: is a section, written [{name}] (from {path})")
+        elif isinstance(content, dict) and name not in _SCHEMA and (content or name in _SECTIONS):
+            given += [_Given(f"{name}.{key}", value, str(path), False) for key, value in content.items()]
+        else:
+            given.append(_Given(name, content, str(path), False))
+    return given
+
+
+def _from_environment(environment: Mapping[str, str], problems: list[str]) -> list[_Given]:
+    """`EMBERMQ_DEVICE__QUEUE_LIMIT=500` sets `device.queue_limit`."""
+    given = []
+    for variable in sorted(environment):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        key = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+        if key in _SCHEMA:
+            given.append(_Given(key, environment[variable], variable, True))
+        else:
+            nearest = get_close_matches(key, _SCHEMA, n=1, cutoff=0.5)
+            hint = f"; the nearest is {_variable(nearest[0])}" if nearest else ""
+            problems.append(f"unknown setting {variable} in the environment{hint}")
+    return given
+
+
+def _variable(key: str) -> str:
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
+
+
+def _from_assignments(assignments: Sequence[str], problems: list[str]) -> list[_Given]:
+    given = []
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if equals:
+            given.append(_Given(key.strip(), value, "--set", True))
+        else:
+            problems.append(f"--set {assignment}: is not section.key=value")
+    return given
+
+
+def _unknown(item: _Given) -> str:
+    if item.key in _SECTIONS:
+        keys = ", ".join(key for key in _SCHEMA if key.startswith(item.key + "."))
+        return f"{item.key} is a section, not a setting (from {item.origin}); it has {keys}"
+    section, dot, name = item.key.partition(".")
+    candidates: list[str] = []
+    if dot and section in _SECTIONS:
+        names = [key.partition(".")[2] for key in _SCHEMA if key.startswith(section + ".")]
+        candidates = [f"{section}.{near}" for near in get_close_matches(name, names, n=1, cutoff=0.5)]
+    if not candidates:
+        candidates = get_close_matches(item.key, _SCHEMA, n=1, cutoff=0.5)
+    if not candidates:
+        candidates = [key for key in _SCHEMA if key.rpartition(".")[2] == item.key][:1]
+    hint = f"; the nearest is {candidates[0]}" if candidates else f"; sections are {', '.join(_SECTIONS)}"
+    return f"unknown setting {item.key} (from {item.origin}){hint}"
+
+
+def _contradictions(settings: Settings) -> Iterator[str]:
+    """Problems that no single value shows; each text starts with the key it is about."""
+    for check in (
+        lambda: listener_settings.check_settings(settings.listeners),
+        lambda: log_settings.check_settings(settings.log),
+        lambda: pipeline_settings.check_settings(settings.pipeline),
+    ):
+        try:
+            check()
+        except ValueError as error:
+            yield str(error)
+    if settings.device.queue_limit + settings.mqtt.inflight_max > PACKET_IDS:
+        yield (
+            f"device.queue_limit: {settings.device.queue_limit} and mqtt.inflight_max, {settings.mqtt.inflight_max}, "
+            f"are together more than the {PACKET_IDS} packet identifiers of a session"
+        )
+    if not settings.data_dir.strip() or "\0" in settings.data_dir:
+        yield f"data_dir: {settings.data_dir!r} is not the name of a directory"
+
+
+def _with_origin(problem: str, origins: Mapping[str, str]) -> str:
+    named = [f"{key} from {origins[key]}" for key in _SCHEMA if key in problem and key in origins]
+    key = next((key for key in _SCHEMA if problem.startswith((key + ":", key + " "))), None)
+    if key is not None and key in origins and len(named) == 1:
+        return f"{problem} (from {origins[key]})"
+    return f"{problem} ({', '.join(named)})" if named else problem

@@ -1,0 +1,27 @@
+"""What can go wrong between the command line and a running broker."""
+
+from __future__ import annotations
+
+
+class EmberError(Exception):
+    """The user can do something about it: shown as one line, without a traceback. `exit_code` ends the program."""
+
+    exit_code = 1
+
+
+class ConfigError(EmberError):
+    """The user's fault: settings that do not exist or cannot be. `problems` has one line for each."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class StartError(EmberError):
+    """The world's fault: an address, directory or file that the broker needs is not to be had."""
+
+
+class UserError(EmberError):
+    """The user's fault: an account that exists already, does not exist, or cannot be made like that."""

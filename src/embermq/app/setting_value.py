@@ -1,0 +1,104 @@
+"""Reading one setting's value against its type, and saying in plain words why it is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from difflib import get_close_matches
+
+import msgspec
+from msgspec import inspect
+
+
+def convert_setting(value: object, annotation: object, *, is_text: bool) -> tuple[object, str]:
+    """Return the value in its type and "", or None and why it is impossible.
+
+    Text (environment, `--set`) is read by the type: numbers, true/false, and lists as `a, b` or as JSON.
+    """
+    described = inspect.type_info(annotation)
+    if is_text and isinstance(value, str):
+        value = _read_text(value, described)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None, f"{value} is not a number that can be used"
+    try:
+        return msgspec.convert(value, annotation, strict=not is_text), ""
+    except msgspec.ValidationError as error:
+        return None, _explain(value, described, str(error))
+
+
+def _read_text(text: str, described: inspect.Type) -> object:
+    if not _takes_list(described):
+        return text.strip() if not isinstance(described, inspect.StrType) else text
+    stripped = text.strip()
+    if stripped.startswith('["') or stripped == "[]":
+        try:
+            return json.loads(stripped)
+        except ValueError:
+            return text
+    return [part.strip() for part in stripped.split(",") if part.strip()]
+
+
+def _takes_list(described: inspect.Type) -> bool:
+    if isinstance(described, inspect.UnionType):
+        return any(_takes_list(member) for member in described.types)
+    return isinstance(described, inspect.ListType | inspect.VarTupleType)
+
+
+def _explain(value: object, described: inspect.Type, fallback: str) -> str:
+    if isinstance(described, inspect.IntType | inspect.FloatType):
+        number = _number(value, described)
+        if number is None:
+            kind = "a whole number" if isinstance(described, inspect.IntType) else "a number"
+            return f"{value!r} is not {kind}"
+        return _out_of_range(number, described) or fallback
+    if isinstance(described, inspect.BoolType):
+        return f"{value!r} is not true or false"
+    if isinstance(described, inspect.LiteralType):
+        allowed = [str(choice) for choice in described.values]
+        near = get_close_matches(str(value), allowed, n=1)
+        return f"{value!r} is not one of {', '.join(allowed)}" + (f"; the nearest is {near[0]}" if near else "")
+    if isinstance(described, inspect.StrType):
+        return f"{value!r} is not a text"
+    if isinstance(described, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
+        for item in value:
+            _, problem = _convert_item(item, described.item_type)
+            if problem:
+                return problem
+    if _takes_list(described):
+        return f"{value!r} is not a list of texts"
+    return f"{value!r}: {fallback}"
+
+
+def _convert_item(item: object, described: inspect.Type) -> tuple[object, str]:
+    if isinstance(described, inspect.LiteralType):
+        return (item, "") if item in described.values else (None, _explain(item, described, ""))
+    if isinstance(described, inspect.StrType):
+        return (item, "") if isinstance(item, str) else (None, _explain(item, described, ""))
+    return item, ""
+
+
+def _number(value: object, described: inspect.IntType | inspect.FloatType) -> int | float | None:
+    if isinstance(value, bool):
+        return None
+    kind = int if isinstance(described, inspect.IntType) else float
+    if isinstance(value, str):
+        try:
+            number = kind(value)
+        except ValueError:
+            return None
+        return number if math.isfinite(number) else None
+    if isinstance(value, int) or (isinstance(value, float) and kind is float):
+        return value
+    return None
+
+
+def _out_of_range(number: int | float, described: inspect.IntType | inspect.FloatType) -> str:
+    if described.le is not None and number > described.le:
+        return f"{number} is more than the largest allowed {described.le}"
+    if described.ge is not None and number < described.ge:
+        return f"{number} is less than the smallest allowed {described.ge}"
+    if described.gt is not None and number <= described.gt:
+        return f"{number} is not more than {described.gt}"
+    if described.lt is not None and number >= described.lt:
+        return f"{number} is not less than {described.lt}"
+    return ""
