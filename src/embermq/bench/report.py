@@ -1,0 +1,191 @@
+"""What a run found out, for machines (JSON) and for people (a table)."""
+
+from __future__ import annotations
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from embermq.bench.latency import LatencySummary
+from embermq.bench.process_cost import ProcessCost
+
+
+class CostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A watched process and the messages (in + out) that went through the broker per CPU second of it."""
+
+    name: str
+    pid: int
+    cpu_s: float
+    children_cpu_s: float
+    pss_peak_bytes: int
+    messages_per_cpu_s: float | None
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of p2p, fanin or fanout.
+
+    `published` to `foreign` cover the whole run with its warm-up; `window_*`, rates, costs and latencies
+    cover the measured window. `window_published` counts acknowledgements (at QoS 0: messages sent), since
+    what still lies in a socket has cost the broker nothing yet.
+    """
+
+    scenario: str
+    run: str
+    version: str
+    qos: int
+    publishers: int
+    subscribers: int
+    payload_bytes: int
+    rate: float
+    window: int
+    persistent: bool
+    published: int
+    acknowledged: int
+    refused: int
+    unacknowledged: int
+    expected: int
+    delivered: int
+    lost: int
+    duplicated: int
+    reordered: int
+    corrupt: int
+    foreign: int
+    window_s: float
+    window_published: int
+    window_delivered: int
+    published_per_s: float
+    delivered_per_s: float
+    delivery: LatencySummary
+    acknowledgement: LatencySummary
+    send_delay: LatencySummary
+    processes: tuple[CostReport, ...]
+    messages_per_cpu_s: float | None
+    generator_cpu_s: float
+    generator_cores: float
+    failures: tuple[str, ...]
+
+
+class IdleCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Proportional set size without and with idle connections, and what the broker's CPU did meanwhile."""
+
+    name: str
+    pid: int
+    pss_before_bytes: int
+    pss_with_bytes: int
+    bytes_per_connection: float
+    connect_cpu_s: float
+    idle_cores: float
+
+
+class IdleReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of idle: memory before and with the connections, for each watched process."""
+
+    connections: int
+    connect_s: float
+    connects_per_s: float
+    processes: tuple[IdleCost, ...]
+
+
+def cost_reports(costs: tuple[ProcessCost, ...], messages: int) -> tuple[CostReport, ...]:
+    """Each process's cost with its messages per CPU second."""
+    return tuple(
+        CostReport(
+            name=cost.name,
+            pid=cost.pid,
+            cpu_s=round(cost.cpu_s, 3),
+            children_cpu_s=round(cost.children_cpu_s, 3),
+            pss_peak_bytes=cost.pss_peak_bytes,
+            messages_per_cpu_s=per_cpu_second(messages, cost.cpu_s + cost.children_cpu_s),
+        )
+        for cost in costs
+    )
+
+
+def per_cpu_second(messages: int, cpu_s: float) -> float | None:
+    """Messages per CPU second; None when less was used than the kernel's clock can tell."""
+    return round(messages / cpu_s, 1) if cpu_s > 0.01 else None
+
+
+def to_json(report: LoadReport | IdleReport) -> str:
+    """One indented JSON object."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+
+
+def show_load(report: LoadReport, console: Console) -> None:
+    """The table of a load run."""
+    pace = f"{report.rate:,.0f}/s" if report.rate else f"saturated, window {report.window}"
+    table = Table(
+        title=f"{report.scenario}: {report.publishers} → {report.subscribers}, QoS {report.qos}, "
+        f"MQTT {report.version}, {report.payload_bytes} bytes, {pace}",
+        show_header=False,
+    )
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for name, value in (
+        ("published", report.published),
+        ("acknowledged", report.acknowledged),
+        ("refused", report.refused),
+        ("expected deliveries", report.expected),
+        ("delivered", report.delivered),
+        ("lost", report.lost),
+        ("duplicated", report.duplicated),
+        ("reordered", report.reordered),
+    ):
+        table.add_row(name, f"{value:,}", style="red" if name == "lost" and value else None)
+    table.add_section()
+    table.add_row("published a second", f"{report.published_per_s:,.0f}")
+    table.add_row("delivered a second", f"{report.delivered_per_s:,.0f}")
+    for name, latency in (
+        ("delivery", report.delivery),
+        ("acknowledgement", report.acknowledgement),
+        ("send delay of this program", report.send_delay),
+    ):
+        if latency.samples:
+            table.add_row(f"{name} p50 / p99 / p99.9 / max, ms", _quantiles(latency))
+    table.add_section()
+    for cost in report.processes:
+        cpu = f"{cost.cpu_s:.2f}" + (f" + {cost.children_cpu_s:.2f} below" if cost.children_cpu_s else "")
+        table.add_row(f"{cost.name} ({cost.pid}) CPU s", cpu)
+        table.add_row(f"{cost.name} in + out messages a CPU s", _count(cost.messages_per_cpu_s))
+        table.add_row(f"{cost.name} peak PSS, MiB", f"{cost.pss_peak_bytes / 2**20:.1f}")
+    if len(report.processes) > 1:
+        table.add_row("all in + out messages a CPU s", _count(report.messages_per_cpu_s))
+    table.add_row(
+        "this program, CPU s (cores)", f"{report.generator_cpu_s:.2f} ({report.generator_cores:.2f})"
+    )
+    console.print(table)
+    for failure in report.failures:
+        console.print(failure, style="bold red")
+
+
+def show_idle(report: IdleReport, console: Console) -> None:
+    """The table of an idle run."""
+    table = Table(title=f"{report.connections:,} idle connections, opened in {report.connect_s:.2f} s")
+    for heading in (
+        "process",
+        "before, MiB",
+        "with, MiB",
+        "a connection, KiB",
+        "CPU s to connect",
+        "cores while idle",
+    ):
+        table.add_column(heading, justify="left" if heading == "process" else "right")
+    for cost in report.processes:
+        table.add_row(
+            f"{cost.name} ({cost.pid})",
+            f"{cost.pss_before_bytes / 2**20:.1f}",
+            f"{cost.pss_with_bytes / 2**20:.1f}",
+            f"{cost.bytes_per_connection / 1024:.2f}",
+            f"{cost.connect_cpu_s:.2f}",
+            f"{cost.idle_cores:.3f}",
+        )
+    console.print(table)
+
+
+def _quantiles(latency: LatencySummary) -> str:
+    values = (latency.p50_ms, latency.p99_ms, latency.p999_ms, latency.max_ms)
+    return " / ".join("-" if value is None else f"{value:,.2f}" for value in values)
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"

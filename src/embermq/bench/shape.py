@@ -1,0 +1,47 @@
+"""Who sends to whom."""
+
+from __future__ import annotations
+
+import msgspec
+
+from embermq.bench.errors import LoadError
+from embermq.bench.frames import PUBLISHERS_MAX, topic_index
+
+
+class SubscriberShape(msgspec.Struct, frozen=True):
+    """client_id None: one of this run. topic_filter: its last level. sources: publisher numbers."""
+
+    topic_filter: str
+    sources: range
+    client_id: str | None = None
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Who sends to whom. Publisher i writes to topic i; each subscriber has a filter and its sources."""
+
+    name: str
+    publishers: int
+    subscribers: tuple[SubscriberShape, ...]
+
+
+def pairs(count: int) -> Shape:
+    """Publisher i to subscriber i."""
+    _check_count("pairs", count)
+    return Shape("p2p", count, tuple(SubscriberShape(topic_index(i), range(i, i + 1)) for i in range(count)))
+
+
+def fan_in(publishers: int, subscriber_id: str | None = None) -> Shape:
+    """All publishers to one subscriber, whose client id may be given."""
+    _check_count("publishers", publishers)
+    return Shape("fanin", publishers, (SubscriberShape("+", range(publishers), subscriber_id),))
+
+
+def fan_out(subscribers: int) -> Shape:
+    """One publisher to all subscribers."""
+    _check_count("subscribers", subscribers)
+    return Shape("fanout", 1, tuple(SubscriberShape(topic_index(0), range(1)) for _ in range(subscribers)))
+
+
+def _check_count(what: str, count: int) -> None:
+    if not 1 <= count <= PUBLISHERS_MAX:
+        raise LoadError(f"{what} is {count}; it is 1 to {PUBLISHERS_MAX}")

@@ -1,0 +1,283 @@
+"""`embermq bench p2p|fanin|fanout|idle`: load any MQTT broker and measure it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+
+from embermq.bench.errors import BenchError
+from embermq.bench.idle import run_idle
+from embermq.bench.process_cost import WatchedProcess, parse_watched
+from embermq.bench.progress import StageBar
+from embermq.bench.report import show_idle, show_load, to_json
+from embermq.bench.scenario import run_load
+from embermq.bench.settings import Load, Target
+from embermq.bench.shape import Shape, fan_in, fan_out, pairs
+from embermq.protocol.version import ProtocolVersion
+
+EXIT_BROKEN_PROMISE = 1
+EXIT_NOT_CARRIED_OUT = 2
+
+app = typer.Typer(
+    help="Load any MQTT broker and measure it. Ends with 1 when something acknowledged was lost "
+    "(or doubled at QoS 2), with 2 when the run could not be carried out.",
+    no_args_is_help=True,
+)
+
+
+class VersionOption(StrEnum):
+    """MQTT versions by the names people use."""
+
+    V311 = "3.1.1"
+    V5 = "5"
+
+
+_VERSIONS = {VersionOption.V311: ProtocolVersion.V311, VersionOption.V5: ProtocolVersion.V5}
+
+Host = Annotated[str, typer.Option(help="Where the broker listens.")]
+Port = Annotated[int, typer.Option(min=1, max=65_535)]
+Version = Annotated[VersionOption, typer.Option("--version", help="MQTT version.")]
+Username = Annotated[str | None, typer.Option(help="User to enter as.")]
+PasswordFromEnv = Annotated[str | None, typer.Option(help="Environment variable that holds the password.")]
+Qos = Annotated[int, typer.Option(min=0, max=2)]
+Payload = Annotated[int, typer.Option(min=16, help="Payload size, bytes.")]
+Rate = Annotated[
+    float, typer.Option(min=0, help="Messages/s over all publishers; 0: as fast as the window allows.")
+]
+Window = Annotated[
+    int, typer.Option(min=1, max=65_535, help="Unacknowledged messages a publisher, at rate 0.")
+]
+Duration = Annotated[float, typer.Option(help="Length of the measured part, s.")]
+Count = Annotated[
+    int, typer.Option(min=0, help="Measure this many messages instead (duration + drain at most).")
+]
+Warmup = Annotated[float, typer.Option(min=0, help="Load before the measured part, s.")]
+Drain = Annotated[float, typer.Option(min=0, help="Longest wait for the tail, s.")]
+Persistent = Annotated[bool, typer.Option("--persistent", help="Persistent sessions; removed at the end.")]
+Pid = Annotated[
+    list[str] | None, typer.Option(help="Process whose cost is measured: ID or NAME=ID; repeatable.")
+]
+Children = Annotated[bool, typer.Option("--children", help="Count descendants of these processes too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """Whose cost is measured."""
+
+    processes: Sequence[WatchedProcess]
+    children: bool
+
+
+@app.command()
+def p2p(
+    *,
+    count_of_pairs: Annotated[int, typer.Option("--pairs", min=1, help="Publishers, and subscribers.")] = 100,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    version: Version = VersionOption.V5,
+    username: Username = None,
+    password_from_env: PasswordFromEnv = None,
+    qos: Qos = 1,
+    payload: Payload = 64,
+    rate: Rate = 0.0,
+    window: Window = 20,
+    duration: Duration = 10.0,
+    count: Count = 0,
+    warmup: Warmup = 2.0,
+    drain: Drain = 30.0,
+    persistent: Persistent = False,
+    pid: Pid = None,
+    children: Children = False,
+    as_json: Json = False,
+) -> None:
+    """N publishers, each to a subscriber of its own."""
+    with _plain_errors():
+        load = Load(
+            qos=qos,
+            payload_bytes=payload,
+            rate=rate,
+            window=window,
+            duration_s=duration,
+            count=count,
+            warmup_s=warmup,
+            drain_s=drain,
+            persistent=persistent,
+        )
+        target = _target(host, port, version, username, password_from_env)
+        _carry_out(pairs(count_of_pairs), target, load, watch=Watch(_watched(pid), children), as_json=as_json)
+
+
+@app.command()
+def fanin(
+    *,
+    publishers: Annotated[int, typer.Option(min=1)] = 100,
+    subscriber_id: Annotated[str | None, typer.Option(help="Client id of the subscriber.")] = None,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    version: Version = VersionOption.V5,
+    username: Username = None,
+    password_from_env: PasswordFromEnv = None,
+    qos: Qos = 1,
+    payload: Payload = 64,
+    rate: Rate = 0.0,
+    window: Window = 20,
+    duration: Duration = 10.0,
+    count: Count = 0,
+    warmup: Warmup = 2.0,
+    drain: Drain = 30.0,
+    persistent: Persistent = False,
+    pid: Pid = None,
+    children: Children = False,
+    as_json: Json = False,
+) -> None:
+    """N publishers to one subscriber; waits for the tail."""
+    with _plain_errors():
+        load = Load(
+            qos=qos,
+            payload_bytes=payload,
+            rate=rate,
+            window=window,
+            duration_s=duration,
+            count=count,
+            warmup_s=warmup,
+            drain_s=drain,
+            persistent=persistent,
+        )
+        target = _target(host, port, version, username, password_from_env)
+        _carry_out(
+            fan_in(publishers, subscriber_id),
+            target,
+            load,
+            watch=Watch(_watched(pid), children),
+            as_json=as_json,
+        )
+
+
+@app.command()
+def fanout(
+    *,
+    subscribers: Annotated[int, typer.Option(min=1)] = 100,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    version: Version = VersionOption.V5,
+    username: Username = None,
+    password_from_env: PasswordFromEnv = None,
+    qos: Qos = 1,
+    payload: Payload = 64,
+    rate: Rate = 0.0,
+    window: Window = 20,
+    duration: Duration = 10.0,
+    count: Count = 0,
+    warmup: Warmup = 2.0,
+    drain: Drain = 30.0,
+    persistent: Persistent = False,
+    pid: Pid = None,
+    children: Children = False,
+    as_json: Json = False,
+) -> None:
+    """One publisher to N subscribers."""
+    with _plain_errors():
+        load = Load(
+            qos=qos,
+            payload_bytes=payload,
+            rate=rate,
+            window=window,
+            duration_s=duration,
+            count=count,
+            warmup_s=warmup,
+            drain_s=drain,
+            persistent=persistent,
+        )
+        target = _target(host, port, version, username, password_from_env)
+        _carry_out(fan_out(subscribers), target, load, watch=Watch(_watched(pid), children), as_json=as_json)
+
+
+@app.command()
+def idle(
+    *,
+    connections: Annotated[int, typer.Option(min=1)] = 1_000,
+    host: Host = "127.0.0.1",
+    port: Port = 1883,
+    version: Version = VersionOption.V5,
+    username: Username = None,
+    password_from_env: PasswordFromEnv = None,
+    hold: Annotated[float, typer.Option(help="How long the connections stay idle, s.")] = 5.0,
+    pid: Pid = None,
+    children: Children = False,
+    as_json: Json = False,
+) -> None:
+    """Memory of idle connections: opens them, waits, reads the memory of --pid."""
+    with _plain_errors():
+        target = _target(host, port, version, username, password_from_env)
+        with StageBar() as bar:
+            report = uvloop.run(
+                run_idle(
+                    target,
+                    connections,
+                    hold_s=hold,
+                    watched=_watched(pid),
+                    children=children,
+                    on_stage=bar.show,
+                )
+            )
+        if as_json:
+            typer.echo(to_json(report))
+        else:
+            show_idle(report, Console())
+
+
+def _carry_out(shape: Shape, target: Target, load: Load, *, watch: Watch, as_json: bool) -> None:
+    gc.freeze()
+    gc.disable()  # a pause of ours would count as latency of the broker; a run makes no cycles to speak of
+    with StageBar() as bar:
+        report = uvloop.run(
+            run_load(target, shape, load, watched=watch.processes, children=watch.children, on_stage=bar.show)
+        )
+    if as_json:
+        typer.echo(to_json(report))
+    else:
+        show_load(report, Console())
+    if report.failures:
+        raise typer.Exit(EXIT_BROKEN_PROMISE)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """One line instead of a traceback when the run could not be carried out."""
+    try:
+        yield
+    except BenchError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(EXIT_NOT_CARRIED_OUT) from error
+
+
+def _target(
+    host: str, port: int, version: VersionOption, username: str | None, password_from_env: str | None
+) -> Target:
+    password = None
+    if password_from_env is not None:
+        value = os.environ.get(password_from_env)
+        if value is None:
+            raise typer.BadParameter(f"the environment has no variable {password_from_env}")
+        password = value.encode()
+    return Target(host=host, port=port, version=_VERSIONS[version], username=username, password=password)
+
+
+def _watched(texts: list[str] | None) -> tuple[WatchedProcess, ...]:
+    try:
+        return tuple(parse_watched(text) for text in texts or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+if __name__ == "__main__":
+    app()
