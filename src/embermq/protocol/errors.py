@@ -8,8 +8,8 @@ from embermq.protocol.reason_codes import ReasonCode
 class ProtocolError(Exception):
     """The peer broke the protocol; the connection has to end.
 
-    ``reason_code`` is what a CONNACK or DISCONNECT of MQTT 5.0 says about it, ``message`` what, which value and
-    which limit, ``clause`` the sentence of the specification, such as ``"MQTT-3.3.1-4"``.
+    ``reason_code`` is what a CONNACK or DISCONNECT of MQTT 5.0 says about it, ``message`` what, which value
+    and which limit, ``clause`` the sentence of the specification, such as ``"MQTT-3.3.1-4"``.
     """
 
     def __init__(self, reason_code: ReasonCode, message: str, clause: str | None = None) -> None:
@@ -19,14 +19,14 @@ class ProtocolError(Exception):
         self.clause = clause
 
 
-class MalformedPacket(ProtocolError):
+class MalformedPacket(ProtocolError):  # noqa: N818
     """The bytes cannot be read as a packet of this version (0x81)."""
 
     def __init__(self, message: str, clause: str | None = None) -> None:
         super().__init__(ReasonCode.MALFORMED_PACKET, message, clause)
 
 
-class ProtocolViolation(ProtocolError):
+class ProtocolViolation(ProtocolError):  # noqa: N818
     """The packet can be read but is not allowed, here or at all (0x82 unless a code says it better)."""
 
     def __init__(
@@ -38,11 +38,11 @@ class ProtocolViolation(ProtocolError):
         super().__init__(reason_code, message, clause)
 
 
-class InvalidTopic(ProtocolError):
+class InvalidTopic(ProtocolError):  # noqa: N818
     """A topic name (0x90) or a topic filter (0x8F) breaks the rules of topics."""
 
 
-class PacketTooLarge(ProtocolError):
+class PacketTooLarge(ProtocolError):  # noqa: N818
     """The fixed header announces more bytes than we take (0x95); the body was not waited for."""
 
     def __init__(self, packet_bytes: int, packet_bytes_max: int) -> None:
@@ -55,20 +55,20 @@ class PacketTooLarge(ProtocolError):
         self.packet_bytes_max = packet_bytes_max
 
 
-class UnsupportedVersion(ProtocolError):
+class UnsupportedVersion(ProtocolError):  # noqa: N818
     """CONNECT names a protocol or level that is not 3.1, 3.1.1 or 5.0 (0x84)."""
 
     def __init__(self, protocol_name: str, level: int) -> None:
         super().__init__(
             ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-            f"protocol {protocol_name[:32]!r} level {level} is not supported, only MQIsdp 3, MQTT 4 and MQTT 5",
+            f"protocol {protocol_name[:32]!r} level {level} is not supported, only MQIsdp 3, MQTT 4 and 5",
             "MQTT-3.1.2-2",
         )
         self.protocol_name = protocol_name
         self.level = level
 
 
-class InvalidPayloadFormat(ProtocolError):
+class InvalidPayloadFormat(ProtocolError):  # noqa: N818
     """A payload that is announced as UTF-8 text is not (0x99)."""
 
     def __init__(self, message: str) -> None:
@@ -76,4 +76,5 @@ class InvalidPayloadFormat(ProtocolError):
 
 
 class EncodeError(ValueError):
-    """We were asked to write a packet that cannot stand on the wire: a fault of the caller, not of the peer."""
+    """We were asked to write a packet that cannot stand on the wire: a fault of the caller, not of the
+    peer."""

@@ -1,7 +1,7 @@
 """The control packets as values. Field order is the order of positional arguments and part of the interface.
 
-What they hold has been checked by the decoder; the encoder checks again what it is given. Reason codes are plain
-integers (an `IntEnum` member is one), packet ids 1..65535, QoS 0..2, intervals in seconds.
+What they hold has been checked by the decoder; the encoder checks again what it is given. Reason codes are
+plain integers (an `IntEnum` member is one), packet ids 1..65535, QoS 0..2, intervals in seconds.
 """
 
 from __future__ import annotations

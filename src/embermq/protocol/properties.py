@@ -1,7 +1,7 @@
 """The properties of MQTT 5.0: one value with all of them, and their codec [MQTT 5.0, 2.2.2].
 
-The table below says for each property its identifier, data type, the packets it may stand in and the values it
-may take; the codec is that table and two loops.
+The table below says for each property its identifier, data type, the packets it may stand in and the values
+it may take; the codec is that table and two loops.
 """
 
 from __future__ import annotations
@@ -133,20 +133,24 @@ _RULES: Final = (
         _P.PUBLISH | _P.SUBSCRIBE,
         minimum=1,
         repeats=_P.PUBLISH,
-        clause="MQTT-3.8.2.1.2",
+        clause="MQTT 5.0, 3.8.2.1.2",
     ),
     _Rule(0x11, "session_expiry_interval", _Kind.U32, _SESSION | _P.DISCONNECT),
     _Rule(0x12, "assigned_client_identifier", _Kind.TEXT, _P.CONNACK),
     _Rule(0x13, "server_keep_alive", _Kind.U16, _P.CONNACK),
     _Rule(0x15, "authentication_method", _Kind.TEXT, _SESSION | _P.AUTH),
     _Rule(0x16, "authentication_data", _Kind.BINARY, _SESSION | _P.AUTH),
-    _Rule(0x17, "request_problem_information", _Kind.FLAG, _P.CONNECT, maximum=1, clause="MQTT-3.1.2.11.7"),
+    _Rule(
+        0x17, "request_problem_information", _Kind.FLAG, _P.CONNECT, maximum=1, clause="MQTT 5.0, 3.1.2.11.7"
+    ),
     _Rule(0x18, "will_delay_interval", _Kind.U32, _P.WILL),
-    _Rule(0x19, "request_response_information", _Kind.FLAG, _P.CONNECT, maximum=1, clause="MQTT-3.1.2.11.6"),
+    _Rule(
+        0x19, "request_response_information", _Kind.FLAG, _P.CONNECT, maximum=1, clause="MQTT 5.0, 3.1.2.11.6"
+    ),
     _Rule(0x1A, "response_information", _Kind.TEXT, _P.CONNACK),
     _Rule(0x1C, "server_reference", _Kind.TEXT, _P.CONNACK | _P.DISCONNECT),
     _Rule(0x1F, "reason_string", _Kind.TEXT, _EXPLAINED),
-    _Rule(0x21, "receive_maximum", _Kind.U16, _SESSION, minimum=1, clause="MQTT-3.1.2.11.3"),
+    _Rule(0x21, "receive_maximum", _Kind.U16, _SESSION, minimum=1, clause="MQTT 5.0, 3.1.2.11.3"),
     _Rule(0x22, "topic_alias_maximum", _Kind.U16, _SESSION),
     _Rule(
         0x23,
@@ -157,13 +161,34 @@ _RULES: Final = (
         clause="MQTT-3.3.2-8",
         reason_code=ReasonCode.TOPIC_ALIAS_INVALID,
     ),
-    _Rule(0x24, "maximum_qos", _Kind.BYTE, _P.CONNACK, maximum=1, clause="MQTT-3.2.2.3.4"),
-    _Rule(0x25, "retain_available", _Kind.FLAG, _P.CONNACK, maximum=1, clause="MQTT-3.2.2.3.5"),
+    _Rule(0x24, "maximum_qos", _Kind.BYTE, _P.CONNACK, maximum=1, clause="MQTT 5.0, 3.2.2.3.4"),
+    _Rule(0x25, "retain_available", _Kind.FLAG, _P.CONNACK, maximum=1, clause="MQTT 5.0, 3.2.2.3.5"),
     _Rule(0x26, "user_properties", _Kind.PAIR, _EVERYWHERE, repeats=_EVERYWHERE),
-    _Rule(0x27, "maximum_packet_size", _Kind.U32, _SESSION, minimum=1, clause="MQTT-3.1.2.11.4"),
-    _Rule(0x28, "wildcard_subscription_available", _Kind.FLAG, _P.CONNACK, maximum=1, clause="MQTT-3.2.2.3.11"),
-    _Rule(0x29, "subscription_identifier_available", _Kind.FLAG, _P.CONNACK, maximum=1, clause="MQTT-3.2.2.3.12"),
-    _Rule(0x2A, "shared_subscription_available", _Kind.FLAG, _P.CONNACK, maximum=1, clause="MQTT-3.2.2.3.13"),
+    _Rule(0x27, "maximum_packet_size", _Kind.U32, _SESSION, minimum=1, clause="MQTT 5.0, 3.1.2.11.4"),
+    _Rule(
+        0x28,
+        "wildcard_subscription_available",
+        _Kind.FLAG,
+        _P.CONNACK,
+        maximum=1,
+        clause="MQTT 5.0, 3.2.2.3.11",
+    ),
+    _Rule(
+        0x29,
+        "subscription_identifier_available",
+        _Kind.FLAG,
+        _P.CONNACK,
+        maximum=1,
+        clause="MQTT 5.0, 3.2.2.3.12",
+    ),
+    _Rule(
+        0x2A,
+        "shared_subscription_available",
+        _Kind.FLAG,
+        _P.CONNACK,
+        maximum=1,
+        clause="MQTT 5.0, 3.2.2.3.13",
+    ),
 )
 _BY_IDENTIFIER: Final = {rule.identifier: rule for rule in _RULES}
 
@@ -179,8 +204,7 @@ def decode_properties(data: bytes, start: int, packet: PropertyPlace) -> tuple[P
     end = begin + size
     if end > len(data):
         raise MalformedPacket(
-            f"properties of {size} bytes reach past the end of the packet, {len(data) - begin} bytes are left",
-            "MQTT-2.2.2-1",
+            f"properties of {size} bytes, only {len(data) - begin} are left in the packet", "MQTT-2.2.2-1"
         )
     if not size:
         return None, end
@@ -193,9 +217,11 @@ def decode_properties(data: bytes, start: int, packet: PropertyPlace) -> tuple[P
         identifier, position = read_varint(block, position)
         rule = _BY_IDENTIFIER.get(identifier)
         if rule is None:
-            raise MalformedPacket(f"property identifier 0x{identifier:02X} does not exist", "MQTT-2.2.2.2")
+            raise MalformedPacket(f"property 0x{identifier:02X} does not exist", "MQTT 5.0, 2.2.2.2")
         if not rule.places & packet:
-            raise MalformedPacket(f"property {rule.name} is not allowed in {packet.name}", "MQTT-2.2.2.2")
+            raise MalformedPacket(
+                f"property {rule.name} is not allowed in {packet.name}", "MQTT 5.0, 2.2.2.2"
+            )
         value, position = _read(rule, block, position)
         if rule.kind is _Kind.PAIR:
             user_properties.append(cast(tuple[str, str], value))
@@ -240,8 +266,7 @@ def encode_properties(properties: Properties | None, place: PropertyPlace | None
             identifiers = cast("tuple[int, ...]", field)
             if place is not None and len(identifiers) > 1 and not rule.repeats & place:
                 raise EncodeError(f"property {rule.name} may stand in {place.name} only once")
-            for identifier in identifiers:
-                parts.append(head + _written(rule, identifier))
+            parts.extend(head + _written(rule, identifier) for identifier in identifiers)
         else:
             parts.append(head + _written(rule, cast(_Value, field)))
     block = b"".join(parts)
@@ -306,9 +331,11 @@ def _check_response_topic(topic: str) -> None:
         raise InvalidTopic(ReasonCode.TOPIC_NAME_INVALID, "response topic is empty", "MQTT-4.7.3-1")
     if "+" in topic or "#" in topic:
         raise InvalidTopic(
-            ReasonCode.TOPIC_NAME_INVALID, f"response topic {topic[:80]!r} contains a wildcard", "MQTT-3.3.2-14"
+            ReasonCode.TOPIC_NAME_INVALID,
+            f"response topic {topic[:80]!r} contains a wildcard",
+            "MQTT-3.3.2-14",
         )
 
 
 def _twice(rule: _Rule, packet: PropertyPlace) -> ProtocolViolation:
-    return ProtocolViolation(f"property {rule.name} is in {packet.name} more than once", "MQTT-2.2.2.2")
+    return ProtocolViolation(f"property {rule.name} is in {packet.name} more than once", "MQTT 5.0, 2.2.2.2")

@@ -15,12 +15,14 @@ TEXT_BYTES_MAX: Final = 65_535
 
 
 def read_u8(data: bytes, start: int) -> tuple[int, int]:
+    """One byte."""
     if start >= len(data):
         raise _truncated(data, start, 1)
     return data[start], start + 1
 
 
 def read_u16(data: bytes, start: int) -> tuple[int, int]:
+    """A two byte integer [MQTT 5.0, 1.5.2]."""
     end = start + 2
     if end > len(data):
         raise _truncated(data, start, 2)
@@ -28,6 +30,7 @@ def read_u16(data: bytes, start: int) -> tuple[int, int]:
 
 
 def read_u32(data: bytes, start: int) -> tuple[int, int]:
+    """A four byte integer [MQTT 5.0, 1.5.3]."""
     end = start + 4
     if end > len(data):
         raise _truncated(data, start, 4)
@@ -107,12 +110,14 @@ def encode_integer(value: int, size: int) -> bytes:
 
 
 def encode_binary(value: bytes) -> bytes:
+    """Binary data with its two byte length; at most 65,535 bytes."""
     if len(value) > TEXT_BYTES_MAX:
         raise EncodeError(f"{len(value)} bytes of data, the limit is {TEXT_BYTES_MAX}")
     return len(value).to_bytes(2, "big") + value
 
 
 def encode_text(text: str) -> bytes:
+    """A UTF-8 string with its two byte length; at most 65,535 bytes, no surrogate, no U+0000."""
     if "\0" in text:
         raise EncodeError("string contains U+0000")
     try:

@@ -119,7 +119,9 @@ def _validate_text(text: str, what: str, bytes_max: int, levels_max: int) -> Non
         raise TopicError(f"{what} {shown(text)} has {size} bytes, the limit is {bytes_max}", "MQTT-4.7.3-3")
     levels = text.count("/") + 1
     if levels > levels_max:
-        raise TopicError(f"{what} {shown(text)} has {levels} levels, the limit is {levels_max}", "MQTT-4.7.3")
+        raise TopicError(
+            f"{what} {shown(text)} has {levels} levels, the limit is {levels_max}", "MQTT 5.0, 4.7.1.1"
+        )
 
 
 def _validate_wildcards(topic_filter: str) -> None:

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class _Node(Generic[V]):
-    """One level; ``topic`` is None while no value is held here, and only then ``value`` is None for absence."""
+    """One level; ``topic`` and ``value`` are None while no value is held here."""
 
     __slots__ = ("children", "topic", "value")
 
