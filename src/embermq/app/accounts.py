@@ -64,8 +64,10 @@ def check_name(name: str) -> None:
 
 
 @contextmanager
-def accounts_of(data_dir: Path) -> Iterator[Accounts]:
-    """The accounts of a data directory, let go at the end."""
+def accounts_of(data_dir: Path, *, create: bool = False) -> Iterator[Accounts]:
+    """The accounts of a data directory, let go at the end. Without `create` the directory must be there."""
+    if not create and not data_dir.is_dir():
+        raise UserError(f"there is no data directory {data_dir}")
     users = open_users(data_dir)
     try:
         yield Accounts(users)

@@ -1,0 +1,162 @@
+"""HTTP: `/health`, `/ready`, `/metrics`, `/api/v1/pipeline`, served on the broker's own event loop.
+
+Imported late, since Starlette and uvicorn cost the process several MiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import msgspec
+import uvicorn
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from embermq.admin.service import AdminService
+from embermq.admin.settings import HttpSettings
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+BACKLOG = 128
+
+_log = logging.getLogger(__name__)
+
+
+class Problem(Struct, frozen=True):
+    """An error answer [RFC 9457]."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def create_app(service: AdminService) -> Starlette:
+    """The application over one service; what the service raises becomes a 500 without its text."""
+
+    async def health(_: Request) -> Response:
+        found = service.health()
+        return _json(found, HTTPStatus.OK if found.is_ok else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def ready(_: Request) -> Response:
+        found = service.ready()
+        return _json(found, HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def metrics(_: Request) -> Response:
+        return Response(service.metrics_text(), headers={"content-type": METRICS_TYPE})
+
+    async def pipeline(_: Request) -> Response:
+        return _json(service.pipeline_status(), HTTPStatus.OK)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.BAD_REQUEST
+        detail = {
+            HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}",
+            HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not possible at {request.url.path}",
+        }.get(status, status.description)
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return _problem(status, detail, dict(headers or {}))
+
+    async def failed(request: Request, error: Exception) -> Response:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says more", {})
+
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/ready", ready),
+            Route("/metrics", metrics),
+            Route("/api/v1/pipeline", pipeline),
+        ],
+        exception_handlers={HTTPException: refused, Exception: failed},
+    )
+
+
+class HttpServer:
+    """Serves an application on sockets that are bound already, on the running event loop.
+
+    It installs no signal handler and writes no access log; the sockets are closed by `stop`.
+    """
+
+    def __init__(self, app: Starlette, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._server = _QuietServer(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=BACKLOG,
+                limit_concurrency=settings.connections_max,
+                timeout_keep_alive=settings.idle_timeout_s,
+                timeout_graceful_shutdown=settings.stop_timeout_s,
+                h11_max_incomplete_event_size=settings.header_bytes_max,
+            )
+        )
+        self._sockets: list[socket.socket] = []
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self, sockets: Sequence[socket.socket]) -> None:
+        """Return when requests are answered. Raises OSError when a socket cannot be listened on."""
+        self._sockets = list(sockets)
+        self._serving = asyncio.create_task(self._server.serve(self._sockets), name="http")
+        started = asyncio.create_task(self._server.is_up.wait())
+        await asyncio.wait({self._serving, started}, return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self._serving.done():
+            self._serving.result()
+
+    async def stop(self) -> None:
+        """Finish what is under way for at most `stop_timeout_s`, then cut the rest off. May be called twice."""
+        serving, self._serving = self._serving, None
+        if serving is None:
+            return
+        self._server.should_exit = True
+        # uvicorn looks at its flags every 0.1 s, and waits that long for connections before it counts its own limit.
+        await asyncio.wait({serving}, timeout=self._settings.stop_timeout_s + 1.0)
+        self._server.force_exit = True
+        serving.cancel()
+        await asyncio.wait({serving}, timeout=1.0)
+        for connection in list(self._server.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+        for listener in self._sockets:
+            listener.close()
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without its hold on the process: signals belong to app."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+
+def _json(content: object, status: HTTPStatus) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def _problem(status: HTTPStatus, detail: str, headers: dict[str, str]) -> Response:
+    body = msgspec.json.encode(Problem("about:blank", status.phrase, status, detail))
+    return Response(body, status, headers, media_type="application/problem+json")

@@ -1,0 +1,49 @@
+"""The façade: what the broker tells operators, whatever the protocol they ask in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Health(Struct, frozen=True):
+    """The process lives and its event loop turns."""
+
+    status: str
+    """`ok`, or one word for what is wrong."""
+    version: str
+    uptime_s: float
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether a supervisor may leave the process alone."""
+        return self.status == "ok"
+
+
+class Readiness(Struct, frozen=True):
+    """Whether clients are served, and the state of each part by name (`listeners`, `log`, `pipeline`, ...)."""
+
+    ready: bool
+    parts: dict[str, str]
+
+
+class AdminService(Protocol):
+    """Implemented in app. Every call answers from memory, within a millisecond or so, on the event loop."""
+
+    def health(self) -> Health:
+        """For `/health`."""
+        ...
+
+    def ready(self) -> Readiness:
+        """For `/ready`."""
+        ...
+
+    def metrics_text(self) -> str:
+        """For `/metrics`: the text format of Prometheus, version 0.0.4."""
+        ...
+
+    def pipeline_status(self) -> Mapping[str, object]:
+        """For `/api/v1/pipeline`: every query's state, position, lag, last batch, last error; values JSON can hold."""
+        ...

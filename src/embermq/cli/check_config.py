@@ -1,0 +1,41 @@
+"""`embermq check-config`: the effective settings, and where each came from."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from embermq.cli.options import (
+    AllowAnonymous,
+    AsJson,
+    Assignments,
+    ConfigFile,
+    DataDir,
+    NoPipeline,
+    configuration,
+)
+
+
+def command(
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    allow_anonymous: AllowAnonymous = False,
+    no_pipeline: NoPipeline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings that `run` would use with the same options, or what is wrong with them."""
+    found = configuration(
+        config, assignments, data_dir, allow_anonymous=allow_anonymous, no_pipeline=no_pipeline
+    )
+    if as_json:
+        document = {"settings": msgspec.to_builtins(found.settings), "origins": found.origins}
+        print(json.dumps(document, indent=2))
+        return
+    rows = [(item.key, json.dumps(msgspec.to_builtins(item.value)), item.origin) for item in found.effective()]
+    key_width = max(len(key) for key, _, _ in rows)
+    value_width = max(len(value) for _, value, _ in rows)
+    for key, value, origin in rows:
+        came_from = "" if origin == "default" else f"from {origin}"
+        print(f"{key:<{key_width}}  {value:<{value_width}}  {came_from}".rstrip())

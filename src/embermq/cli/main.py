@@ -1,0 +1,105 @@
+"""The entry of `embermq`: finds the command, loads that one alone, and turns errors into one line each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+from embermq.app.errors import ConfigError, EmberError
+from embermq.ports.errors import StoreError
+
+COMMANDS: dict[str, str] = {
+    "run": "embermq.cli.run",
+    "check-config": "embermq.cli.check_config",
+    "users": "embermq.cli.users",
+    "pipeline": "embermq.cli.pipeline",
+    "bench": "embermq.cli.bench",
+    "version": "embermq.cli.version",
+}
+"""A module has either `command`, a function, or `app`, a group of commands."""
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+# What typer raises for wrong options; it exports the most special of these classes only.
+_UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the program's exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = typer.main.get_command(_app_for(words)).main(
+            args=words, prog_name="embermq", standalone_mode=False
+        )
+    except _UsageError as error:
+        return _say_usage(error)
+    except ConfigError as error:
+        return _say(*error.problems, code=error.exit_code)
+    except EmberError as error:
+        return _say(str(error), code=error.exit_code)
+    except StoreError as error:
+        return _say(str(error), code=EXIT_ERROR)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe left, as `head` does; nothing more can be said there.
+        sys.stdout = None  # type: ignore[assignment]
+        return EXIT_ERROR
+    except OSError as error:
+        return _say(_told(error), code=EXIT_ERROR)
+    return code if isinstance(code, int) else 0
+
+
+def _app_for(words: Sequence[str]) -> typer.Typer:
+    """The application with the command that the words name, or with all of them for help and mistakes.
+
+    Only one is loaded in the usual case, so that the broker carries nothing that other commands need.
+    """
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def embermq() -> None:
+        """An MQTT broker whose persistent sessions lose nothing, with a data pipeline on Apache Spark."""
+
+    first = next((word for word in words if not word.startswith("-")), "")
+    for name in [first] if first in COMMANDS else COMMANDS:
+        module = import_module(COMMANDS[name])
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def _say(*problems: str, code: int) -> int:
+    for problem in problems:
+        print(f"embermq: {' '.join(problem.split())}", file=sys.stderr)
+    return code
+
+
+def _say_usage(error: Exception) -> int:
+    """A command without its words shows its help; everything else is one line."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+        print(context.get_help(), file=sys.stderr)
+        return EXIT_USAGE
+    text: str = error.format_message() if hasattr(error, "format_message") else str(error)
+    text = text.replace("Value error, ", "").rstrip(".")
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    return _say(text + hint, code=EXIT_USAGE)
+
+
+def _told(error: OSError) -> str:
+    told = error.strerror or str(error)
+    return f"{error.filename}: {told}" if error.filename else told

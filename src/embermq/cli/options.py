@@ -1,0 +1,46 @@
+"""Options that several commands share, and how they become a configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embermq.app.config import Configuration, load_configuration
+
+ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
+]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", metavar="DIRECTORY", help="Where everything is kept.")
+]
+AllowAnonymous = Annotated[
+    bool, typer.Option("--allow-anonymous", help="Clients without a user may enter from anywhere.")
+]
+NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Leave Spark out; application logs wait.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+def configuration(
+    config_file: Path | None,
+    assignments: list[str] | None,
+    data_dir: str | None,
+    *,
+    allow_anonymous: bool = False,
+    no_pipeline: bool = False,
+) -> Configuration:
+    """Compose defaults, file, environment and options; raises ConfigError."""
+    options: dict[str, tuple[str, object]] = {}
+    if data_dir is not None:
+        options["data_dir"] = ("--data-dir", data_dir)
+    if allow_anonymous:
+        options["clients.allow_anonymous"] = ("--allow-anonymous", True)
+    if no_pipeline:
+        options["pipeline.enabled"] = ("--no-pipeline", False)
+    return load_configuration(
+        config_file=config_file, environment=os.environ, assignments=assignments or (), options=options
+    )

@@ -1,0 +1,175 @@
+"""The HTTP surface, asked over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+
+from embermq.admin.http import HttpServer, create_app
+from embermq.admin.service import Health, Readiness
+from embermq.admin.settings import HttpSettings
+
+Answer = tuple[int, str, bytes]
+
+
+class FakeService:
+    """A service that says what the test wants."""
+
+    def __init__(self) -> None:
+        self.readiness = Readiness(True, {"listeners": "ok", "pipeline": "starting"})
+        self.status = "ok"
+
+    def health(self) -> Health:
+        return Health(self.status, "0.1.0", 1.5)
+
+    def ready(self) -> Readiness:
+        return self.readiness
+
+    def metrics_text(self) -> str:
+        return "embermq_up 1\n"
+
+    def pipeline_status(self) -> Mapping[str, object]:
+        if self.status == "broken":
+            raise RuntimeError("a secret text")
+        return {"state": "running", "queries": []}
+
+
+@asynccontextmanager
+async def served(service: FakeService, **settings: int) -> AsyncIterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    server = HttpServer(create_app(service), HttpSettings(**settings))
+    await server.start([listener])
+    try:
+        yield port
+    finally:
+        await server.stop()
+
+
+def ask(port: int, path: str, method: str = "GET") -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("content-type", ""), answer.read()
+    finally:
+        connection.close()
+
+
+def asked(service: FakeService, path: str, method: str = "GET") -> Answer:
+    async def scenario() -> Answer:
+        async with served(service) as port:
+            return await asyncio.to_thread(ask, port, path, method)
+
+    return uvloop.run(scenario())
+
+
+def test_health_is_json() -> None:
+    status, kind, body = asked(FakeService(), "/health")
+    assert (status, kind) == (200, "application/json")
+    assert json.loads(body) == {"status": "ok", "version": "0.1.0", "uptime_s": 1.5}
+
+
+def test_a_sick_broker_answers_503() -> None:
+    service = FakeService()
+    service.status = "stalled"
+    assert asked(service, "/health")[0] == 503
+
+
+@pytest.mark.parametrize(("ready", "expected"), [(True, 200), (False, 503)])
+def test_ready_names_the_parts(ready: bool, expected: int) -> None:
+    service = FakeService()
+    service.readiness = Readiness(ready, {"log": "ok", "pipeline": "failed"})
+    status, _, body = asked(service, "/ready")
+    assert status == expected
+    assert json.loads(body) == {"ready": ready, "parts": {"log": "ok", "pipeline": "failed"}}
+
+
+def test_metrics_are_text_for_prometheus() -> None:
+    assert asked(FakeService(), "/metrics") == (
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+        b"embermq_up 1\n",
+    )
+
+
+def test_pipeline_status_is_json() -> None:
+    status, _, body = asked(FakeService(), "/api/v1/pipeline")
+    assert (status, json.loads(body)) == (200, {"state": "running", "queries": []})
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status", "title"),
+    [("/nowhere", "GET", 404, "Not Found"), ("/health", "POST", 405, "Method Not Allowed")],
+)
+def test_errors_are_problem_documents(path: str, method: str, status: int, title: str) -> None:
+    found, kind, body = asked(FakeService(), path, method)
+    problem = json.loads(body)
+    assert (found, kind) == (status, "application/problem+json")
+    assert (problem["status"], problem["title"]) == (status, title)
+    assert path in problem["detail"]
+
+
+def test_a_failure_inside_shows_nothing_of_itself() -> None:
+    service = FakeService()
+    service.status = "broken"
+    status, kind, body = asked(service, "/api/v1/pipeline")
+    assert (status, kind) == (500, "application/problem+json")
+    assert b"secret" not in body
+
+
+def test_signals_stay_with_the_process() -> None:
+    async def scenario() -> object:
+        before = signal.getsignal(signal.SIGTERM)
+        async with served(FakeService()):
+            return before is signal.getsignal(signal.SIGTERM)
+
+    assert asyncio.run(scenario())
+
+
+def test_connections_are_bounded() -> None:
+    async def scenario() -> Answer:
+        async with served(FakeService(), connections_max=2) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            try:
+                return await asyncio.to_thread(ask, port, "/health")
+            finally:
+                for _, writer in held:
+                    writer.close()
+                    await writer.wait_closed()
+
+    assert uvloop.run(scenario())[0] == 503
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_stop_waits_for_no_idle_connection(run: Callable[..., float]) -> None:
+    async def scenario() -> float:
+        async with served(FakeService(), idle_timeout_s=600) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+            began = time.monotonic()
+        elapsed = time.monotonic() - began
+        writer.close()
+        return elapsed
+
+    assert run(scenario()) < 3.5
+
+
+def test_the_port_is_free_after_stop() -> None:
+    async def scenario() -> int:
+        async with served(FakeService()) as port:
+            pass
+        return port
+
+    port = uvloop.run(scenario())
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "/health")
