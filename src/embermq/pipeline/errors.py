@@ -1,0 +1,17 @@
+"""What can go wrong in the pipeline, by whose fault."""
+
+
+class PipelineError(Exception):
+    """Root of the room's errors."""
+
+
+class PipelineSettingsError(PipelineError, ValueError):
+    """The user's fault: a setting that this profile cannot have. Names the setting and its value."""
+
+
+class JavaNotFoundError(PipelineError):
+    """The world's fault: no Java runtime that Spark can use. Says where it looked."""
+
+
+class LogBehindProgressError(PipelineError):
+    """The world's fault: the message log ends before a position that a sink has already written."""

@@ -1,0 +1,1 @@
+"""The queries: each module joins one source, one transform and one sink."""

@@ -1,0 +1,71 @@
+"""Where the pipeline keeps its files inside the broker's data directory."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+
+class Places(Struct, frozen=True):
+    """Paths below one data directory. Nothing is created here."""
+
+    data_dir: Path
+
+    @property
+    def log(self) -> Path:
+        """broker.db: written by the broker, read here."""
+        return self.data_dir / "broker.db"
+
+    @property
+    def applications(self) -> Path:
+        """applications.db: the application logs."""
+        return self.data_dir / "applications.db"
+
+    @property
+    def messages(self) -> Path:
+        """messages.db: the message store."""
+        return self.data_dir / "messages.db"
+
+    @property
+    def lake_ledger(self) -> Path:
+        """lake.db: which Parquet files belong to the lake."""
+        return self.data_dir / "lake.db"
+
+    @property
+    def lake(self) -> Path:
+        """lake/: Parquet by date and first topic level."""
+        return self.data_dir / "lake"
+
+    @property
+    def traffic(self) -> Path:
+        """traffic.db: windows of rates and latencies."""
+        return self.data_dir / "traffic.db"
+
+    @property
+    def work(self) -> Path:
+        """pipeline/: what may be deleted while the pipeline is down."""
+        return self.data_dir / "pipeline"
+
+    @property
+    def checkpoints(self) -> Path:
+        """pipeline/checkpoints/: Spark's own; made anew at each start of a query."""
+        return self.work / "checkpoints"
+
+    @property
+    def scratch(self) -> Path:
+        """pipeline/scratch/: Spark's local and warehouse directories."""
+        return self.work / "scratch"
+
+    @property
+    def status(self) -> Path:
+        """pipeline/status.json: written by the driver every second."""
+        return self.work / "status.json"
+
+    @property
+    def driver_log(self) -> Path:
+        """pipeline/driver.log: what the driver and its JVM print."""
+        return self.work / "driver.log"
+
+    @property
+    def java_wrapper(self) -> Path:
+        """pipeline/java/: a JAVA_HOME made for a runtime that needs a launcher of its own."""
+        return self.work / "java"

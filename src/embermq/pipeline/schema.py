@@ -1,0 +1,89 @@
+"""The rows of the pipeline: every field of a log record as a column, in one place (version: see `model.log_record`).
+
+A row stands for `span` offsets from `offset` on: 1 for a record. A row with `error` set is something that could not
+be understood: then `body` holds the raw bytes, and the columns of the record are null.
+"""
+
+from typing import Literal
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+Columns = Literal["route", "traffic", "all"]
+
+PARTITION = 0
+"""The embedded log has one partition."""
+
+STAMP = StructType(
+    [
+        StructField("log", StringType()),
+        StructField("generation", LongType()),
+        StructField("qos", IntegerType()),
+        StructField("retain_as_published", BooleanType()),
+        StructField("subscription_identifiers", ArrayType(LongType())),
+    ]
+)
+USER_PROPERTY = StructType([StructField("name", StringType()), StructField("value", StringType())])
+ORIGIN = StructType([StructField("generation", LongType()), StructField("packet_id", IntegerType())])
+UNKNOWN_FIELD = StructType([StructField("tag", IntegerType()), StructField("value", BinaryType())])
+
+_RECORD: dict[str, DataType] = {
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "span": LongType(),
+    "accepted_at": TimestampType(),
+    "topic": StringType(),
+    "root": StringType(),
+    "qos": IntegerType(),
+    "retain": BooleanType(),
+    "publisher": StringType(),
+    "version": IntegerType(),
+    "expires_at": TimestampType(),
+    "payload_bytes": LongType(),
+    "payload_format_indicator": IntegerType(),
+    "message_expiry_interval": LongType(),
+    "content_type": StringType(),
+    "response_topic": StringType(),
+    "correlation_data": BinaryType(),
+    "user_properties": ArrayType(USER_PROPERTY),
+    "stamps": ArrayType(STAMP),
+    "origin": ORIGIN,
+    "payload": BinaryType(),
+    "unknown_fields": ArrayType(UNKNOWN_FIELD),
+    "error": StringType(),
+    "body": BinaryType(),
+}
+_POSITION = ("partition", "offset", "span")
+_NAMES: dict[Columns, tuple[str, ...]] = {
+    "route": (*_POSITION, "stamps", "error", "body"),
+    "traffic": (*_POSITION, "accepted_at", "root", "qos", "payload_bytes", "error"),
+    "all": tuple(_RECORD),
+}
+
+
+def record_schema(columns: Columns = "all") -> StructType:
+    """The rows of the message log source with the columns that a query needs."""
+    return StructType([StructField(name, _RECORD[name], name not in _POSITION) for name in _NAMES[columns]])
+
+
+RECEIPT = StructType(
+    [
+        StructField("id", LongType(), False),
+        StructField("accepted_at", TimestampType()),
+        StructField("latency_us", LongType()),
+        StructField("client_type", IntegerType()),
+        StructField("root", StringType()),
+        StructField("error", StringType()),
+    ]
+)
+"""The rows of the receipt source: samples of delivery latency; `id` is the batch that held the sample."""

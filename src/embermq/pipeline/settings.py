@@ -1,0 +1,112 @@
+"""Settings of the pipeline; composed by app into the broker's one schema (section `pipeline`)."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from embermq.pipeline.errors import PipelineSettingsError
+
+QueryName = Literal["dispatch", "archive", "lake", "traffic"]
+Mode = Literal["auto", "microbatch", "realtime"]
+
+QUERIES: tuple[QueryName, ...] = ("dispatch", "archive", "lake", "traffic")
+
+
+class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every bound of the pipeline, with its unit. `check_settings` refuses what cannot work."""
+
+    enabled: bool = True
+    queries: tuple[QueryName, ...] = QUERIES
+    """Which queries run. Without `dispatch` application logs wait."""
+    mode: Mode = "auto"
+    master: str = "local"
+    """`local` (as many task slots as cores, and two more) or `local[N]`."""
+    java_home: str = ""
+    """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
+    heap_mb: int = 512
+    shuffle_partitions: int = 2
+
+    max_records_per_batch: int = 50_000
+    max_bytes_per_batch: int = 32 * 1024 * 1024
+    """Bodies read for one batch; one batch of the log is always read, however large."""
+    split_records: int = 10_000
+    """A batch of at least twice this many records is read by two tasks."""
+
+    dispatch_trigger_ms: int = 0
+    """0: the next batch starts when the last one is done and there is something to do."""
+    archive_trigger_ms: int = 2_000
+    lake_trigger_ms: int = 30_000
+    traffic_trigger_ms: int = 10_000
+    idle_wait_ms: int = 1_000
+    """How long a source waits for a first record before it lets Spark look round."""
+    poll_ms: int = 10
+    """How often a waiting source looks at the log."""
+
+    archive_retention_hours: int = 168
+    traffic_retention_hours: int = 168
+    traffic_window_s: int = 10
+    traffic_watermark_s: int = 60
+    """A record accepted this long before the newest one seen is late: counted as such in its window."""
+    prune_rows_max: int = 20_000
+    """Rows deleted in one round of trimming or pruning."""
+    lake_roots_max: int = 200
+    """First topic levels with a directory of their own in one batch; the rest share `root=__other__`."""
+
+    restarts_max: int = 5
+    restart_window_s: int = 300
+    """More than `restarts_max` restarts of the driver in this time: state `failed`, which ready shows."""
+    backoff_first_ms: int = 500
+    backoff_max_ms: int = 30_000
+    stop_timeout_s: float = 4.0
+    driver_log_bytes_max: int = 4 * 1024 * 1024
+
+
+_AT_LEAST: dict[str, int] = {
+    "heap_mb": 256,
+    "shuffle_partitions": 1,
+    "max_records_per_batch": 1,
+    "max_bytes_per_batch": 1_024,
+    "split_records": 1,
+    "dispatch_trigger_ms": 0,
+    "archive_trigger_ms": 0,
+    "lake_trigger_ms": 0,
+    "traffic_trigger_ms": 0,
+    "idle_wait_ms": 0,
+    "poll_ms": 1,
+    "archive_retention_hours": 1,
+    "traffic_retention_hours": 1,
+    "traffic_window_s": 1,
+    "traffic_watermark_s": 0,
+    "prune_rows_max": 1,
+    "lake_roots_max": 1,
+    "restarts_max": 0,
+    "restart_window_s": 1,
+    "backoff_first_ms": 1,
+    "backoff_max_ms": 1,
+    "driver_log_bytes_max": 4_096,
+}
+
+
+def check_settings(settings: PipelineSettings) -> None:
+    """Raise PipelineSettingsError, naming the setting, for what the embedded profile cannot run."""
+    if settings.mode == "realtime":
+        raise PipelineSettingsError(
+            "pipeline.mode = 'realtime': Spark's real-time mode reads Kafka only, and this broker's message log is "
+            "the embedded one; use 'auto' or 'microbatch'"
+        )
+    if not _is_local(settings.master):
+        raise PipelineSettingsError(
+            f"pipeline.master = {settings.master!r}: the embedded source and sinks are files of this machine, so a "
+            "remote Spark master cannot reach them; use 'local' or 'local[N]'"
+        )
+    if len(set(settings.queries)) != len(settings.queries):
+        raise PipelineSettingsError(f"pipeline.queries = {list(settings.queries)}: a query is named twice")
+    for name, least in _AT_LEAST.items():
+        value = getattr(settings, name)
+        if value < least:
+            raise PipelineSettingsError(f"pipeline.{name} = {value}: must be at least {least}")
+
+
+def _is_local(master: str) -> bool:
+    slots = master.removeprefix("local[").removesuffix("]")
+    return master == "local" or (master == f"local[{slots}]" and (slots == "*" or (slots.isdigit() and int(slots) > 0)))

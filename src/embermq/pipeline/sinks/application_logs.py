@@ -1,0 +1,110 @@
+"""applications.db: what each APPLICATION client is owed, and what could not be understood."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from embermq.pipeline.sinks.sink_file import SinkFile
+from embermq.pipeline.sources.log_file import connect_readonly, is_not_there
+
+READER = "dispatch"
+
+
+class ApplicationLogs:
+    """Writes a batch of dispatch in one transaction: entries, names, rejected records, progress."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = SinkFile(path, READER, ("embermq.model", "applications.sql"))
+
+    def write(self, entries: DataFrame) -> int:
+        """Take what `application_entries` gives; returns the number of log positions it covered."""
+        return self.write_table(entries.toArrow())
+
+    def write_table(self, table: pa.Table) -> int:
+        """As `write`. Positions below the progress are skipped: they have had their effect."""
+        done = self.file.position() or 0
+        table = table.filter(pc.greater_equal(table["offset"], done))
+        if not len(table):
+            return 0
+        good = table.filter(pc.is_valid(table["generation"]))
+        broken = table.filter(pc.is_valid(table["error"]))
+        end = pc.max(pc.add(table["offset"], table["span"])).as_py()
+        begin = pc.min(table["offset"]).as_py()
+        with self.file.transaction() as connection:
+            connection.executemany(
+                "INSERT OR IGNORE INTO application_log VALUES (?, ?, ?, ?)",
+                zip(*(good[name].to_pylist() for name in ("generation", "offset", "flags", "identifiers")), strict=True),
+            )
+            self._write_names(good)
+            rejected, missing = self._write_rejected(broken)
+            self.file.count(records=end - begin, entries=len(good), rejected=rejected, missing=missing)
+            self.file.move_to(end)
+        return int(end - begin)
+
+    def _write_names(self, good: pa.Table) -> None:
+        names = good.select(["generation", "log"]).group_by("generation").aggregate([("log", "max")])
+        self.file.connection.executemany(
+            "INSERT OR IGNORE INTO application_name VALUES (?, ?)",
+            zip(names["generation"].to_pylist(), names["log_max"].to_pylist(), strict=True),
+        )
+
+    def _write_rejected(self, broken: pa.Table) -> tuple[int, int]:
+        """(positions rejected, positions missing); a missing range is one row."""
+        rejected = missing = 0
+        now_ms = time.time_ns() // 1_000_000
+        for row in broken.to_pylist():
+            self.file.connection.execute(
+                "INSERT OR IGNORE INTO rejected VALUES (?, ?, ?, ?)",
+                (row["offset"], row["error"], row["body"] or b"", now_ms),
+            )
+            if row["body"]:
+                rejected += row["span"]
+            else:
+                missing += row["span"]
+        return rejected, missing
+
+    def trim(self, log: Path, rows_max: int) -> int:
+        """Delete at most `rows_max` entries that no application needs any more; returns how many.
+
+        That is: below the floor of each application that broker.db knows, and everything of a generation that is
+        gone, once this sink has passed the end of the log as it was when the generation was found gone, for
+        stamping stops before a generation goes.
+        """
+        floors = _read_floors(log)
+        if floors is None:
+            return 0
+        connection = self.file.connection
+        known = [row[0] for row in connection.execute("SELECT generation FROM application_name").fetchall()]
+        left = rows_max
+        for generation in known:
+            if left <= 0:
+                break
+            if generation in floors:
+                left -= self._delete(generation, floors[generation], left)
+            else:
+                left -= self._drop_gone(generation, log, left)
+        return rows_max - left
+
+    def _drop_gone(self, generation: int, log: Path, rows_max: int) -> int:
+        raise NotImplementedError
+
+    def _delete(self, generation: int, below: int, rows_max: int) -> int:
+        raise NotImplementedError
+
+
+def _read_floors(log: Path) -> dict[int, int] | None:
+    connection = connect_readonly(log)
+    if connection is None:
+        return None
+    try:
+        return dict(connection.execute("SELECT generation, floor_offset FROM application_context").fetchall())
+    except sqlite3.OperationalError as error:
+        if is_not_there(error):
+            return None
+        raise
+    finally:
+        connection.close()

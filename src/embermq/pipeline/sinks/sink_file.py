@@ -1,0 +1,88 @@
+"""A file of the pipeline: opened for writing by one query alone, with its progress beside its effects."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+BUSY_TIMEOUT_MS = 5_000
+WAL_BYTES_MAX = 64 * 1024 * 1024
+
+
+class SinkFile:
+    """The one writing connection of a sink's file: WAL, synchronous FULL, explicit transactions.
+
+    It is made on the first use, by whichever thread Spark calls the sink from; calls never overlap.
+    """
+
+    def __init__(self, path: Path, reader: str, *schemas: tuple[str, str]) -> None:
+        """`reader` names the progress row; `schemas` are (package, file) of the SQL scripts to apply."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.reader = reader
+        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self.connection.executescript(
+            f"""
+            PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
+            PRAGMA journal_mode = WAL;
+            PRAGMA synchronous = FULL;
+            PRAGMA temp_store = MEMORY;
+            PRAGMA journal_size_limit = {WAL_BYTES_MAX};
+            """
+        )
+        for package, name in (("embermq.model", "progress.sql"), (__package__ or "", "counted.sql"), *schemas):
+            self.connection.executescript(files(package).joinpath(name).read_text())
+
+    def position(self) -> int | None:
+        """Every record below it has had its effect here; None before the first."""
+        row = self.connection.execute(
+            "SELECT next_offset FROM progress WHERE reader = ?", (self.reader,)
+        ).fetchone()
+        return None if row is None else int(row[0])
+
+    def begin_at(self, offset: int) -> None:
+        """Say where this reader starts, so that the log keeps what it needs; no effect when it has started."""
+        self.connection.execute(
+            "INSERT OR IGNORE INTO progress VALUES (?, ?, ?)", (self.reader, offset, _now_ms())
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing, on disk when it returns."""
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self.connection
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.connection.execute("COMMIT")
+
+    def move_to(self, next_offset: int) -> None:
+        """Inside a transaction: everything below `next_offset` is done. Never moves back."""
+        self.connection.execute(
+            "INSERT INTO progress VALUES (?1, ?2, ?3) ON CONFLICT (reader) DO UPDATE SET"
+            " next_offset = MAX(next_offset, excluded.next_offset), updated_ms = excluded.updated_ms",
+            (self.reader, next_offset, _now_ms()),
+        )
+
+    def count(self, **amounts: int) -> None:
+        """Inside a transaction: add to the totals that status shows."""
+        self.connection.executemany(
+            "INSERT INTO counted VALUES (?1, ?2, ?3) ON CONFLICT (reader, what) DO UPDATE SET"
+            " total = total + excluded.total",
+            [(self.reader, what, amount) for what, amount in amounts.items() if amount],
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Totals over the life of this file."""
+        rows = self.connection.execute("SELECT what, total FROM counted WHERE reader = ?", (self.reader,))
+        return {what: int(total) for what, total in rows.fetchall()}
+
+    def close(self) -> None:
+        """Release the file."""
+        self.connection.close()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

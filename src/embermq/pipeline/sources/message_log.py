@@ -1,0 +1,161 @@
+"""The message log as a Spark data source, streaming and batch: `format("embermq_log")`.
+
+Options: `path` (broker.db), `columns` (route, traffic or all), `start` (first offset of a new query), `end` (batch
+only), `records_max`, `bytes_max`, `split_records`, `idle_wait_ms`, `poll_ms`.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from embermq.pipeline.schema import Columns, record_schema
+from embermq.pipeline.sources.log_file import LogFile
+from embermq.pipeline.sources.record_rows import read_rows
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+FORMAT = "embermq_log"
+_PARTITION = "0"
+_PIECES = 2
+_UNBOUNDED = 1 << 62
+
+
+class LogRange(InputPartition):
+    """Offsets [start, end) of the one partition of the embedded log, for one task."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.start = start
+        self.end = end
+
+
+class MessageLogSource(DataSource):
+    """Reads broker.db; see the module for the options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return record_schema(cast(Columns, self.options.get("columns", "all")))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _LogReader(dict(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return _LogStreamReader(dict(self.options), schema)
+
+
+class _LogRanges:
+    """What the two readers share: the options, cutting a range for the tasks, reading one cut."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._path = Path(options["path"])
+        self._split_records = int(options.get("split_records", 10_000))
+        self._schema = schema
+
+    def cut(self, log: LogFile, start: int, end: int) -> list[InputPartition]:
+        if end <= start:
+            return []
+        pieces = _PIECES if end - start >= 2 * self._split_records else 1
+        ranges = log.split(start, end, pieces) if pieces > 1 else [(start, end)]
+        return [LogRange(*piece) for piece in ranges]
+
+    def rows(self, piece: LogRange) -> "Iterator[RecordBatch]":
+        log = LogFile(self._path)
+        try:
+            yield from read_rows(log, piece.start, piece.end, to_arrow_schema(self._schema, timezone="UTC"))
+        finally:
+            log.close()
+
+
+class _LogReader(DataSourceReader):
+    """A fixed range, for jobs: `start` to `end`, by default what the log holds when the job is planned."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._ranges = _LogRanges(options, schema)
+        self._path = Path(options["path"])
+        self._start = int(options.get("start", -1))
+        self._end = int(options.get("end", -1))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        log = LogFile(self._path)
+        try:
+            bounds = log.bounds()
+            if bounds is None:
+                return [LogRange(0, 0)]
+            start = bounds.first if self._start < 0 else self._start
+            end = bounds.end if self._end < 0 else min(self._end, bounds.end)
+            return self._ranges.cut(log, start, end) or [LogRange(0, 0)]
+        finally:
+            log.close()
+
+    def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
+        return self._ranges.rows(cast(LogRange, partition))
+
+
+class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are {"0": next offset}. Runs in a process of its own beside the JVM, one for each query.
+
+    Looking for new records happens here and not in Spark's trigger loop: a look costs microseconds here and
+    milliseconds of CPU there, so an idle query is cheap and a new record is seen at once.
+    """
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self._ranges = _LogRanges(options, schema)
+        self._log = LogFile(Path(options["path"]))
+        self._start = int(options.get("start", -1))
+        self._records_max = int(options.get("records_max", 50_000))
+        self._bytes_max = int(options.get("bytes_max", 32 * 1024 * 1024))
+        self._idle_wait_s = int(options.get("idle_wait_ms", 1_000)) / 1000
+        self._poll_s = int(options.get("poll_ms", 10)) / 1000
+        self._ceiling = _UNBOUNDED
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        if self._start >= 0:
+            return {_PARTITION: self._start}
+        bounds = self._log.bounds()
+        return {_PARTITION: bounds.first if bounds else 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._records_max)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """The end of the next batch; waits a while for a first record when there is none."""
+        position = start[_PARTITION]
+        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else _UNBOUNDED
+        bytes_max = self._bytes_max if isinstance(limit, ReadMaxRows) else _UNBOUNDED
+        deadline = time.monotonic() + self._idle_wait_s
+        while True:
+            end = self._log.end()
+            if end is not None and end > position:
+                bounded = self._log.bounded_end(position, records_max, bytes_max)
+                return {_PARTITION: max(position, min(bounded, self._ceiling))}
+            if self._ceiling != _UNBOUNDED or time.monotonic() >= deadline:
+                return {_PARTITION: position}
+            time.sleep(self._poll_s)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on the log ends where it ends now."""
+        bounds = self._log.bounds()
+        self._ceiling = bounds.end if bounds else 0
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return self._ranges.cut(self._log, start[_PARTITION], end[_PARTITION])
+
+    def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
+        return self._ranges.rows(cast(LogRange, partition))
+
+    def stop(self) -> None:
+        self._log.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks get the reader without its open file."""
+        return {**self.__dict__, "_log": None}

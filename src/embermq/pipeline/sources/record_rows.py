@@ -1,0 +1,293 @@
+"""Records of the log as Arrow batches: the bulk of the Python work of the pipeline, so it is columnar throughout."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
+from struct import error as LayoutError
+
+import pyarrow as pa
+
+from embermq.model.log_record import (
+    LogRecord,
+    RecordError,
+    RecordHead,
+    Stamp,
+    decode_record,
+    decode_route,
+    decode_stamps,
+    iter_frames,
+)
+from embermq.pipeline.sources.log_file import LogFile
+from embermq.protocol.errors import ProtocolError
+from embermq.protocol.properties import Properties, PropertyPlace, decode_properties
+
+ROWS_PER_ARROW_BATCH = 10_000
+BYTES_PER_ARROW_BATCH = 8 * 1024 * 1024
+_CACHED_FIELDS = 4_096
+_NO_PROPERTIES = Properties()
+
+
+class BrokenRow:
+    """Offsets that gave no record: one that cannot be decoded, or a range that is not in the log any more."""
+
+    __slots__ = ("body", "offset", "reason", "span")
+
+    def __init__(self, offset: int, span: int, reason: str, body: bytes) -> None:
+        self.offset = offset
+        self.span = span
+        self.reason = reason
+        self.body = body
+
+
+Frame = tuple[int, bytes]
+"""(offset, encoded record)."""
+
+
+def read_frames(log: LogFile, start: int, end: int) -> Iterator[Frame | BrokenRow]:
+    """Every offset of [start, end) once and in order: as an encoded record, or inside a BrokenRow."""
+    expected = start
+    for batch in log.batches(start, end):
+        if batch.base > expected:
+            yield _missing(expected, batch.base)
+            expected = batch.base
+        stop = min(end, batch.base + batch.count)
+        offset = batch.base
+        try:
+            for frame in iter_frames(batch.body):
+                if offset >= stop:
+                    break
+                if offset >= expected:
+                    yield offset, frame
+                    expected = offset + 1
+                offset += 1
+        except RecordError as error:
+            if expected < stop:
+                yield BrokenRow(expected, stop - expected, str(error), batch.body)
+                expected = stop
+        if expected < stop:
+            reason = f"the batch at {batch.base} says {batch.count} records and holds {offset - batch.base}"
+            yield BrokenRow(expected, stop - expected, reason, batch.body)
+            expected = stop
+    if expected < end:
+        yield _missing(expected, end)
+
+
+def _missing(start: int, end: int) -> BrokenRow:
+    return BrokenRow(
+        start, end - start, f"{MISSING} {start} to {end - 1}: removed from the log before they were read", b""
+    )
+
+
+MISSING = "missing offsets"
+"""How the reason of a range that the log does not hold any more begins."""
+
+
+def read_rows(log: LogFile, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """[start, end) as Arrow batches of `schema`, bounded in rows and bytes. The columns asked for decide the work."""
+    rows: _Rows = _RecordRows(schema) if "payload" in schema.names else _HeadRows(schema)
+    size = 0
+    for item in read_frames(log, start, end):
+        size += rows.add(item)
+        if len(rows) >= ROWS_PER_ARROW_BATCH or size >= BYTES_PER_ARROW_BATCH:
+            yield rows.take()
+            size = 0
+    if len(rows):
+        yield rows.take()
+
+
+class _Rows:
+    """Collects good and broken rows in offset order; a subclass decodes and builds the record columns."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._clear()
+
+    def _clear(self) -> None:
+        self.offsets: list[int] = []
+        self.broken: dict[int, BrokenRow] = {}
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def add(self, item: Frame | BrokenRow) -> int:
+        """Take one; returns the bytes it holds in memory."""
+        if isinstance(item, BrokenRow):
+            return self._add_broken(item)
+        offset, frame = item
+        try:
+            self.decode(frame)
+        except RecordError as error:
+            return self._add_broken(BrokenRow(offset, 1, str(error), frame))
+        self.offsets.append(offset)
+        return len(frame)
+
+    def _add_broken(self, row: BrokenRow) -> int:
+        self.broken[len(self.offsets)] = row
+        self.offsets.append(row.offset)
+        self.add_empty()
+        return len(row.body)
+
+    def decode(self, frame: bytes) -> None:
+        """Append one record to the columns, or raise RecordError and append nothing."""
+        raise NotImplementedError
+
+    def add_empty(self) -> None:
+        """Append a row without a record."""
+        raise NotImplementedError
+
+    def columns(self) -> dict[str, "pa.Array | list[object]"]:
+        """The record columns that the schema may ask for."""
+        raise NotImplementedError
+
+    def take(self) -> pa.RecordBatch:
+        """The rows so far as one Arrow batch; starts anew."""
+        count = len(self.offsets)
+        broken = self.broken
+        found = self.columns()
+        found["partition"] = [0] * count
+        found["offset"] = list(self.offsets)
+        if broken:
+            found["span"] = [broken[i].span if i in broken else 1 for i in range(count)]
+            found["error"] = [broken[i].reason if i in broken else None for i in range(count)]
+            found["body"] = [broken[i].body if i in broken else None for i in range(count)]
+        else:
+            found["span"] = [1] * count
+        arrays = []
+        for field in self._schema:
+            values = found.get(field.name)
+            if values is None:
+                arrays.append(pa.nulls(count, field.type))
+            elif isinstance(values, list):
+                arrays.append(pa.array(values, field.type))
+            else:
+                arrays.append(values)
+        self._clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _HeadRows(_Rows):
+    """Route and traffic columns: the payload is never copied."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.heads: list[RecordHead | None] = []
+        self.stamps: list[tuple[Stamp, ...]] = []
+
+    def decode(self, frame: bytes) -> None:
+        head = decode_route(frame)
+        if head.properties:
+            _check_properties(head.properties)
+        stamps = _cached_stamps(head.stamps) if head.stamps else ()
+        self.heads.append(head)
+        self.stamps.append(stamps)
+
+    def add_empty(self) -> None:
+        self.heads.append(None)
+        self.stamps.append(())
+
+    def columns(self) -> dict[str, "pa.Array | list[object]"]:
+        names = self._schema.names
+        if "stamps" in names:
+            return {"stamps": stamps_array(self.stamps, self._schema.field("stamps").type)}
+        heads = self.heads
+        return {
+            "accepted_at": [head and head.accepted_ms * 1000 for head in heads],
+            "root": [head and head.topic.partition("/")[0] for head in heads],
+            "qos": [head and head.flags & 3 for head in heads],
+            "payload_bytes": [head and head.payload_bytes for head in heads],
+        }
+
+
+class _RecordRows(_Rows):
+    """Every column."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self.records: list[LogRecord | None] = []
+
+    def decode(self, frame: bytes) -> None:
+        self.records.append(decode_record(frame))
+
+    def add_empty(self) -> None:
+        self.records.append(None)
+
+    def columns(self) -> dict[str, "pa.Array | list[object]"]:
+        records = self.records
+        messages = [record and record.message for record in records]
+        properties = [message and (message.properties or _NO_PROPERTIES) for message in messages]
+        return {
+            "accepted_at": [m and m.accepted_ms * 1000 for m in messages],
+            "topic": [m and m.topic for m in messages],
+            "root": [m and m.topic.partition("/")[0] for m in messages],
+            "qos": [m and m.qos for m in messages],
+            "retain": [m and m.retain for m in messages],
+            "publisher": [m and m.publisher for m in messages],
+            "version": [m and m.version for m in messages],
+            "expires_at": [m.expires_ms * 1000 if m and m.expires_ms else None for m in messages],
+            "payload_bytes": [m and len(m.payload) for m in messages],
+            "payload_format_indicator": [p and p.payload_format_indicator for p in properties],
+            "message_expiry_interval": [p and p.message_expiry_interval for p in properties],
+            "content_type": [p and p.content_type for p in properties],
+            "response_topic": [p and p.response_topic for p in properties],
+            "correlation_data": [p and p.correlation_data for p in properties],
+            "user_properties": [p and _pairs(p.user_properties) for p in properties],
+            "stamps": stamps_array(
+                [record.stamps if record else () for record in records], self._schema.field("stamps").type
+            ),
+            "origin": [
+                {"generation": r.origin.generation, "packet_id": r.origin.packet_id} if r and r.origin else None
+                for r in records
+            ],
+            "payload": [m and m.payload for m in messages],
+            "unknown_fields": [
+                r and [{"tag": tag, "value": value} for tag, value in r.unknown_fields] for r in records
+            ],
+        }
+
+
+def _pairs(user_properties: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in user_properties]
+
+
+def stamps_array(rows: list[tuple[Stamp, ...]], arrow_type: pa.ListType) -> pa.Array:
+    """Nested stamps from flat columns: building them from Python structures costs ten times as much."""
+    struct = arrow_type.value_type
+    flat = [stamp for row in rows for stamp in row]
+    identifiers = [stamp.subscription_identifiers for stamp in flat]
+    ids_type = struct.field("subscription_identifiers").type
+    ids = pa.ListArray.from_arrays(
+        _offsets(identifiers),
+        pa.array([number for numbers in identifiers for number in numbers], ids_type.value_type),
+        type=ids_type,
+    )
+    arrays = [
+        pa.array([stamp.log for stamp in flat], struct.field("log").type),
+        pa.array([stamp.generation for stamp in flat], struct.field("generation").type),
+        pa.array([stamp.qos for stamp in flat], struct.field("qos").type),
+        pa.array([stamp.retain_as_published for stamp in flat], struct.field("retain_as_published").type),
+        ids,
+    ]
+    stamps = pa.StructArray.from_arrays(arrays, fields=list(struct))
+    return pa.ListArray.from_arrays(_offsets(rows), stamps, type=arrow_type)
+
+
+def _offsets(rows: "list[tuple[Stamp, ...]] | list[tuple[int, ...]]") -> pa.Array:
+    return pa.array(accumulate(map(len, rows), initial=0), pa.int32())
+
+
+@lru_cache(_CACHED_FIELDS)
+def _cached_stamps(value: bytes) -> tuple[Stamp, ...]:
+    """The same few sets of logs match over and over."""
+    try:
+        return decode_stamps(value)
+    except (LayoutError, IndexError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot decode stamps of {len(value)} bytes: {error}") from error
+
+
+@lru_cache(_CACHED_FIELDS)
+def _check_properties(block: bytes) -> None:
+    """A record that the archive would reject is rejected by dispatch too."""
+    try:
+        decode_properties(block, 0, PropertyPlace.PUBLISH)
+    except ProtocolError as error:
+        raise RecordError(f"cannot decode properties of {len(block)} bytes: {error}") from error
