@@ -39,7 +39,9 @@ class Accounts:
         if not password:
             raise UserError("the password is empty")
         if len(password) > TEXT_BYTES_MAX:
-            raise UserError(f"the password has {len(password)} bytes, more than the largest possible {TEXT_BYTES_MAX}")
+            raise UserError(
+                f"the password has {len(password)} bytes, more than the largest possible {TEXT_BYTES_MAX}"
+            )
         user = User(name, PasswordHashes().make(password), client_type, False, time.time_ns() // 1_000_000)
         if not self._users.add(user):
             raise UserError(f"there is a user {name!r} already")

@@ -8,8 +8,9 @@ impossible is refused by name, with where it came from.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -156,7 +157,9 @@ def _from_file(path: Path, problems: list[str]) -> list[_Given]:
     try:
         data = path.read_bytes()
         if len(data) > CONFIG_BYTES_MAX:
-            raise ConfigError(f"{path}: {len(data)} bytes is more than a configuration may have, {CONFIG_BYTES_MAX}")
+            raise ConfigError(
+                f"{path}: {len(data)} bytes is more than a configuration may have, {CONFIG_BYTES_MAX}"
+            )
         document = tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
@@ -223,11 +226,12 @@ def _unknown(item: _Given) -> str:
 
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Problems that no single value shows; each text starts with the key it is about."""
-    for check in (
-        lambda: listener_settings.check_settings(settings.listeners),
-        lambda: log_settings.check_settings(settings.log),
-        lambda: pipeline_settings.check_settings(settings.pipeline),
-    ):
+    checks: tuple[Callable[[], None], ...] = (
+        partial(listener_settings.check_settings, settings.listeners),
+        partial(log_settings.check_settings, settings.log),
+        partial(pipeline_settings.check_settings, settings.pipeline),
+    )
+    for check in checks:
         try:
             check()
         except ValueError as error:

@@ -56,7 +56,9 @@ def _explain(value: object, described: inspect.Type, fallback: str) -> str:
     if isinstance(described, inspect.LiteralType):
         allowed = [str(choice) for choice in described.values]
         near = get_close_matches(str(value), allowed, n=1)
-        return f"{value!r} is not one of {', '.join(allowed)}" + (f"; the nearest is {near[0]}" if near else "")
+        return f"{value!r} is not one of {', '.join(allowed)}" + (
+            f"; the nearest is {near[0]}" if near else ""
+        )
     if isinstance(described, inspect.StrType):
         return f"{value!r} is not a text"
     if isinstance(described, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):

@@ -18,6 +18,7 @@ from embermq.cli.options import (
 
 
 def command(
+    *,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -33,7 +34,9 @@ def command(
         document = {"settings": msgspec.to_builtins(found.settings), "origins": found.origins}
         print(json.dumps(document, indent=2))
         return
-    rows = [(item.key, json.dumps(msgspec.to_builtins(item.value)), item.origin) for item in found.effective()]
+    rows = [
+        (item.key, json.dumps(msgspec.to_builtins(item.value)), item.origin) for item in found.effective()
+    ]
     key_width = max(len(key) for key, _, _ in rows)
     value_width = max(len(value) for _, value, _ in rows)
     for key, value, origin in rows:

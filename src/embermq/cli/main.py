@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe left, as `head` does; nothing more can be said there.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return EXIT_ERROR
     except OSError as error:
         return _say(_told(error), code=EXIT_ERROR)

@@ -8,6 +8,7 @@ from embermq.cli.options import AllowAnonymous, Assignments, ConfigFile, DataDir
 
 
 def command(
+    *,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

@@ -32,6 +32,7 @@ Name = Annotated[str, typer.Argument(help="The user name that the client sends."
 @app.command("add")
 def add(
     name: Name,
+    *,
     client_type: Annotated[
         TypeOption, typer.Option("--type", help="device: few messages each, at once; application: a flood.")
     ] = TypeOption.DEVICE,
@@ -52,6 +53,7 @@ def add(
 
 @app.command("list")
 def list_all(
+    *,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -75,12 +77,14 @@ def list_all(
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        print(f"{row['name']}  {row['type']}{'  disabled' if row['disabled'] else ''}  since {row['created']}")
+        print(
+            f"{row['name']}  {row['type']}{'  disabled' if row['disabled'] else ''}  since {row['created']}"
+        )
 
 
 @app.command("remove")
 def remove(
-    name: Name, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
+    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
     """Remove an account; a session that is connected stays until it disconnects."""
     from embermq.app.accounts import accounts_of

@@ -24,9 +24,12 @@ class SqliteUsers(Users):
         with self._statement(f"cannot open {path}"):
             _create_private(path)
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "journal_mode = WAL", "synchronous = FULL", "cache_size = -256"):
-                self._connection.execute(f"PRAGMA {pragma}")
-            self._connection.executescript(files(__package__).joinpath("users.sql").read_text())
+            try:
+                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+                self._connection.executescript(files(__package__).joinpath("users.sql").read_text())
+            except sqlite3.Error:
+                self._connection.close()
+                raise
 
     def find(self, name: str) -> User | None:
         """See the port."""
@@ -41,13 +44,17 @@ class SqliteUsers(Users):
 
     def update(self, user: User) -> bool:
         """See the port."""
-        statement = "UPDATE users SET password_hash = ?, client_type = ?, disabled = ? WHERE name = ? RETURNING name"
+        statement = (
+            "UPDATE users SET password_hash = ?, client_type = ?, disabled = ? WHERE name = ? RETURNING name"
+        )
         values = (user.password_hash, int(user.client_type), int(user.disabled), user.name)
         return bool(self._run("cannot change a user", statement, values))
 
     def remove(self, name: str) -> bool:
         """See the port."""
-        return bool(self._run("cannot remove a user", "DELETE FROM users WHERE name = ? RETURNING name", (name,)))
+        return bool(
+            self._run("cannot remove a user", "DELETE FROM users WHERE name = ? RETURNING name", (name,))
+        )
 
     def all(self) -> list[User]:
         """See the port."""

@@ -1,0 +1,37 @@
+"""What every test shares: families by folder, the promises that tests name, how hard Hypothesis tries."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+TESTS = Path(__file__).parent
+PROMISE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*-\d+[a-z]?")
+
+# The machine's load must not make a property fail, so there is no deadline a case; the fuzz profile is `make fuzz`.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=100)
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=20_000)
+hypothesis.settings.load_profile("default")
+
+
+def pytest_configure() -> None:
+    """Settings of the person who runs the tests must not reach the brokers that the tests start."""
+    for variable in [name for name in os.environ if name.startswith("EMBERMQ_")]:
+        del os.environ[variable]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its family, the folder below tests/, and refuse a promise that is not well named."""
+    for item in items:
+        if item.path.is_relative_to(TESTS):
+            item.add_marker(item.path.relative_to(TESTS).parts[0])
+        for mark in item.iter_markers("promise"):
+            for promise in mark.args:
+                if not (isinstance(promise, str) and PROMISE_ID.fullmatch(promise)):
+                    raise pytest.UsageError(
+                        f"{item.nodeid}: {promise!r} is not the id of a promise, like queues-17"
+                    )

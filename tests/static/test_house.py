@@ -1,0 +1,44 @@
+"""The source itself: lint, format, types, contracts, house rules, promises. The same commands as `make check`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+COMMANDS: dict[str, list[str]] = {
+    "lint": [f"{BIN}/ruff", "check", "."],
+    "format": [f"{BIN}/ruff", "format", "--check", "."],
+    "tidy": [sys.executable, "scripts/tidy"],
+    "types": [f"{BIN}/mypy"],
+    "contracts": [f"{BIN}/lint-imports"],
+    "promises": [sys.executable, "scripts/promises"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.timeout(300)
+def test_source(name: str) -> None:
+    done = subprocess.run(COMMANDS[name], cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("lock", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
+def test_locks_name_versions_and_hashes_only(lock: Path) -> None:
+    text = lock.read_text()
+    assert "://" not in text
+    requirements = [line for line in text.splitlines() if line and not line.startswith((" ", "#", "\t"))]
+    assert requirements
+    assert all("==" in line and line.endswith("\\") for line in requirements)
+    assert text.count("--hash=sha256:") >= len(requirements)
+
+
+def test_debian_script_is_quick_and_silent_when_all_is_there() -> None:
+    done = subprocess.run([ROOT / "scripts" / "debian-packages"], capture_output=True, text=True, timeout=300)
+    again = subprocess.run([ROOT / "scripts" / "debian-packages"], capture_output=True, text=True, timeout=5)
+    assert (done.returncode, again.returncode, again.stdout, again.stderr) == (0, 0, "", "")
