@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from time import monotonic_ns
+from itertools import cycle, islice
+from time import monotonic, monotonic_ns
 
 from embermq.bench.errors import BenchError
 from embermq.bench.publisher import Publisher
 
 TICK_S = 0.001
+GIVE_UP_S = 0.5
 
 
 class OpenLoop:
@@ -85,21 +87,34 @@ class OpenLoop:
 
 
 class Saturation:
-    """Keeps every publisher's window full; acknowledgements drive it, at QoS 0 each turn of the loop does."""
+    """Keeps every publisher's window full.
 
-    def __init__(self, publishers: Sequence[Publisher], window: int, *, qos: int) -> None:
+    Acknowledgements open the window. QoS 0 has none, so there the window holds what has not been delivered yet,
+    looked at once a tick; what makes no headway for `GIVE_UP_S` is taken for lost and leaves it.
+    """
+
+    def __init__(
+        self, publishers: Sequence[Publisher], window: int, *, qos: int, arrived: Callable[[], int]
+    ) -> None:
         self._publishers = publishers
         self._window = window
-        self._turns = qos == 0
+        self._unacknowledged = qos == 0
+        self._arrived = arrived
+        self._turns = cycle(publishers)
+        self._given_up = 0
+        self._headway = (0, 0.0)
         self._stopped = False
 
     def start(self) -> None:
         """Begin now."""
         for publisher in self._publishers:
             publisher.saturate(self._window)
+        if self._unacknowledged:
+            self._headway = (0, monotonic())
+            self._tick()
+            return
+        for publisher in self._publishers:
             publisher.pump()
-        if self._turns:
-            asyncio.get_running_loop().call_soon(self._turn)
 
     def stop_after(self, messages: int) -> None:
         """Send this many more over all publishers, then no more."""
@@ -118,9 +133,17 @@ class Saturation:
         """Whether all was sent."""
         return all(publisher.has_sent_all for publisher in self._publishers)
 
-    def _turn(self) -> None:
+    def _tick(self) -> None:
         if self._stopped or self.is_done:
             return
-        for publisher in self._publishers:
+        arrived = self._arrived()
+        waiting = sum(publisher.sent for publisher in self._publishers) - arrived - self._given_up
+        if arrived != self._headway[0]:
+            self._headway = (arrived, monotonic())
+        elif monotonic() - self._headway[1] > GIVE_UP_S:
+            self._given_up += waiting
+            waiting = 0
+        windows = len(self._publishers) - waiting // self._window
+        for publisher in islice(self._turns, max(0, windows)):
             publisher.pump()
-        asyncio.get_running_loop().call_soon(self._turn)
+        asyncio.get_running_loop().call_later(TICK_S, self._tick)

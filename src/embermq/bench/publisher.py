@@ -84,7 +84,7 @@ class Publisher(BenchClient):
     @property
     def has_sent_all(self) -> bool:
         """Whether nothing is left to send before the stop."""
-        return self.sent >= self._stop_at or (self._stop_at == _ENDLESS and not self._backlog)
+        return self.sent >= self._stop_at
 
     def offer(self, intended_ns: int) -> None:
         """Add a message that is meant to leave at `intended_ns`; `pump` sends it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from rich.console import Console
 from rich.table import Table
@@ -161,24 +163,18 @@ def show_load(report: LoadReport, console: Console) -> None:
 def show_idle(report: IdleReport, console: Console) -> None:
     """The table of an idle run."""
     table = Table(title=f"{report.connections:,} idle connections, opened in {report.connect_s:.2f} s")
-    for heading in (
-        "process",
-        "before, MiB",
-        "with, MiB",
-        "a connection, KiB",
-        "CPU s to connect",
-        "cores while idle",
-    ):
-        table.add_column(heading, justify="left" if heading == "process" else "right")
+    table.add_column("what")
     for cost in report.processes:
-        table.add_row(
-            f"{cost.name} ({cost.pid})",
-            f"{cost.pss_before_bytes / 2**20:.1f}",
-            f"{cost.pss_with_bytes / 2**20:.1f}",
-            f"{cost.bytes_per_connection / 1024:.2f}",
-            f"{cost.connect_cpu_s:.2f}",
-            f"{cost.idle_cores:.3f}",
-        )
+        table.add_column(f"{cost.name} ({cost.pid})", justify="right")
+    rows: tuple[tuple[str, Callable[[IdleCost], str]], ...] = (
+        ("PSS before, MiB", lambda cost: f"{cost.pss_before_bytes / 2**20:.1f}"),
+        ("PSS with them, MiB", lambda cost: f"{cost.pss_with_bytes / 2**20:.1f}"),
+        ("KiB a connection", lambda cost: f"{cost.bytes_per_connection / 1024:.2f}"),
+        ("CPU s to connect", lambda cost: f"{cost.connect_cpu_s:.2f}"),
+        ("cores while idle", lambda cost: f"{cost.idle_cores:.3f}"),
+    )
+    for name, value in rows:
+        table.add_row(name, *(value(cost) for cost in report.processes))
     console.print(table)
 
 

@@ -156,7 +156,12 @@ class LoadRun:
 
     def _make_pace(self) -> Pace:
         if not self._load.rate:
-            return Saturation(self._publishers, self._load.window, qos=self._load.qos)
+            return Saturation(
+                self._publishers,
+                self._load.window,
+                qos=self._load.qos,
+                arrived=lambda: self._delivered() // self._shape.deliveries_per_message,
+            )
         return OpenLoop(
             self._publishers,
             self._load.rate,
@@ -259,9 +264,7 @@ class LoadRun:
 
     def _due(self) -> int:
         """Deliveries that the acknowledged (at QoS 0: the sent) messages call for."""
-        if len(self._subscribers) == 1 or self._shape.publishers == 1:
-            return self._published() * len(self._subscribers)
-        return self._published()
+        return self._published() * self._shape.deliveries_per_message
 
     def _wanted(self, publisher: Publisher) -> bytearray:
         return publisher.taken if self._load.qos else bytearray(b"\1") * publisher.sent

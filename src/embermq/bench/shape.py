@@ -23,6 +23,11 @@ class Shape(msgspec.Struct, frozen=True):
     publishers: int
     subscribers: tuple[SubscriberShape, ...]
 
+    @property
+    def deliveries_per_message(self) -> int:
+        """How many subscribers get each message."""
+        return sum(len(subscriber.sources) for subscriber in self.subscribers) // self.publishers
+
 
 def pairs(count: int) -> Shape:
     """Publisher i to subscriber i."""

@@ -1,0 +1,155 @@
+"""Starting and stopping the brokers that are measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.plan import Variant
+
+MOSQUITTO = "/usr/sbin/mosquitto"
+START_DEADLINE_S = 60.0
+PIPELINE_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 15.0
+POLL_S = 0.05
+
+MOSQUITTO_CONFIGURATION = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence false
+max_inflight_messages 0
+max_queued_messages 0
+max_queued_bytes 0
+set_tcp_nodelay true
+log_type error
+"""
+
+
+class BrokerError(Exception):
+    """A broker did not start."""
+
+
+class RunningBroker:
+    """A broker on a free loopback port with a directory of its own; a context manager that stops it."""
+
+    def __init__(self, variant: Variant) -> None:
+        self.variant = variant
+        self.port = free_port()
+        self.http_port = free_port()
+        self._directory = Path(tempfile.mkdtemp(prefix="embermq-bench-"))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker."""
+        assert self._process is not None
+        return self._process.pid
+
+    def __enter__(self) -> RunningBroker:
+        try:
+            if self.variant.broker == "mosquitto":
+                self._start_mosquitto()
+            else:
+                self._start_embermq()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def _start_mosquitto(self) -> None:
+        configuration = self._directory / "mosquitto.conf"
+        configuration.write_text(MOSQUITTO_CONFIGURATION.format(port=self.port))
+        self._spawn([MOSQUITTO, "-c", str(configuration)])
+        self._await(lambda: _accepts(self.port), START_DEADLINE_S, "accept a connection")
+
+    def _start_embermq(self) -> None:
+        command = [
+            str(Path(sys.executable).with_name("embermq")),
+            "run",
+            "--data-dir",
+            str(self._directory / "data"),
+            "--set",
+            f"listeners.mqtt=127.0.0.1:{self.port}",
+            "--set",
+            f"listeners.http=127.0.0.1:{self.http_port}",
+            *self.variant.arguments,
+        ]
+        self._spawn(command)
+        self._await(lambda: "ready" in self._output().splitlines(), START_DEADLINE_S, "print 'ready'")
+        if self.variant.has_pipeline:
+            self._await(self._pipeline_runs, PIPELINE_DEADLINE_S, "have its pipeline running")
+
+    def _pipeline_runs(self) -> bool:
+        address = f"http://127.0.0.1:{self.http_port}/api/v1/pipeline"
+        try:
+            with urllib.request.urlopen(address, timeout=2) as answer:
+                document = json.load(answer)
+        except (urllib.error.URLError, TimeoutError, ConnectionError, json.JSONDecodeError):
+            return False
+        queries = document.get("queries", [])
+        return bool(queries) and all(query.get("state") == "running" for query in queries)
+
+    def _spawn(self, command: list[str]) -> None:
+        with (self._directory / "output").open("wb") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ
+            )
+
+    def _await(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
+        assert self._process is not None
+        end = time.monotonic() + deadline_s
+        while not condition():
+            if self._process.poll() is not None:
+                raise BrokerError(f"{self.variant.name} ended at its start: {self._output()[-2000:]}")
+            if time.monotonic() > end:
+                raise BrokerError(
+                    f"{self.variant.name} did not {what} in {deadline_s} s: {self._output()[-2000:]}"
+                )
+            time.sleep(POLL_S)
+
+    def _output(self) -> str:
+        return (self._directory / "output").read_text(errors="replace")
+
+    def _stop(self) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False

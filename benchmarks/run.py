@@ -1,0 +1,205 @@
+"""Measure EmberMQ beside Mosquitto and print the ratios: `python -m benchmarks.run`, behind `make bench`.
+
+Each measurement has a broker of its own, fresh; the variants of a scenario take turns round by round (A B A B), so that
+a machine that is busy for a while is busy for all of them. Figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.brokers import BrokerError, RunningBroker
+from benchmarks.machine import Machine, describe
+from benchmarks.plan import REFERENCE, Scenario, chosen
+from embermq.bench.report import IdleReport, LoadReport
+
+MEASURE_DEADLINE_S = 300.0
+BROKEN_PROMISE = 1
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement."""
+
+    scenario: str
+    variant: str
+    round: int
+    load: LoadReport | None = None
+    idle: IdleReport | None = None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over the rounds of one variant in one scenario; `figures` by name, `ratios` to the reference."""
+
+    scenario: str
+    variant: str
+    figures: dict[str, float]
+    ratios: dict[str, float]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a run."""
+
+    machine: Machine
+    rounds: int
+    summaries: list[Summary]
+    measured: list[Measured]
+
+
+def main(
+    *,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One short round: for a first look, not for a figure.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, each variant once in each.")] = 3,
+    scenario: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
+    pipeline: Annotated[bool, typer.Option(help="Also the variants with Spark.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """EmberMQ beside Debian's Mosquitto, in one run."""
+    console = Console(stderr=as_json)
+    try:
+        scenarios = chosen(scenario or [], variant or [], pipeline=pipeline)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    count = 1 if quick else rounds
+    machine = describe()
+    show_machine(machine, console)
+    measured: list[Measured] = []
+    summaries: list[Summary] = []
+    for part in scenarios:
+        measured += measure(part, rounds=count, quick=quick, console=console)
+        summaries += summarise(part, measured)
+        show(part, summaries, console)
+    if as_json:
+        comparison = Comparison(machine=machine, rounds=count, summaries=summaries, measured=measured)
+        print(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
+    if any(one.load is not None and one.load.failures for one in measured):
+        raise typer.Exit(BROKEN_PROMISE)
+
+
+def measure(scenario: Scenario, *, rounds: int, quick: bool, console: Console) -> list[Measured]:
+    """All rounds of a scenario; its variants take turns."""
+    measured = []
+    for number in range(rounds):
+        for variant in scenario.variants:
+            console.print(f"{scenario.name} {number + 1}/{rounds}: {variant.name} …", style="dim")
+            try:
+                with RunningBroker(variant) as broker:
+                    measured.append(measure_once(scenario, broker, number, quick=quick))
+            except BrokerError as error:
+                console.print(f"error: {error}", style="red", markup=False)
+                raise typer.Exit(2) from error
+    return measured
+
+
+def measure_once(scenario: Scenario, broker: RunningBroker, number: int, *, quick: bool) -> Measured:
+    """One load on one running broker, made by a process of its own."""
+    length = scenario.quick if quick else scenario.full
+    watch = ("--port", str(broker.port), "--pid", f"broker={broker.pid}", "--children", "--json")
+    command = [sys.executable, "-m", "embermq.cli.bench", *scenario.arguments, *length, *watch]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_DEADLINE_S, check=False)
+    if not done.stdout:
+        raise BrokerError(f"{broker.variant.name}, {scenario.name}: {done.stderr.strip()[-2000:]}")
+    if scenario.arguments[0] == "idle":
+        idle = msgspec.json.decode(done.stdout, type=IdleReport)
+        return Measured(scenario=scenario.name, variant=broker.variant.name, round=number, idle=idle)
+    load = msgspec.json.decode(done.stdout, type=LoadReport)
+    return Measured(scenario=scenario.name, variant=broker.variant.name, round=number, load=load)
+
+
+def figures_of(one: Measured) -> dict[str, float]:
+    """The figures of a measurement that are compared, by name."""
+    if one.idle is not None:
+        cost = one.idle.processes[0]
+        return {
+            "idle PSS, MiB": cost.pss_before_bytes / 2**20,
+            "KiB a connection": cost.bytes_per_connection / 1024,
+            "connects/s": one.idle.connects_per_s,
+        }
+    assert one.load is not None
+    load, cost_of_broker = one.load, one.load.processes[0]
+    figures = {
+        "msg/s": load.published_per_s,
+        "in+out a CPU s": load.messages_per_cpu_s,
+        "broker CPU s": cost_of_broker.cpu_s,
+        "children CPU s": cost_of_broker.children_cpu_s,
+        "delivery p50 ms": load.delivery.p50_ms,
+        "delivery p99 ms": load.delivery.p99_ms,
+        "PUBACK p50 ms": load.acknowledgement.p50_ms,
+        "PUBACK p99 ms": load.acknowledgement.p99_ms,
+        "peak PSS, MiB": cost_of_broker.pss_peak_bytes / 2**20,
+        "lost": load.lost,
+        "load cores": load.generator_cores,
+    }
+    return {name: float(value) for name, value in figures.items() if value is not None}
+
+
+def summarise(scenario: Scenario, measured: list[Measured]) -> list[Summary]:
+    """Medians and ratios of each variant of a scenario. `lost` is the worst round, not the median."""
+    medians: dict[str, dict[str, float]] = {}
+    for variant in scenario.variants:
+        rounds = [
+            figures_of(one)
+            for one in measured
+            if one.scenario == scenario.name and one.variant == variant.name
+        ]
+        names = [name for name in rounds[0] if all(name in figures for figures in rounds)]
+        medians[variant.name] = {
+            name: (max if name == "lost" else statistics.median)([figures[name] for figures in rounds])
+            for name in names
+        }
+    reference = medians.get(REFERENCE, {})
+    return [
+        Summary(
+            scenario=scenario.name,
+            variant=name,
+            figures=figures,
+            ratios={key: figures[key] / reference[key] for key in figures if reference.get(key)},
+        )
+        for name, figures in medians.items()
+    ]
+
+
+def show_machine(machine: Machine, console: Console) -> None:
+    """One line of facts."""
+    console.print(
+        f"{machine.processor}, {machine.cores} cores, {machine.memory_mib} MiB, Linux {machine.kernel}, "
+        f"Python {machine.python}, Mosquitto {machine.mosquitto}, load {machine.load_average[0]:.2f}",
+        highlight=False,
+    )
+
+
+def show(scenario: Scenario, summaries: list[Summary], console: Console) -> None:
+    """The table of one scenario: a row a figure, a column a variant, ratios in brackets."""
+    mine = [summary for summary in summaries if summary.scenario == scenario.name]
+    if not mine:
+        return
+    table = Table(title=scenario.title)
+    table.add_column("median")
+    for summary in mine:
+        table.add_column(summary.variant, justify="right")
+    for name in mine[0].figures:
+        table.add_row(name, *(_cell(summary, name) for summary in mine))
+    console.print(table)
+
+
+def _cell(summary: Summary, name: str) -> str:
+    value = summary.figures.get(name)
+    if value is None:
+        return "-"
+    text = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.2f}"
+    ratio = summary.ratios.get(name)
+    return text if ratio is None or summary.variant == REFERENCE else f"{text} ({ratio:.2f}x)"
+
+
+if __name__ == "__main__":
+    typer.run(main)
