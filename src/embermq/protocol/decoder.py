@@ -107,6 +107,7 @@ class Decoder:
     __slots__ = (
         "_connected",
         "_ended",
+        "_medium_max",
         "_packet_bytes_max",
         "_pending",
         "_role",
@@ -131,8 +132,9 @@ class Decoder:
         self._connected = role is Role.SERVER and version is not None
         self._ended = False
         self._packet_bytes_max = packet_bytes_max
-        # Longest body whose length has one byte and that is surely not too large.
+        # Longest bodies whose length has one byte and two bytes and that are not too large.
         self._short_max = min(127, packet_bytes_max - 2)
+        self._medium_max = min(16_383, packet_bytes_max - 3)
         self._pending = bytearray()
         self._wanted = 0
 
@@ -173,6 +175,7 @@ class Decoder:
         publish_flags = _PUBLISH_FLAGS
         acknowledgements = _ACKNOWLEDGEMENTS
         short_max = self._short_max
+        medium_max = self._medium_max
         size = len(data)
         position = 0
         if not self._connected:
@@ -189,9 +192,15 @@ class Decoder:
                 break
             length = data[position + 1]
             if length > short_max:
-                length, body = self._read_length(data, position, first)
-                if length < 0:
-                    break
+                # Two bytes of length are as usual as one; what is longer or wrong is read step by step.
+                high = data[body] if body < size else 0
+                if length > 127 and 0 < high < 128 and (length & 127 | high << 7) <= medium_max:
+                    length = length & 127 | high << 7
+                    body += 1
+                else:
+                    length, body = self._read_length(data, position, first)
+                    if length < 0:
+                        break
             end = body + length
             if end > size:
                 self._check_type(first)
@@ -246,11 +255,11 @@ class Decoder:
 
         Refuses what is too large, too long or, in 5.0, not in its shortest form [MQTT-1.5.5-1].
         """
+        self._check_type(first)
         length = shift = 0
         body = position + 1
         while True:
             if body == len(data):
-                self._check_type(first)
                 self._wanted = body - position + 1
                 return -1, body
             byte = data[body]
@@ -265,7 +274,6 @@ class Decoder:
             raise MalformedPacket(f"remaining length {length} is not in its shortest form", "MQTT-1.5.5-1")
         packet_bytes = body - position + length
         if packet_bytes > self._packet_bytes_max:
-            self._check_type(first)
             raise PacketTooLarge(packet_bytes, self._packet_bytes_max)
         return length, body
 
@@ -275,10 +283,6 @@ class Decoder:
         position = 0
         while position < len(data) and not self._connected:
             first = data[position]
-            self._check_type(first)
-            if position + 2 > len(data):
-                self._wanted = 2
-                break
             length, body = self._read_length(data, position, first)
             if length < 0:
                 break
