@@ -23,7 +23,7 @@ def convert_setting(value: object, annotation: object, *, is_text: bool) -> tupl
     try:
         return msgspec.convert(value, annotation, strict=not is_text), ""
     except msgspec.ValidationError as error:
-        return None, _explain(value, described, str(error))
+        return None, _explain(value, described, str(error), is_text=is_text)
 
 
 def _read_text(text: str, described: inspect.Type) -> object:
@@ -35,7 +35,8 @@ def _read_text(text: str, described: inspect.Type) -> object:
             return json.loads(stripped)
         except ValueError:
             return text
-    return [part.strip() for part in stripped.split(",") if part.strip()]
+    parts = [part.strip() for part in stripped.split(",") if part.strip()]
+    return parts[0] if isinstance(described, inspect.UnionType) and len(parts) == 1 else parts
 
 
 def _takes_list(described: inspect.Type) -> bool:
@@ -44,9 +45,9 @@ def _takes_list(described: inspect.Type) -> bool:
     return isinstance(described, inspect.ListType | inspect.VarTupleType)
 
 
-def _explain(value: object, described: inspect.Type, fallback: str) -> str:
+def _explain(value: object, described: inspect.Type, fallback: str, *, is_text: bool = False) -> str:
     if isinstance(described, inspect.IntType | inspect.FloatType):
-        number = _number(value, described)
+        number = _number(value, described) if is_text or not isinstance(value, str) else None
         if number is None:
             kind = "a whole number" if isinstance(described, inspect.IntType) else "a number"
             return f"{value!r} is not {kind}"

@@ -1,0 +1,77 @@
+"""The scripts behind the make targets, with stand-ins for the programs of the system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 30
+ENSUREPIP_MISSING = 'case "$2" in *ensurepip*) exit 1;; *) exit 0;; esac'
+
+
+def run(script: str, programs: Mapping[str, str], folder: Path, **environment: str) -> tuple[int, str]:
+    """Exit code and all that is shown, with `programs` (shell texts) in front of the system's."""
+    for name, text in programs.items():
+        program = folder / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    done = subprocess.run(
+        ["bash", ROOT / "scripts" / script],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", **environment},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_nothing_is_done_when_all_packages_are_there(tmp_path: Path) -> None:
+    programs = {"dpkg-query": "printf installed", "apt-get": "echo called", "sudo": "echo called"}
+    assert run("debian-packages", programs, tmp_path) == (0, "")
+
+
+def test_who_may_not_install_is_told_what_to_type(tmp_path: Path) -> None:
+    programs = {
+        "dpkg-query": 'case "$*" in *strace) ;; *) printf installed;; esac',
+        "apt-get": "echo called",
+        "sudo": "exit 1",
+        "id": "echo 1000",
+    }
+    code, told = run("debian-packages", programs, tmp_path)
+    assert code == 1
+    assert "need these Debian packages: strace\n" in told
+    assert "Type: sudo apt-get install --yes --no-install-recommends strace\n" in told
+    assert "called" not in told
+
+
+def test_lists_are_refreshed_only_when_installing_fails(tmp_path: Path) -> None:
+    programs = {
+        "dpkg-query": "exit 1",
+        "apt-get": f'echo "apt-get $1"; [ "$1" = update ] && touch {tmp_path}/fresh; [ -e {tmp_path}/fresh ]',
+        "sudo": '[ "$1" = -n ] && shift; case "$1" in tee|chmod|rm) cat >/dev/null;; *) exec "$@";; esac',
+        "id": "echo 1000",
+    }
+    code, told = run("debian-packages", programs, tmp_path)
+    assert code == 0
+    assert told.split("\n")[1:4] == ["apt-get install", "apt-get update", "apt-get install"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("python3", ENSUREPIP_MISSING, "On Debian: apt-get install python3-venv"),
+        ("python3", 'case "$1" in -V) echo Python 3.9.2;; *) exit 1;; esac', "'python3' is Python 3.9.2"),
+        ("unused", "", "found no 'python-that-is-not-there'"),
+    ],
+)
+def test_a_python_that_will_not_do_is_told(tmp_path: Path, name: str, text: str, told: str) -> None:
+    python = "python3" if name == "python3" else "python-that-is-not-there"
+    code, shown = run("make-venv", {name: text}, tmp_path, PYTHON=python)
+    assert code == 1
+    assert told in shown

@@ -1,0 +1,234 @@
+"""Who enters, and as what."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from embermq.adapters.sqlite.users import SqliteUsers
+from embermq.app.accounts import Accounts
+from embermq.app.authentication import Admission, Authenticator, PasswordHashes
+from embermq.app.errors import UserError
+from embermq.model.client_type import ClientType
+from embermq.ports.errors import StoreUnavailable
+from embermq.ports.users import User, Users
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.settings import ClientSettings
+
+DEADLINE_S = 10
+
+
+class UsersInMemory(Users):
+    """A dictionary; `gate` holds every look-up until it is opened."""
+
+    def __init__(self, *users: User) -> None:
+        self.users = {user.name: user for user in users}
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+
+    def find(self, name: str) -> User | None:
+        self.gate.wait(DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+        return self.users.get(name)
+
+    def add(self, user: User) -> bool:
+        return self.users.setdefault(user.name, user) is user
+
+    def update(self, user: User) -> bool:
+        raise NotImplementedError
+
+    def remove(self, name: str) -> bool:
+        return self.users.pop(name, None) is not None
+
+    def all(self) -> list[User]:
+        return list(self.users.values())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class HashesCounted(PasswordHashes):
+    """Real hashes that count how often one was computed for a check."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checks = 0
+
+    def matches(self, password_hash: str, password: bytes) -> bool:
+        self.checks += 1
+        return super().matches(password_hash, password)
+
+
+HASHES = HashesCounted()
+ANN = User("ann", HASHES.make(b"secret"), ClientType.DEVICE, False, 0)
+BILLING = User("billing", HASHES.make(b"money"), ClientType.APPLICATION, False, 0)
+GONE = User("gone", HASHES.make(b"secret"), ClientType.DEVICE, True, 0)
+
+
+def admitted(
+    username: str | None,
+    password: bytes | None,
+    *,
+    client_id: str = "c1",
+    loopback: bool = True,
+    **settings: object,
+) -> Admission:
+    async def scenario() -> Admission:
+        authenticator = Authenticator(UsersInMemory(ANN, BILLING, GONE), ClientSettings(**settings), HASHES)  # type: ignore[arg-type]
+        try:
+            return await authenticator.admit(
+                client_id=client_id, username=username, password=password, loopback=loopback
+            )
+        finally:
+            authenticator.close()
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("username", "password", "code"),
+    [
+        ("ann", b"secret", ReasonCode.SUCCESS),
+        ("ann", b"Secret", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ("ann", b"", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ("ann", None, ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ("ann", b"\xff\x00", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ("nobody", b"secret", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ("nobody", b"", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ("", b"", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        (None, b"secret", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ("gone", b"secret", ReasonCode.NOT_AUTHORIZED),
+        ("gone", b"wrong", ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+    ],
+)
+def test_a_name_that_is_given_is_checked_everywhere(
+    username: str | None, password: bytes | None, code: ReasonCode
+) -> None:
+    for loopback in (True, False):
+        assert admitted(username, password, loopback=loopback, allow_anonymous=True).reason_code is code
+
+
+@pytest.mark.parametrize(
+    ("loopback", "allowed", "code"),
+    [
+        (True, False, ReasonCode.SUCCESS),
+        (True, True, ReasonCode.SUCCESS),
+        (False, True, ReasonCode.SUCCESS),
+        (False, False, ReasonCode.NOT_AUTHORIZED),
+    ],
+)
+def test_anonymous_clients_enter_on_loopback_or_when_allowed(
+    loopback: bool, allowed: bool, code: ReasonCode
+) -> None:
+    assert admitted(None, None, loopback=loopback, allow_anonymous=allowed).reason_code is code
+
+
+@pytest.mark.parametrize(
+    ("username", "password", "client_id", "expected"),
+    [
+        (None, None, "c1", ClientType.DEVICE),
+        (None, None, "billing-7", ClientType.APPLICATION),
+        (None, None, "Billing-7", ClientType.DEVICE),
+        (None, None, "x-billing-7", ClientType.DEVICE),
+        ("ann", b"secret", "c1", ClientType.DEVICE),
+        ("ann", b"secret", "billing-7", ClientType.APPLICATION),
+        ("billing", b"money", "c1", ClientType.APPLICATION),
+    ],
+)
+def test_the_type_comes_with_the_user_or_the_client_id(
+    username: str | None, password: bytes | None, client_id: str, expected: ClientType
+) -> None:
+    admission = admitted(username, password, client_id=client_id, application_ids=("billing-*",))
+    assert (admission.reason_code, admission.client_type, admission.user) == (
+        ReasonCode.SUCCESS,
+        expected,
+        username,
+    )
+
+
+@pytest.mark.parametrize(("username", "password"), [("ann", b"wrong"), ("nobody", b"wrong")])
+def test_an_unknown_user_costs_as_much_as_a_wrong_password(username: str, password: bytes) -> None:
+    before = HASHES.checks
+    assert admitted(username, password).reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    assert HASHES.checks == before + 1
+
+
+def test_the_hash_of_nobody_costs_what_a_user_costs() -> None:
+    assert ANN.password_hash.split("$")[1:4] == HASHES._of_nobody.split("$")[1:4]
+    assert ANN.password_hash.split("$")[1:4] == ["argon2id", "v=19", "m=19456,t=2,p=1"]
+
+
+def test_checks_are_bounded_and_the_loop_goes_on_meanwhile() -> None:
+    async def scenario() -> None:
+        users = UsersInMemory(ANN)
+        users.gate.clear()
+        settings = ClientSettings(password_checks_max=2, password_checks_waiting_max=3)
+        authenticator = Authenticator(users, settings, HASHES)
+
+        async def enter() -> ReasonCode:
+            return (
+                await authenticator.admit(client_id="c", username="ann", password=b"secret", loopback=True)
+            ).reason_code
+
+        held = [asyncio.create_task(enter()) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert authenticator.statistics().checking == 5
+        assert await enter() is ReasonCode.SERVER_BUSY
+        assert authenticator.admit_anonymous("c", loopback=True).reason_code is ReasonCode.SUCCESS
+        users.gate.set()
+        assert set(await asyncio.gather(*held)) == {ReasonCode.SUCCESS}
+        found = authenticator.statistics()
+        assert (found.admitted, found.refused, found.busy, found.checking) == (6, 1, 1, 0)
+        authenticator.close()
+
+    asyncio.run(scenario())
+
+
+def test_accounts_that_cannot_be_read_refuse_without_a_crash() -> None:
+    async def scenario() -> Admission:
+        users = UsersInMemory(ANN)
+        users.error = StoreUnavailable("locked")
+        authenticator = Authenticator(users, ClientSettings(), HASHES)
+        try:
+            return await authenticator.admit(client_id="c", username="ann", password=b"secret", loopback=True)
+        finally:
+            authenticator.close()
+
+    assert asyncio.run(scenario()).reason_code is ReasonCode.SERVER_UNAVAILABLE
+
+
+def test_a_hash_that_cannot_be_read_is_no_password() -> None:
+    assert not HASHES.matches("plain text", b"plain text")
+    assert not HASHES.matches("", b"")
+
+
+def test_accounts_keep_no_password(tmp_path: Path) -> None:
+    users = SqliteUsers(tmp_path / "users.db")
+    Accounts(users).add("ann", b"correct horse", ClientType.DEVICE)
+    found = users.find("ann")
+    users.close()
+    assert found is not None
+    assert HASHES.matches(found.password_hash, b"correct horse")
+    assert not any(b"correct horse" in path.read_bytes() for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "why"),
+    [
+        ("", b"x", "a user name has 1 to 65535 bytes"),
+        ("ä" * 32_768, b"x", "this one has 65536"),
+        ("a\nb", b"x", "cannot be shown"),
+        ("ann", b"", "the password is empty"),
+        ("ann", b"x" * 65_536, "the password has 65536 bytes"),
+    ],
+)
+def test_accounts_that_mqtt_cannot_carry_are_refused(name: str, password: bytes, why: str) -> None:
+    users = UsersInMemory()
+    with pytest.raises(UserError, match=why):
+        Accounts(users).add(name, password, ClientType.DEVICE)
+    assert users.all() == []

@@ -1,0 +1,252 @@
+"""The one schema: sources, precedence, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embermq.app.config import Configuration, Settings, load_configuration
+from embermq.app.errors import ConfigError
+
+
+def refused(
+    *assignments: str, environment: Mapping[str, str] | None = None, config_file: Path | None = None
+) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load_configuration(assignments=assignments, environment=environment, config_file=config_file)
+    return caught.value.problems
+
+
+def with_set(*assignments: str) -> Settings:
+    return load_configuration(assignments=assignments).settings
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "ember.toml"
+    path.write_text(
+        """
+        data_dir = "/srv/ember"
+        [listeners]
+        mqtt = ["127.0.0.1:0", "[::1]:0"]
+        [clients]
+        application_ids = ["billing-*"]
+        [device]
+        queue_limit = 1
+        ttl_s = 1
+        linger_ms = 1
+        page_messages = 1
+        """
+    )
+    return path
+
+
+def test_nothing_given_gives_the_defaults() -> None:
+    configuration = load_configuration()
+    assert configuration.settings == Settings()
+    assert configuration.origins == {}
+    assert {setting.origin for setting in configuration.effective()} == {"default"}
+
+
+def test_later_sources_win(toml: Path) -> None:
+    configuration = load_configuration(
+        config_file=toml,
+        environment={
+            "EMBERMQ_DEVICE__TTL_S": "2",
+            "EMBERMQ_DEVICE__LINGER_MS": "2",
+            "EMBERMQ_DEVICE__PAGE_MESSAGES": "2",
+            "PATH": "untouched",
+        },
+        assignments=["device.linger_ms=3", "device.page_messages=3", "device.page_messages=4"],
+        options={"data_dir": ("--data-dir", "/elsewhere")},
+    )
+    device = configuration.settings.device
+    assert (device.queue_limit, device.ttl_s, device.linger_ms, device.page_messages) == (1, 2, 3.0, 4)
+    assert configuration.settings.data_dir == "/elsewhere"
+    assert configuration.settings.listeners.mqtt == ("127.0.0.1:0", "[::1]:0")
+    assert configuration.settings.clients.application_ids == ("billing-*",)
+    assert configuration.origins == {
+        "data_dir": "--data-dir",
+        "listeners.mqtt": str(toml),
+        "clients.application_ids": str(toml),
+        "device.queue_limit": str(toml),
+        "device.ttl_s": "EMBERMQ_DEVICE__TTL_S",
+        "device.linger_ms": "--set",
+        "device.page_messages": "--set",
+    }
+
+
+def test_the_data_directory_has_a_variable() -> None:
+    assert load_configuration(environment={"EMBERMQ_DATA_DIR": "/srv"}).settings.data_dir == "/srv"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("true", True), ("1", True), ("false", False), ("0", False), ("False", False)]
+)
+def test_text_is_read_as_true_or_false(text: str, expected: bool) -> None:
+    assert with_set(f"clients.allow_anonymous={text}").clients.allow_anonymous is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ()),
+        ("[]", ()),
+        ("a-*", ("a-*",)),
+        ("a-*, b-[0-9]", ("a-*", "b-[0-9]")),
+        ("[ab]-*", ("[ab]-*",)),
+        ('["a,b", "c"]', ("a,b", "c")),
+    ],
+)
+def test_text_is_read_as_a_list(text: str, expected: tuple[str, ...]) -> None:
+    assert with_set(f"clients.application_ids={text}").clients.application_ids == expected
+
+
+def test_values_may_hold_an_equals_sign() -> None:
+    assert with_set("data_dir=/a=b").data_dir == "/a=b"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "problem"),
+    [
+        (
+            "device.queue_limit=70000",
+            "device.queue_limit: 70000 is more than the largest allowed 65535 (from --set)",
+        ),
+        ("device.queue_limit=0", "device.queue_limit: 0 is less than the smallest allowed 1 (from --set)"),
+        ("device.queue_limit=many", "device.queue_limit: 'many' is not a whole number (from --set)"),
+        ("device.queue_limit=1.5", "device.queue_limit: '1.5' is not a whole number (from --set)"),
+        ("device.queue_limit=", "device.queue_limit: '' is not a whole number (from --set)"),
+        ("log.linger_ms=nan", "log.linger_ms: 'nan' is not a number (from --set)"),
+        ("log.linger_ms=inf", "log.linger_ms: 'inf' is not a number (from --set)"),
+        ("log.retention_hours=0", "log.retention_hours: 0.0 is not more than 0 (from --set)"),
+        (
+            "clients.allow_anonymous=maybe",
+            "clients.allow_anonymous: 'maybe' is not true or false (from --set)",
+        ),
+        (
+            "log.durability=fsink",
+            "log.durability: 'fsink' is not one of fsync, memory, os; the nearest is fsync (from --set)",
+        ),
+        (
+            "device.queue_limt=5",
+            "unknown setting device.queue_limt (from --set); the nearest is device.queue_limit",
+        ),
+        ("devise.ttl_s=5", "unknown setting devise.ttl_s (from --set); the nearest is device.ttl_s"),
+        ("queue_limit=5", "unknown setting queue_limit (from --set); the nearest is device.queue_limit"),
+        (
+            "listeners.mqtt=1883",
+            "listeners.mqtt: '1883' is not host:port, for example 127.0.0.1:1883 or [::1]:1883",
+        ),
+        ("listeners.ws=127.0.0.1:1", "listeners.ws: not served by this version; leave it empty (from --set)"),
+        ("data_dir= ", "data_dir: ' ' is not the name of a directory (from --set)"),
+        ("data_dir", "--set data_dir: is not section.key=value"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(assignment: str, problem: str) -> None:
+    problems = refused(assignment)
+    assert len(problems) == 1
+    assert problems[0].startswith(problem)
+
+
+def test_a_section_is_no_setting() -> None:
+    assert refused("device=5")[0].startswith(
+        "device is a section, not a setting (from --set); it has device."
+    )
+
+
+def test_every_problem_is_told_at_once() -> None:
+    assert len(refused("device.ttl_s=0", "log.durability=x", "nonsense.at_all=1")) == 3
+
+
+def test_unknown_variables_are_refused() -> None:
+    assert refused(environment={"EMBERMQ_DEVICE_QUEUE_LIMIT": "5"}) == (
+        "unknown setting EMBERMQ_DEVICE_QUEUE_LIMIT in the environment; the nearest is EMBERMQ_DEVICE__QUEUE_LIMIT",
+    )
+
+
+def test_queue_and_window_share_the_packet_ids() -> None:
+    with_set("device.queue_limit=64511", "mqtt.inflight_max=1024")
+    (problem,) = refused("device.queue_limit=64512", environment={"EMBERMQ_MQTT__INFLIGHT_MAX": "1024"})
+    assert problem.startswith("device.queue_limit: 64512 and mqtt.inflight_max, 1024, are together more than")
+    assert "device.queue_limit from --set" in problem
+    assert "mqtt.inflight_max from EMBERMQ_MQTT__INFLIGHT_MAX" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("device = 5", "device: is a section, written [device]"),
+        ("[device]\nttl_s = true", "device.ttl_s: True is not a whole number"),
+        ("[device]\nttl_s = 1.5", "device.ttl_s: 1.5 is not a whole number"),
+        ("[device]\nttl_s = '5'", "device.ttl_s: '5' is not a whole number"),
+        ("[device]\nttl_s = [5]", "device.ttl_s: [5] is not a whole number"),
+        ("[log]\nlinger_ms = inf", "log.linger_ms: inf is not a number that can be used"),
+        ("[clients]\napplication_ids = [1]", "clients.application_ids: 1 is not a text"),
+        ("[listeners]\nmqtt = 1883", "listeners.mqtt: 1883 is not a list of texts"),
+        ("[devise]\nttl_s = 5", "unknown setting devise.ttl_s"),
+        ("[devise]", "unknown setting devise"),
+        ("[data_dir]\nx = 1", "data_dir: {'x': 1} is not a text"),
+        ("[device", "ember.toml is not valid TOML"),
+    ],
+)
+def test_a_file_is_refused_by_name(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "ember.toml"
+    path.write_text(text)
+    (told,) = refused(config_file=path)
+    assert problem in told
+    assert "ember.toml" in told
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    (problem,) = refused(config_file=tmp_path / "none.toml")
+    assert "none.toml: No such file" in problem
+
+
+def test_a_file_that_is_not_text_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(b"\xff\xfe")
+    assert "is not valid TOML" in refused(config_file=path)[0]
+
+
+def test_an_empty_section_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ember.toml"
+    path.write_text("[device]\n[log]\n")
+    assert load_configuration(config_file=path).settings == Settings()
+
+
+def test_every_setting_can_be_given_back_as_text() -> None:
+    """What `check-config` shows is what `--set` takes."""
+    shown: Configuration = load_configuration()
+    for setting in shown.effective():
+        value = setting.value
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        assert with_set(f"{setting.key}={text}") == shown.settings, setting.key
+
+
+def problems_of(assignment: str, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """What is refused; nothing when the settings are valid. Any other error fails the test."""
+    try:
+        load_configuration(assignments=[assignment], environment=environment)
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+@given(key=st.text(max_size=40), value=st.text(max_size=40))
+def test_no_text_makes_anything_but_settings_or_a_refusal(key: str, value: str) -> None:
+    for problem in problems_of(f"{key}={value}", {f"EMBERMQ_{key}": value}):
+        assert problem
+
+
+@given(
+    key=st.sampled_from([setting.key for setting in load_configuration().effective()]),
+    value=st.text(max_size=20) | st.integers().map(str) | st.floats().map(str) | st.just("null"),
+)
+def test_no_value_makes_anything_but_settings_or_a_refusal(key: str, value: str) -> None:
+    for problem in problems_of(f"{key}={value}"):
+        assert key in problem

@@ -1,0 +1,213 @@
+"""The program as a user types it, in a process of its own where that matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from embermq import __version__
+from embermq.cli.main import COMMANDS, main
+
+EMBERMQ = [sys.executable, "-m", "embermq"]
+TIMEOUT_S = 60
+
+
+def typed(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*EMBERMQ, *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, **environment},
+    )
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "Usage: embermq" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["versoin"], "embermq: No such command 'versoin'. Did you mean 'version'?"),
+        (["version", "--jsn"], "embermq: No such option: --jsn"),
+        (["version", "extra"], "embermq: Got unexpected extra argument"),
+        (["check-config", "--set", "device.ttl_s=0"], "embermq: device.ttl_s: 0 is less than"),
+        (
+            ["check-config", "--config", "/nowhere.toml"],
+            "embermq: cannot read the configuration /nowhere.toml",
+        ),
+        (["users", "add"], "embermq: Missing argument"),
+        (["users", "add", "ann", "--type", "boss"], "embermq: Invalid value for '--type'"),
+        (["users", "list", "--set", "log.durability=no"], "embermq: log.durability: 'no' is not one of"),
+        (["run", "--set", "listeners.wss=127.0.0.1:1"], "embermq: listeners.wss: not served by this version"),
+    ],
+)
+def test_a_users_mistake_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(told)
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+
+
+def test_check_config_shows_values_and_origins(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EMBERMQ_DEVICE__TTL_S", "60")
+    config = tmp_path / "ember.toml"
+    config.write_text("[log]\ndurability = 'os'\n")
+    words = [
+        "check-config",
+        "--config",
+        str(config),
+        "--no-pipeline",
+        "--allow-anonymous",
+        "--data-dir",
+        "here",
+    ]
+    assert main(words) == 0
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in capsys.readouterr().out.splitlines()}
+    assert rows["device.ttl_s"] == ["60", "from EMBERMQ_DEVICE__TTL_S"]
+    assert rows["log.durability"] == ['"os"', f"from {config}"]
+    assert rows["pipeline.enabled"] == ["false", "from --no-pipeline"]
+    assert rows["clients.allow_anonymous"] == ["true", "from --allow-anonymous"]
+    assert rows["data_dir"] == ['"here"', "from --data-dir"]
+    assert rows["log.linger_ms"] == ["2.0"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"]["log"]["durability"] == "os"
+    assert document["origins"]["device.ttl_s"] == "EMBERMQ_DEVICE__TTL_S"
+
+
+def test_check_config_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-config", "--data-dir", str(tmp_path / "new")]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert "new" in capsys.readouterr().out
+
+
+def test_version_tells_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["embermq"], found["pyspark"]) == (__version__, "4.2.1")
+    assert set(found) == {"embermq", "python", "pyspark", "java", "sqlite"}
+
+
+def test_users_come_and_go(tmp_path: Path) -> None:
+    place = ["--data-dir", str(tmp_path / "data")]
+    added = typed("users", "add", "billing", "--type", "application", *place, stdin="s3cret\n")
+    assert (added.returncode, added.stdout) == (0, "added billing (application)\n")
+    assert typed("users", "add", "ann", *place, stdin="other").returncode == 0
+    again = typed("users", "add", "billing", *place, stdin="other\n")
+    assert (again.returncode, again.stderr) == (1, "embermq: there is a user 'billing' already\n")
+
+    listed = json.loads(typed("users", "list", "--json", *place).stdout)
+    assert [(user["name"], user["type"], user["disabled"]) for user in listed] == [
+        ("ann", "device", False),
+        ("billing", "application", False),
+    ]
+    assert typed("users", "remove", "billing", *place).stdout == "removed billing\n"
+    gone = typed("users", "remove", "billing", *place)
+    assert (gone.returncode, gone.stderr) == (1, "embermq: there is no user 'billing'\n")
+
+
+def test_no_password_is_shown(tmp_path: Path) -> None:
+    place = ["--data-dir", str(tmp_path)]
+    answers = [
+        typed("users", "add", "ann", *place, stdin="s3cret\n"),
+        typed("users", "add", "ann", *place, stdin="s3cret\n"),
+        typed("users", "list", *place),
+        typed("users", "list", "--json", *place),
+    ]
+    assert not any("s3cret" in answer.stdout + answer.stderr for answer in answers)
+    assert not any("argon2" in answer.stdout + answer.stderr for answer in answers)
+
+
+def test_an_empty_password_is_refused(tmp_path: Path) -> None:
+    answer = typed("users", "add", "ann", "--data-dir", str(tmp_path), stdin="\n")
+    assert (answer.returncode, answer.stderr) == (1, "embermq: the password is empty\n")
+
+
+def test_reading_users_makes_no_directory(tmp_path: Path) -> None:
+    answer = typed("users", "list", "--data-dir", str(tmp_path / "mistyped"))
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert answer.stderr == f"embermq: there is no data directory {tmp_path}/mistyped\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "told"),
+    [
+        ("s3cret", 0, "added ann (device)"),
+        ("secret", 1, "embermq: the two passwords differ; nothing was added"),
+    ],
+)
+def test_a_terminal_is_asked_twice_and_shows_nothing(
+    tmp_path: Path, second: str, code: int, told: str
+) -> None:
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*EMBERMQ, "users", "add", "ann", "--data-dir", str(tmp_path)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    for prompt, answer in ((b"Password: ", "s3cret"), (b"The same again: ", second)):
+        while not shown.endswith(prompt):
+            shown += os.read(mine, 1)
+        os.write(mine, answer.encode() + b"\n")
+    while chunk := _read_to_end(mine):
+        shown += chunk
+    assert process.wait(TIMEOUT_S) == code
+    os.close(mine)
+    assert told in shown.decode()
+    assert b"cret" not in shown
+
+
+def _read_to_end(terminal: int) -> bytes:
+    """Linux ends a terminal whose other side is closed with EIO."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    process = subprocess.Popen([*EMBERMQ, "check-config"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    shown = process.stderr.read()
+    process.stderr.close()
+    process.wait(TIMEOUT_S)
+    assert b"Traceback" not in shown
+
+
+@pytest.mark.parametrize("words", [["run", "--help"], ["check-config"], ["users", "--help"]])
+def test_a_command_loads_nothing_heavy(words: list[str]) -> None:
+    program = (
+        "import sys; from embermq.cli.main import main; main(sys.argv[1:]);"
+        "heavy = {'pyspark', 'pandas', 'pyarrow', 'rich.console', 'pydantic', 'uvicorn', 'starlette', 'argon2'};"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.stderr == "[]\n"
