@@ -62,7 +62,7 @@ demo: $(RUN_READY) ## A vehicle fleet and one application, counted to the last m
 .PHONY: faults
 faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
 	@scripts/debian-packages
-	@EMBERMQ_FAULT_ROUNDS=20 exec $(BIN)/python -m pytest tests/faults --timeout=1800 $(ARGS)
+	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults --timeout=1800 $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(TEST_READY) ## The property tests with many more generated cases
@@ -87,7 +87,7 @@ $(BIN)/python:
 # The lock holds every package, so pip resolves nothing; the program itself is installed in place.
 # Nothing is built in isolation, since that would fetch build tools that have no hash in the lock.
 $(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml | $(BIN)/python
-	@echo "Installing what EmberMQ runs on into .venv (quick from now on)"
+	@echo "Installing what EmberMQ runs on into .venv (1 GB; quick from now on)"
 	@$(PIP) install --require-hashes --no-deps --requirement requirements/build.txt
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/run.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
