@@ -53,7 +53,7 @@ contracts: $(TEST_READY) ## Who may import whom (.importlinter)
 .PHONY: bench
 bench: $(RUN_READY) ## EmberMQ beside Debian's Mosquitto, in one run, with ratios
 	@scripts/debian-packages
-	@exec $(BIN)/python -m embermq.bench.compare $(ARGS)
+	@exec $(BIN)/python -m benchmarks.run $(ARGS)
 
 .PHONY: demo
 demo: $(RUN_READY) ## A vehicle fleet and one application, counted to the last message
