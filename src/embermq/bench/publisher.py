@@ -68,8 +68,8 @@ class Publisher(BenchClient):
         self._stop_at = _ENDLESS
 
     def stop_after(self, messages: int) -> None:
-        """Send this many more, then no more."""
-        self._stop_at = self.sent + messages
+        """Stop once this many more are acknowledged, those under way included."""
+        self._stop_at = self.sent + max(0, messages - self.outstanding)
 
     @property
     def outstanding(self) -> int:

@@ -1,0 +1,248 @@
+"""The load generator against Debian's Mosquitto, and against a broker that breaks its promises."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from tests.integration.faulty_broker import Faults, FaultyBroker
+
+from embermq.bench.errors import ConnectionLostError, RefusedError
+from embermq.bench.idle import run_idle
+from embermq.bench.process_cost import WatchedProcess
+from embermq.bench.report import LoadReport
+from embermq.bench.scenario import Stage, run_load
+from embermq.bench.settings import Limits, Load, Target
+from embermq.bench.shape import Shape, fan_in, fan_out, pairs
+from embermq.protocol.version import ProtocolVersion
+
+MOSQUITTO = "/usr/sbin/mosquitto"
+START_DEADLINE_S = 10.0
+SHORT = Load(duration_s=0.3, warmup_s=0.1, drain_s=10.0)
+
+
+class Mosquitto:
+    """A running one."""
+
+    def __init__(self, pid: int, port: int) -> None:
+        self.pid = pid
+        self.port = port
+
+    def target(self, version: ProtocolVersion = ProtocolVersion.V5) -> Target:
+        return Target(port=self.port, version=version)
+
+
+@pytest.fixture(scope="module")
+def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    port = free_port()
+    configuration = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
+    configuration.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_inflight_messages 0\n"
+        "max_queued_messages 0\nlog_type error\n"
+    )
+    with subprocess.Popen([MOSQUITTO, "-c", str(configuration)]) as process:
+        try:
+            wait_for_port(port)
+            yield Mosquitto(process.pid, port)
+        finally:
+            process.terminate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for_port(port: int) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+
+
+@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("shape", [pairs(5), fan_in(5), fan_out(5)], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("rate", [0.0, 500.0], ids=["saturated", "paced"])
+def test_every_message_is_accounted_for(
+    mosquitto: Mosquitto, version: ProtocolVersion, qos: int, shape: Shape, rate: float
+) -> None:
+    load = Load(qos=qos, rate=rate, duration_s=0.3, warmup_s=0.1)
+    report = asyncio.run(run_load(mosquitto.target(version), shape, load))
+    assert report.published > 50
+    assert report.delivered == report.expected == report.published * shape.deliveries_per_message
+    assert report.acknowledged == (report.published if qos else 0)
+    assert report.lost == report.duplicated == report.reordered == report.corrupt == report.foreign == 0
+    assert report.unacknowledged == report.refused == 0
+    assert report.failures == ()
+    assert report.delivery.samples > 0
+    assert (report.acknowledgement.samples > 0) == (qos > 0)
+    if rate:
+        assert report.published == pytest.approx(rate * 0.4, rel=0.5)
+
+
+def test_a_count_is_exact(mosquitto: Mosquitto) -> None:
+    load = Load(count=1_001, warmup_s=0)
+    report = asyncio.run(run_load(mosquitto.target(), pairs(3), load))
+    paced = asyncio.run(run_load(mosquitto.target(), pairs(3), Load(count=100, rate=1000, warmup_s=0)))
+    assert report.published == report.window_published == report.window_delivered == 1_001
+    assert paced.published in range(100, 103)
+
+
+def test_persistent_sessions_are_used_and_removed(mosquitto: Mosquitto) -> None:
+    stages: list[Stage] = []
+    load = Load(duration_s=0.2, warmup_s=0, persistent=True)
+    shape = fan_in(2, "bench-test-subscriber")
+    report = asyncio.run(run_load(mosquitto.target(), shape, load, on_stage=stages.append))
+    assert report.persistent
+    assert [stage.name for stage in stages][-1] == "clean up"
+    again = asyncio.run(run_load(mosquitto.target(), shape, load))
+    assert again.foreign == again.lost == 0
+
+
+def test_costs_of_the_broker_are_measured(mosquitto: Mosquitto) -> None:
+    watched = [WatchedProcess("mosquitto", mosquitto.pid)]
+    report = asyncio.run(
+        run_load(mosquitto.target(), pairs(10), Load(duration_s=1.0, warmup_s=0.1), watched=watched)
+    )
+    (cost,) = report.processes
+    assert cost.cpu_s > 0.05
+    assert cost.messages_per_cpu_s == report.messages_per_cpu_s
+    assert cost.messages_per_cpu_s is not None
+    assert cost.messages_per_cpu_s * cost.cpu_s == pytest.approx(
+        report.window_published + report.window_delivered, rel=0.01
+    )
+    assert cost.pss_peak_bytes > 500_000
+    assert report.generator_cpu_s > 0
+
+
+def test_idle_connections(mosquitto: Mosquitto) -> None:
+    watched = [WatchedProcess("mosquitto", mosquitto.pid)]
+    report = asyncio.run(run_idle(mosquitto.target(), 200, hold_s=0.2, watched=watched))
+    assert report.connections == 200
+    assert report.processes[0].pss_with_bytes > 0
+
+
+def faulty_run(faults: Faults, load: Load, shape: Shape | None = None) -> LoadReport:
+    async def run() -> LoadReport:
+        async with FaultyBroker(faults) as broker:
+            return await run_load(Target(port=broker.port), shape or pairs(2), load)
+
+    return asyncio.run(run())
+
+
+IMPATIENT = Load(count=500, warmup_s=0, drain_s=0.5, duration_s=0.5)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("shape", [pairs(2), fan_in(3), fan_out(2)], ids=lambda shape: shape.name)
+def test_lost_messages_are_found_exactly(qos: int, shape: Shape) -> None:
+    load = msgspec.structs.replace(IMPATIENT, qos=qos)
+    report = faulty_run(Faults(every=10, lose=True), load, shape)
+    assert report.lost == report.published // 10 * shape.deliveries_per_message
+    assert "lost" in report.failures[0]
+    assert report.delivered == report.expected - report.lost
+
+
+def test_doubles_are_found_and_break_a_promise_at_qos_2_alone() -> None:
+    once = faulty_run(Faults(every=10, double=True), Load(qos=1, count=500, warmup_s=0))
+    exactly = faulty_run(Faults(every=10, double=True), Load(qos=2, count=500, warmup_s=0))
+    assert once.duplicated == once.published // 10
+    assert exactly.duplicated == exactly.published // 10
+    assert once.failures == ()
+    assert "more than once" in exactly.failures[0]
+    assert once.lost == exactly.lost == 0
+
+
+def test_swapped_messages_are_found() -> None:
+    report = faulty_run(Faults(every=10, swap=True), Load(count=495, warmup_s=0), pairs(1))
+    assert report.reordered == report.published // 10
+    assert report.lost == report.duplicated == 0
+
+
+def test_a_broker_that_hangs_up_ends_the_run() -> None:
+    with pytest.raises(ConnectionLostError, match="ended the connection"):
+        faulty_run(Faults(every=10, hang_up=True), SHORT)
+
+
+def test_a_broker_that_refuses_ends_the_run() -> None:
+    with pytest.raises(RefusedError, match="0x87"):
+        faulty_run(Faults(connect_code=0x87), SHORT)
+
+
+def test_no_broker_ends_the_run() -> None:
+    target = Target(port=free_port())
+    with pytest.raises(ConnectionLostError, match="cannot be reached"):
+        asyncio.run(run_load(target, pairs(1), SHORT, limits=Limits(connect_timeout_s=2.0)))
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "embermq.cli.bench", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_command_prints_json_for_machines_and_a_table_for_people(mosquitto: Mosquitto) -> None:
+    place = ("--port", str(mosquitto.port), "--pid", f"mosquitto={mosquitto.pid}")
+    short = ("--duration", "0.3", "--warmup", "0.1")
+    for_machines = command("p2p", "--pairs", "3", "--persistent", "--json", *place, *short)
+    assert for_machines.returncode == 0, for_machines.stderr
+    assert json.loads(for_machines.stdout)["lost"] == 0
+    for_people = command("fanout", "--subscribers", "2", "--version", "3.1.1", "--qos", "2", *place, *short)
+    assert for_people.returncode == 0, for_people.stderr
+    assert "p99" in for_people.stdout
+    idle = command("idle", "--connections", "10", "--hold", "0.1", "--json", *place)
+    assert json.loads(idle.stdout)["connections"] == 10
+
+
+def test_the_command_ends_with_1_when_something_was_lost() -> None:
+    async def run() -> tuple[int | None, str]:
+        async with FaultyBroker(Faults(every=10, lose=True)) as broker:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "embermq.cli.bench", "fanin", "--publishers", "2", "--count", "200"),
+                *(
+                    "--warmup",
+                    "0",
+                    "--duration",
+                    "0.5",
+                    "--drain",
+                    "0.5",
+                    "--port",
+                    str(broker.port),
+                    "--json",
+                ),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            output, _ = await process.communicate()
+            return process.returncode, output.decode()
+
+    code, output = asyncio.run(run())
+    assert code == 1
+    assert json.loads(output)["lost"] > 0
+
+
+def test_the_command_says_in_one_line_why_it_could_not_run() -> None:
+    done = command("p2p", "--port", str(free_port()), "--pairs", "1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: 127.0.0.1:")
+    assert len(done.stderr.splitlines()) == 1
+    assert command("p2p", "--pid", "nonsense").returncode == 2
+    assert command("p2p", "--password-from-env", "NO_SUCH_VARIABLE_HERE").returncode == 2
