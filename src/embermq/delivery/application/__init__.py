@@ -1,1 +1,1 @@
-"""Delivery to APPLICATION clients: few, each takes a flood and misses nothing while it is away."""
+"""Delivery to APPLICATION sessions from the logs that the pipeline fills."""

@@ -1,1 +1,1 @@
-"""Delivery to DEVICE clients: very many, few messages each, wanted at once."""
+"""Delivery to persistent sessions from the log: live while the client is there, from its stored queue otherwise."""

@@ -1,0 +1,102 @@
+-- broker.db: written by the broker alone, one transaction a tick. Read by the pipeline with short transactions.
+
+-- The message log. A row is a batch: the plain concatenation of `record_count` records (model/log_record.py),
+-- record i has offset base_offset + i. One partition, numbered 0. The pipeline reads this table.
+CREATE TABLE IF NOT EXISTS log_batch (
+    base_offset  INTEGER PRIMARY KEY,
+    record_count INTEGER NOT NULL,
+    committed_ms INTEGER NOT NULL,
+    body_bytes   INTEGER NOT NULL,
+    body         BLOB    NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS session (
+    generation        INTEGER PRIMARY KEY,
+    client_id         TEXT    NOT NULL,
+    epoch             INTEGER NOT NULL,
+    client_type       INTEGER NOT NULL,
+    username          TEXT    NOT NULL,
+    version           INTEGER NOT NULL,
+    expiry_interval_s INTEGER NOT NULL,
+    connected         INTEGER NOT NULL,
+    expires_ms        INTEGER NOT NULL,
+    created_ms        INTEGER NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS subscription (
+    generation   INTEGER NOT NULL,
+    topic_filter TEXT    NOT NULL,
+    options      INTEGER NOT NULL,
+    identifier   INTEGER NOT NULL,
+    since_offset INTEGER NOT NULL,
+    PRIMARY KEY (generation, topic_filter)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS will (
+    generation INTEGER PRIMARY KEY,
+    client_id  TEXT    NOT NULL,
+    delay_s    INTEGER NOT NULL,
+    due_ms     INTEGER NOT NULL,
+    record     BLOB    NOT NULL
+);
+
+-- Incoming QoS 2 PUBLISHes whose PUBREL has not come.
+CREATE TABLE IF NOT EXISTS receiving (
+    generation INTEGER NOT NULL,
+    packet_id  INTEGER NOT NULL,
+    PRIMARY KEY (generation, packet_id)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS retained (
+    topic    TEXT PRIMARY KEY,
+    "offset" INTEGER NOT NULL,
+    record   BLOB    NOT NULL
+);
+
+-- Stored deliveries to persistent DEVICE sessions. state: 0 queued, 1 sent, 2 released, 3 done.
+CREATE TABLE IF NOT EXISTS device_queue (
+    generation  INTEGER NOT NULL,
+    seq         INTEGER NOT NULL,
+    "offset"    INTEGER NOT NULL,
+    packet_id   INTEGER NOT NULL,
+    state       INTEGER NOT NULL,
+    flags       INTEGER NOT NULL,
+    expires_ms  INTEGER NOT NULL,
+    identifiers BLOB    NOT NULL,
+    record      BLOB    NOT NULL,
+    PRIMARY KEY (generation, seq)
+) WITHOUT ROWID;
+
+-- Done rows wait here for the dispatcher's floor to pass them: a repeat of their record is then known.
+CREATE INDEX IF NOT EXISTS device_queue_done ON device_queue ("offset") WHERE state = 3;
+
+-- Entries of application logs above the floor that are sent, released or done out of order.
+CREATE TABLE IF NOT EXISTS application_inflight (
+    generation INTEGER NOT NULL,
+    "offset"   INTEGER NOT NULL,
+    packet_id  INTEGER NOT NULL,
+    state      INTEGER NOT NULL,
+    PRIMARY KEY (generation, "offset")
+) WITHOUT ROWID;
+
+-- Where each application has read to: every entry of its log below floor_offset is settled. The pipeline reads
+-- this table to trim the application logs, and drops the log of a generation that is no longer here.
+CREATE TABLE IF NOT EXISTS application_context (
+    generation   INTEGER PRIMARY KEY,
+    client_id    TEXT    NOT NULL,
+    floor_offset INTEGER NOT NULL
+);
+
+-- Samples of delivery latency for the traffic windows. body: repeated (i64 accepted_ms, u32 latency_us,
+-- u8 client type, u8 length, first topic level).
+CREATE TABLE IF NOT EXISTS receipt_batch (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    written_ms INTEGER NOT NULL,
+    body       BLOB    NOT NULL
+);
+
+-- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used).
+CREATE TABLE IF NOT EXISTS meta (
+    name  TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) WITHOUT ROWID;

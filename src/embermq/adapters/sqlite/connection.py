@@ -1,0 +1,87 @@
+"""Opening database files, and what SQLite's errors mean to a port."""
+
+import sqlite3
+from importlib.resources import files
+from pathlib import Path
+
+from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
+
+BUSY_TIMEOUT_MS = 5_000
+PAGE_BYTES = 4096
+SCHEMA_VERSION = 1
+
+_FULL = {sqlite3.SQLITE_FULL}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
+_WRITE_FAILED = {
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+}
+
+
+def to_store_error(error: sqlite3.Error, doing: str) -> StoreError:
+    """Translate; a failed write counts as *full* because the usual cause is a quota or a full disk."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    text = f"{doing}: {error}"
+    if code & 0xFF in _FULL or code in _WRITE_FAILED:
+        return StoreFull(text)
+    if code & 0xFF in _BUSY:
+        return StoreUnavailable(text)
+    return StoreError(text)
+
+
+def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """The one writing connection of a file. `synchronous` is FULL, NORMAL or OFF.
+
+    It may be used by another thread while the owner waits for it.
+    """
+    try:
+        connection = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        connection.executescript(
+            f"""
+            PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
+            PRAGMA page_size = {PAGE_BYTES};
+            PRAGMA journal_mode = WAL;
+            PRAGMA synchronous = {synchronous};
+            PRAGMA secure_delete = OFF;
+            PRAGMA temp_store = MEMORY;
+            PRAGMA cache_size = -8000;
+            PRAGMA journal_size_limit = 67108864;
+            """
+        )
+    except sqlite3.Error as error:
+        raise to_store_error(error, f"cannot open {path}") from error
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A read-only connection; raises StoreUnavailable when there is no such file."""
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute("PRAGMA cache_size = -4000")
+    except sqlite3.Error as error:
+        raise to_store_error(error, f"cannot open {path}") from error
+    return connection
+
+
+def apply_broker_schema(connection: sqlite3.Connection) -> None:
+    """Create what is missing in broker.db; refuses a file of a newer schema by its number."""
+    script = files(__package__).joinpath("broker.sql").read_text()
+    try:
+        connection.executescript(script)
+        row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+        if row is None:
+            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
+        elif row[0] > SCHEMA_VERSION:
+            raise StoreUnavailable(
+                f"broker.db has schema version {row[0]}, this version of EmberMQ knows up to {SCHEMA_VERSION}:"
+                " start it with the newer EmberMQ that wrote it"
+            )
+    except sqlite3.Error as error:
+        raise to_store_error(error, "cannot prepare broker.db") from error

@@ -1,0 +1,56 @@
+"""Reading stored deliveries from broker.db."""
+
+import sqlite3
+import struct
+
+from embermq.model.tick_writes import QueueRow
+from embermq.ports.device_queue import DeviceQueue
+
+_COLUMNS = 'generation, seq, "offset", packet_id, state, flags, expires_ms, identifiers, record'
+
+
+class SqliteDeviceQueue(DeviceQueue):
+    """See the port."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def in_flight(self, generation: int) -> list[QueueRow]:
+        rows = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM device_queue WHERE generation = ? AND state IN (1, 2) ORDER BY seq",
+            (generation,),
+        )
+        return [_row(row) for row in rows]
+
+    def page(self, generation: int, after_seq: int, limit: int) -> list[QueueRow]:
+        rows = self._connection.execute(
+            f"SELECT {_COLUMNS} FROM device_queue WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
+            (generation, after_seq, limit),
+        )
+        return [_row(row) for row in rows]
+
+    def oldest(self, generation: int, after_seq: int, limit: int) -> list[int]:
+        rows = self._connection.execute(
+            "SELECT seq FROM device_queue WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
+            (generation, after_seq, limit),
+        )
+        return [seq for (seq,) in rows]
+
+    def queued_seq_after(self, generation: int, offset: int) -> int | None:
+        row = self._connection.execute(
+            'SELECT MIN(seq) FROM device_queue WHERE generation = ? AND state = 0 AND "offset" > ?',
+            (generation, offset),
+        ).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def known_offsets(self, generation: int, from_offset: int) -> set[int]:
+        rows = self._connection.execute(
+            'SELECT "offset" FROM device_queue WHERE generation = ? AND "offset" >= ?',
+            (generation, from_offset),
+        )
+        return {offset for (offset,) in rows}
+
+
+def _row(row: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> QueueRow:
+    identifiers = struct.unpack(f">{len(row[7]) // 4}I", row[7])
+    return QueueRow(row[0], row[1], row[2], row[3], row[4], row[5], row[6], identifiers, row[8])

@@ -1,0 +1,39 @@
+"""What the pipeline's sinks have confirmed, read from the files that they write."""
+
+import sqlite3
+from pathlib import Path
+
+from embermq.adapters.sqlite.connection import open_reader
+from embermq.ports.errors import StoreUnavailable
+from embermq.ports.log_readers import LogReader, LogReaders
+
+PIPELINE_FILES = ("applications.db", "messages.db", "lake.db", "traffic.db")
+
+
+class SqliteLogReaders(LogReaders):
+    """Opens each file for the moment of one read: the pipeline may replace it at any time."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+
+    def positions(self) -> list[LogReader]:
+        found: list[LogReader] = []
+        for name in PIPELINE_FILES:
+            path = self._data_dir / name
+            if path.exists():
+                found.extend(_positions(path))
+        return found
+
+
+def _positions(path: Path) -> list[LogReader]:
+    try:
+        connection = open_reader(path)
+    except StoreUnavailable:
+        return []
+    try:
+        rows = connection.execute("SELECT reader, next_offset, updated_ms FROM progress").fetchall()
+    except sqlite3.OperationalError:
+        return []  # the pipeline is just creating its tables
+    finally:
+        connection.close()
+    return [LogReader(*row) for row in rows]

@@ -1,0 +1,93 @@
+"""Reading session data from broker.db."""
+
+import sqlite3
+from collections import defaultdict
+
+from embermq.model.client_type import ClientType
+from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
+from embermq.model.tick_writes import QUEUE_SEQ_STEP
+from embermq.ports.sessions import SessionStore, StoredSession, StoredState
+
+
+class SqliteSessionStore(SessionStore):
+    """See the port."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def load(self) -> StoredState:
+        query = self._connection.execute
+        subscriptions: dict[int, list[SubscriptionRow]] = defaultdict(list)
+        for generation, *values in query("SELECT * FROM subscription"):
+            subscriptions[generation].append(SubscriptionRow(*values))
+        receiving: dict[int, list[int]] = defaultdict(list)
+        for generation, packet_id in query("SELECT generation, packet_id FROM receiving"):
+            receiving[generation].append(packet_id)
+        queues: dict[int, tuple[int, int]] = {}
+        for generation, last, queued in query(
+            "SELECT generation, MAX(seq), SUM(state < 3) FROM device_queue GROUP BY generation"
+        ):
+            queues[generation] = (last + QUEUE_SEQ_STEP, queued)
+        sessions: list[StoredSession] = []
+        for row in map(_session, query("SELECT * FROM session ORDER BY generation")):
+            generation = row.generation
+            seq_next, queued = queues.get(generation, (QUEUE_SEQ_STEP, 0))
+            sessions.append(
+                StoredSession(
+                    row,
+                    tuple(subscriptions.get(generation, ())),
+                    tuple(receiving.get(generation, ())),
+                    seq_next,
+                    queued,
+                )
+            )
+        wills = [
+            (generation, WillRow(client_id, delay_s, record, due_ms))
+            for generation, client_id, delay_s, due_ms, record in query(
+                "SELECT generation, client_id, delay_s, due_ms, record FROM will ORDER BY generation"
+            )
+        ]
+        meta = dict(query("SELECT name, value FROM meta").fetchall())
+        end = query(
+            "SELECT base_offset + record_count FROM log_batch ORDER BY base_offset DESC LIMIT 1"
+        ).fetchone()
+        return StoredState(
+            sessions,
+            wills,
+            meta.get("dispatcher_floor", 0),
+            max(end[0] if end else 0, meta.get("log_end", 0)),
+            meta.get("generation_reserved", 1),
+        )
+
+    def load_retained(self) -> list[RetainedRow]:
+        return [
+            RetainedRow(*row)
+            for row in self._connection.execute('SELECT topic, "offset", record FROM retained')
+        ]
+
+
+def _session(row: tuple[int, str, int, int, str, int, int, int, int, int]) -> SessionRow:
+    (
+        generation,
+        client_id,
+        epoch,
+        client_type,
+        username,
+        version,
+        expiry_s,
+        connected,
+        expires_ms,
+        created_ms,
+    ) = row
+    return SessionRow(
+        client_id,
+        generation,
+        epoch,
+        ClientType(client_type),
+        username,
+        version,
+        expiry_s,
+        bool(connected),
+        expires_ms,
+        created_ms,
+    )

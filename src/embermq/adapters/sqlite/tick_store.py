@@ -1,0 +1,296 @@
+"""One transaction a tick on broker.db.
+
+Levels: `fsync` commits with synchronous=FULL on a thread of its own, so that the event loop goes on while the
+disk syncs; `os` hands the pages to the kernel at each tick; `memory` answers at once and commits every
+`MEMORY_COMMIT_S`. Statements run on the caller's thread; only COMMIT, which waits for the disk, moves.
+"""
+
+import sqlite3
+import struct
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Literal
+
+from embermq.adapters.sqlite.connection import to_store_error
+from embermq.model.session import SessionRow
+from embermq.model.tick_writes import QueueState, TickWrites
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Done, Receipt, TickStore
+
+MEMORY_COMMIT_S = 0.05
+TRIM_BATCHES_MAX = 64
+"""Log batches removed in one tick, so that trimming never stops the tick for long."""
+RECEIPTS_KEPT_MS = 600_000
+
+Durability = Literal["fsync", "os", "memory"]
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callable soon on the broker's thread; may be called from any thread."""
+
+
+class SqliteTickStore(TickStore):
+    """See the module. `post` brings results back to the broker's thread."""
+
+    def __init__(self, connection: sqlite3.Connection, *, durability: Durability, post: Post) -> None:
+        self._connection = connection
+        self._durability = durability
+        self._post = post
+        self._busy = False
+        self._open_since_s = 0.0
+        self._log_end = self._read_log_end()
+        self._floor = self._meta("dispatcher_floor", 0)
+        self.trim_below = 0
+        self._work: SimpleQueue[tuple[int, int, Done] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        if durability == "fsync":
+            self._thread = Thread(target=self._commit_forever, name="broker.db commit", daemon=True)
+            self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
+    @property
+    def log_end(self) -> int:
+        """The offset that the next committed record gets."""
+        return self._log_end
+
+    def submit(self, writes: TickWrites, done: Done) -> None:
+        if self._busy:
+            raise RuntimeError("a tick is already being committed")
+        self._busy = True
+        base, count = self._log_end, len(writes.records)
+        try:
+            if not self._connection.in_transaction:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._open_since_s = time.monotonic()
+            self._apply(writes, base)
+        except sqlite3.Error as error:
+            self._fail(error, done)
+            return
+        if self._durability == "fsync":
+            self._work.put((base, count, done))
+            return
+        if self._durability == "os" or time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
+            try:
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._fail(error, done)
+                return
+        self._succeed(base, count, done)
+
+    def flush(self) -> None:
+        """Commit what the level `memory` still holds open. Call it when the broker is idle."""
+        if self._durability == "memory" and self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+        self._connection.close()
+
+    def _commit_forever(self) -> None:
+        while (work := self._work.get()) is not None:
+            base, count, done = work
+            try:
+                self._connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._fail(error, done)
+            else:
+                self._succeed(base, count, done)
+
+    def _succeed(self, base: int, count: int, done: Done) -> None:
+        receipt = Receipt(base, count)
+
+        def finish() -> None:
+            self._log_end = base + count
+            self._busy = False
+            done(receipt)
+
+        self._post(finish)
+
+    def _fail(self, error: sqlite3.Error, done: Done) -> None:
+        failure: StoreError = to_store_error(error, "cannot commit a tick to broker.db")
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+        def finish() -> None:
+            self._busy = False
+            done(failure)
+
+        self._post(finish)
+
+    def _apply(self, writes: TickWrites, base: int) -> None:
+        run = self._connection.execute
+        if writes.records:
+            body = b"".join(writes.records)
+            run(
+                "INSERT INTO log_batch VALUES (?, ?, ?, ?, ?)",
+                (base, len(writes.records), time.time_ns() // 1_000_000, len(body), body),
+            )
+            self._apply_to_records(writes, base)
+        if writes.sessions or writes.subscriptions or writes.wills or writes.released:
+            self._apply_to_sessions(writes)
+        if writes.queue_rows or writes.queue_marks or writes.queue_dropped:
+            self._apply_to_queues(writes)
+        if writes.application_marks or writes.application_floors:
+            self._apply_to_applications(writes)
+        if writes.receipts:
+            now_ms = time.time_ns() // 1_000_000
+            run(
+                "INSERT INTO receipt_batch (written_ms, body) VALUES (?, ?)",
+                (now_ms, b"".join(writes.receipts)),
+            )
+            run("DELETE FROM receipt_batch WHERE written_ms < ?", (now_ms - RECEIPTS_KEPT_MS,))
+        if writes.deleted_sessions:
+            self._delete_sessions(writes.deleted_sessions)
+        if writes.dispatcher_floor >= 0:
+            self._floor = writes.dispatcher_floor
+            run("INSERT OR REPLACE INTO meta VALUES ('dispatcher_floor', ?)", (self._floor,))
+            run('DELETE FROM device_queue WHERE state = 3 AND "offset" < ?', (self._floor,))
+        if writes.generation_reserved >= 0:
+            run(
+                "INSERT OR REPLACE INTO meta VALUES ('generation_reserved', ?)", (writes.generation_reserved,)
+            )
+        if self.trim_below:
+            self._trim(base + len(writes.records))
+
+    def _apply_to_records(self, writes: TickWrites, base: int) -> None:
+        for retained in writes.retained:
+            if retained.record_index < 0:
+                self._connection.execute("DELETE FROM retained WHERE topic = ?", (retained.topic,))
+            else:
+                row = (retained.topic, base + retained.record_index, writes.records[retained.record_index])
+                self._connection.execute("INSERT OR REPLACE INTO retained VALUES (?, ?, ?)", row)
+        if writes.receiving:
+            self._connection.executemany("INSERT OR IGNORE INTO receiving VALUES (?, ?)", writes.receiving)
+
+    def _apply_to_sessions(self, writes: TickWrites) -> None:
+        many = self._connection.executemany
+        many(
+            "INSERT OR REPLACE INTO session VALUES (?,?,?,?,?,?,?,?,?,?)",
+            map(_session_values, writes.sessions),
+        )
+        for generation, topic_filter, row in writes.subscriptions:
+            if row is None:
+                self._connection.execute(
+                    "DELETE FROM subscription WHERE generation = ? AND topic_filter = ?",
+                    (generation, topic_filter),
+                )
+            else:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?, ?, ?)",
+                    (generation, topic_filter, row.options, row.identifier, row.since_offset),
+                )
+        for generation, will in writes.wills:
+            if will is None:
+                self._connection.execute("DELETE FROM will WHERE generation = ?", (generation,))
+            else:
+                values = (generation, will.client_id, will.delay_s, will.due_ms, will.record)
+                self._connection.execute("INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?, ?)", values)
+        many("DELETE FROM receiving WHERE generation = ? AND packet_id = ?", writes.released)
+
+    def _apply_to_queues(self, writes: TickWrites) -> None:
+        many = self._connection.executemany
+        if writes.queue_rows:
+            many(
+                "INSERT OR REPLACE INTO device_queue VALUES (?,?,?,?,?,?,?,?,?)",
+                [
+                    (
+                        row.generation,
+                        row.seq,
+                        row.offset,
+                        row.packet_id,
+                        row.state,
+                        row.flags,
+                        row.expires_ms,
+                        struct.pack(f">{len(row.identifiers)}I", *row.identifiers),
+                        row.record,
+                    )
+                    for row in writes.queue_rows
+                ],
+            )
+        marks, done, gone = [], [], list(writes.queue_dropped)
+        for mark in writes.queue_marks:
+            if mark.state != QueueState.DONE:
+                marks.append((mark.state, mark.packet_id, mark.generation, mark.seq))
+            elif mark.offset < self._floor:
+                gone.append((mark.generation, mark.seq))
+            else:
+                done.append((mark.generation, mark.seq))
+        if marks:
+            many("UPDATE device_queue SET state = ?, packet_id = ? WHERE generation = ? AND seq = ?", marks)
+        if done:
+            many("UPDATE device_queue SET state = 3, record = x'' WHERE generation = ? AND seq = ?", done)
+        if gone:
+            many("DELETE FROM device_queue WHERE generation = ? AND seq = ?", gone)
+
+    def _apply_to_applications(self, writes: TickWrites) -> None:
+        many = self._connection.executemany
+        many(
+            "INSERT OR REPLACE INTO application_inflight VALUES (?, ?, ?, ?)",
+            [(mark.generation, mark.offset, mark.packet_id, mark.state) for mark in writes.application_marks],
+        )
+        for generation, floor in writes.application_floors.items():
+            self._connection.execute(
+                "INSERT INTO application_context SELECT generation, client_id, ?2 FROM session WHERE generation = ?1"
+                " ON CONFLICT DO UPDATE SET floor_offset = excluded.floor_offset",
+                (generation, floor),
+            )
+            self._connection.execute(
+                'DELETE FROM application_inflight WHERE generation = ? AND "offset" < ?', (generation, floor)
+            )
+
+    def _delete_sessions(self, generations: list[int]) -> None:
+        tables = (
+            "session",
+            "subscription",
+            "receiving",
+            "device_queue",
+            "application_inflight",
+            "application_context",
+        )
+        for table in tables:
+            self._connection.executemany(
+                f"DELETE FROM {table} WHERE generation = ?", [(generation,) for generation in generations]
+            )
+
+    def _trim(self, log_end: int) -> None:
+        rows = self._connection.execute(
+            "SELECT base_offset FROM log_batch WHERE base_offset + record_count <= ? ORDER BY base_offset LIMIT ?",
+            (self.trim_below, TRIM_BATCHES_MAX),
+        ).fetchall()
+        if not rows:
+            self.trim_below = 0
+            return
+        self._connection.execute("DELETE FROM log_batch WHERE base_offset <= ?", (rows[-1][0],))
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (log_end,))
+
+    def _read_log_end(self) -> int:
+        row = self._connection.execute(
+            "SELECT base_offset + record_count FROM log_batch ORDER BY base_offset DESC LIMIT 1"
+        ).fetchone()
+        return max(row[0] if row else 0, self._meta("log_end", 0))
+
+    def _meta(self, name: str, default: int) -> int:
+        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return int(row[0]) if row else default
+
+
+def _session_values(row: SessionRow) -> tuple[int | str, ...]:
+    return (
+        row.generation,
+        row.client_id,
+        row.epoch,
+        int(row.client_type),
+        row.username,
+        row.version,
+        row.expiry_interval_s,
+        int(row.connected),
+        row.expires_ms,
+        row.created_ms,
+    )

@@ -1,0 +1,92 @@
+"""PUBACK, PUBREC, PUBREL and PUBCOMP of both directions.
+
+Towards a client (we send PUBLISH):   PUBLISH -> PUBACK | PUBREC -> PUBREL -> PUBCOMP; the packet id is free at
+PUBACK, at PUBCOMP, or at a PUBREC with an error [MQTT-4.3.3-4].
+From a client (it sends PUBLISH):     PUBREL frees the id; PUBCOMP leaves when that is durable, because a client
+that has it may use the id for another message.
+"""
+
+from functools import partial
+
+from embermq.broker.link import Link
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.protocol.encoder import pubcomp
+from embermq.protocol.packets import Puback, Pubcomp, Pubrec, Pubrel
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+
+FIRST_ERROR = 0x80
+
+
+class Acknowledging:
+    """Moves deliveries on, whichever way they came."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._direct = state.direct
+        self._durable = state.durable
+
+    def puback(self, link: Link, packet: Puback) -> None:
+        """A QoS 1 delivery is settled. An unknown id is ignored: it may be of a connection before."""
+        session = link.session
+        if session is None:
+            return
+        delivery = session.window.get(packet.packet_id)
+        if delivery is None or delivery.qos != 1:
+            return
+        del session.window[packet.packet_id]
+        delivery.settled = True
+        (self._durable if session.persistent else self._direct).settled(session, delivery)
+
+    def pubrec(self, link: Link, packet: Pubrec) -> None:
+        """The client has a QoS 2 message; PUBREL follows once that is stored."""
+        session = link.session
+        if session is None:
+            return
+        delivery = session.window.get(packet.packet_id)
+        if delivery is None or delivery.qos != 2:
+            if link.version is ProtocolVersion.V5 and packet.reason_code < FIRST_ERROR:
+                link.send_packet(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            return
+        if packet.reason_code >= FIRST_ERROR:
+            self._settle(session, packet.packet_id)
+        elif not delivery.released:
+            delivery.released = True
+            self._state.path(session).released(session, delivery)
+
+    def pubcomp(self, link: Link, packet: Pubcomp) -> None:
+        """A QoS 2 delivery is settled."""
+        session = link.session
+        if session is None:
+            return
+        delivery = session.window.get(packet.packet_id)
+        if delivery is not None and delivery.released:
+            self._settle(session, packet.packet_id)
+
+    def _settle(self, session: Session, packet_id: int) -> None:
+        delivery = session.window.pop(packet_id)
+        delivery.settled = True
+        self._state.path(session).settled(session, delivery)
+
+    def pubrel(self, link: Link, packet: Pubrel) -> None:
+        """The publisher releases the packet id of a QoS 2 message [MQTT-4.3.3-12]."""
+        session = link.session
+        if session is None:
+            return
+        packet_id = packet.packet_id
+        receiving = session.receiving
+        if receiving is None or packet_id not in receiving:
+            known = link.version is not ProtocolVersion.V5
+            link.send_packet(Pubcomp(packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            return
+        receiving.discard(packet_id)
+        if not session.persistent:
+            link.send(pubcomp(packet_id))
+            return
+        self._state.tick.writes.released.append((session.generation, packet_id))
+        self._state.tick.batch.after_commit.append(partial(self._complete, link, packet_id))
+
+    def _complete(self, link: Link, packet_id: int) -> None:
+        if not link.closing:
+            link.send(pubcomp(packet_id))

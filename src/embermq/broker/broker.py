@@ -1,0 +1,142 @@
+"""The broker: packets in, decisions out."""
+
+from collections.abc import Callable
+from typing import Any
+
+from embermq.broker.acknowledging import Acknowledging
+from embermq.broker.connecting import Connecting, Identity
+from embermq.broker.link import Link
+from embermq.broker.publishing import Publishing
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.broker.subscribing import Subscribing
+from embermq.broker.tick import Batch
+from embermq.broker.wills import Wills
+from embermq.model.session import RetainedRow
+from embermq.ports.errors import StoreError
+from embermq.ports.sessions import StoredState
+from embermq.ports.tick_store import Receipt
+from embermq.protocol.packets import (
+    Auth,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from embermq.protocol.reason_codes import ReasonCode
+
+
+class Broker:
+    """Drives the parts of this room. The server calls it with packets, commits what a tick gathered, and reports the
+    outcome by `committed` or `refused`."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self.state = state
+        self.publishing = Publishing(state)
+        self.acknowledging = Acknowledging(state)
+        self.subscribing = Subscribing(state)
+        self.wills = Wills(state, self.publishing)
+        self.connecting = Connecting(state, self.wills, self._opened)
+        handlers: dict[type, Callable[[Link, Any], None]] = {
+            Publish: self.publishing.accept,
+            Puback: self.acknowledging.puback,
+            Pubrec: self.acknowledging.pubrec,
+            Pubrel: self.acknowledging.pubrel,
+            Pubcomp: self.acknowledging.pubcomp,
+            Subscribe: self.subscribing.subscribe,
+            Unsubscribe: self.subscribing.unsubscribe,
+            Pingreq: self._ping,
+            Disconnect: self.connecting.disconnect,
+            Auth: self._auth,
+        }
+        self._handlers = handlers
+
+    def handle(self, link: Link, packets: list[Packet]) -> None:
+        """Decide about packets of a client that has been authenticated; those before its CONNACK wait."""
+        if link.inbox is not None:
+            link.inbox.extend(packets)
+            return
+        handlers = self._handlers
+        for packet in packets:
+            if link.closing:
+                return
+            handlers[type(packet)](link, packet)
+
+    def _opened(self, link: Link) -> None:
+        """CONNACK is queued: what the client sent after its CONNECT gets its turn."""
+        waiting, link.inbox = link.inbox, None
+        if waiting:
+            self.handle(link, waiting)
+
+    def connect(self, link: Link, packet: Connect, identity: Identity) -> None:
+        """A CONNECT of a client that may enter."""
+        self.connecting.connect(link, packet, identity)
+
+    def _ping(self, link: Link, _packet: Pingreq) -> None:
+        link.send_packet(Pingresp())
+
+    def _auth(self, link: Link, _packet: Auth) -> None:
+        link.disconnect(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")  # [MQTT-4.12.1-2]
+
+    def committed(self, batch: Batch, receipt: Receipt) -> None:
+        """The batch is durable."""
+        state = self.state
+        state.counters.commits += 1
+        state.log_end = receipt.base_offset + receipt.record_count
+        state.committing_records = 0
+        for call in batch.after_commit:
+            call()
+        self.publishing.committed(batch, receipt.base_offset)
+
+    def refused(self, batch: Batch, error: StoreError) -> None:
+        """The batch could not be stored: publishers hear of it, everything else is tried again with the next."""
+        state = self.state
+        state.counters.commits_failed += 1
+        state.committing_records = 0
+        state.tick.give_back(batch)
+        state.tick.writes.cap_offsets(state.log_end)
+        self.publishing.refused(batch, error)
+
+    def restore(self, stored: StoredState, retained: list[RetainedRow]) -> list[Session]:
+        """Take over what the store holds; returns the sessions. Clients that were connected when the broker ended
+        count as gone now."""
+        state = self.state
+        state.set_generations(stored.generation_reserved)
+        state.log_end = stored.log_end
+        now_ms = state.tick.now_ms
+        newest = {session.row.client_id: session for session in stored.sessions}
+        for entry in stored.sessions:
+            row = entry.row
+            if newest[row.client_id] is not entry:
+                state.tick.writes.deleted_sessions.append(row.generation)
+                continue
+            session = Session(row, persistent=True)
+            session.receiving = set(entry.receiving) or None
+            session.queue_seq_next = entry.queue_seq_next
+            session.queued = entry.queued
+            if row.connected:
+                session.expires_ms = _deadline(row.expiry_interval_s, now_ms)
+                state.tick.writes.sessions.append(session.row())
+            state.sessions[row.client_id] = session
+            for subscription in entry.subscriptions:
+                self.subscribing.restore(session, subscription)
+        for kept in retained:
+            state.retained.put(kept.topic, kept)
+        generations = {session.generation for session in state.sessions.values()}
+        for generation, will in stored.wills:
+            self.wills.restore(generation, will, has_session=generation in generations)
+        for session in list(state.sessions.values()):
+            self.connecting.watch_expiry(session)
+        return list(state.sessions.values())
+
+
+def _deadline(expiry_interval_s: int, now_ms: int) -> int:
+    return 0 if expiry_interval_s == 0xFFFFFFFF else now_ms + expiry_interval_s * 1000

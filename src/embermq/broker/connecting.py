@@ -1,0 +1,282 @@
+"""CONNECT, takeover, the end of a connection, the end of a session."""
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
+from embermq.broker.session import PACKET_IDS, Session
+from embermq.broker.state import BrokerState
+from embermq.broker.wills import Wills
+from embermq.model.client_type import ClientType
+from embermq.model.session import NEVER_EXPIRES, SessionRow
+from embermq.protocol.packets import Connack, Connect, Disconnect
+from embermq.protocol.properties import Properties
+from embermq.protocol.reason_codes import ReasonCode, to_connect_return_code
+from embermq.protocol.version import ProtocolVersion
+
+V31_CLIENT_ID_CHARACTERS = 23
+
+
+class Identity(Struct, frozen=True):
+    """Who the client proved to be. `new_client_id` is used when it brought none."""
+
+    username: str
+    client_type: ClientType
+    new_client_id: str
+
+
+Opened = Callable[[Link], None]
+
+
+class Connecting:
+    """Births, takeovers and ends. `opened` is called when CONNACK has been queued on a link."""
+
+    def __init__(self, state: BrokerState, wills: Wills, opened: Opened) -> None:
+        self._state = state
+        self._wills = wills
+        self._opened = opened
+
+    def refuse(self, link: Link, reason: ReasonCode, text: str | None = None) -> None:
+        """CONNACK with an error, then the end [MQTT-3.2.2-7]; 3.x gets the return code that says the same."""
+        self._state.counters.connections_refused += 1
+        if link.version is ProtocolVersion.V5:
+            link.send_packet(Connack(False, reason, Properties(reason_string=text) if text else None))
+        else:
+            link.send_packet(Connack(False, to_connect_return_code(reason)))
+        link.close()
+
+    def connect(self, link: Link, packet: Connect, identity: Identity) -> None:
+        """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
+        client_id = packet.client_id
+        if not client_id:
+            if packet.version != ProtocolVersion.V5 and not packet.clean_start:
+                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT-3.1.3-8]
+                return
+            client_id = identity.new_client_id
+        elif packet.version == ProtocolVersion.V31 and len(client_id) > V31_CLIENT_ID_CHARACTERS:
+            self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+            return
+        if packet.will is not None and packet.will.qos > self._state.settings.max_qos:
+            self.refuse(link, ReasonCode.QOS_NOT_SUPPORTED, f"will QoS {packet.will.qos}")  # [MQTT-3.2.2-12]
+            return
+        self._configure(link, packet)
+        old = self._state.sessions.get(client_id)
+        must_wait = False
+        if old is not None:
+            self._take_over(old, packet.clean_start)
+            must_wait = old.persistent
+        session = self._state.sessions.get(client_id)
+        present = session is not None
+        expiry_s = self._expiry_s(packet)
+        if session is None:
+            session = self._new_session(client_id, packet, identity, expiry_s)
+        else:
+            session.epoch += 1
+            session.version = packet.version
+            session.expiry_interval_s = expiry_s if session.persistent else 0
+            session.username = identity.username
+        session.window_max = self._window_max(packet)
+        session.expires_ms = 0
+        session.claimant = link
+        link.claimed = session
+        if session.persistent:
+            self._state.tick.writes.sessions.append(session.row())
+        if packet.will is not None:
+            self._wills.remember(session, link, packet.will)
+        if link.inbox is None:
+            link.inbox = []
+        attach = partial(self._attach, link, session, present, packet, client_id)
+        if session.persistent or packet.will is not None or must_wait:
+            self._state.tick.batch.after_commit.append(attach)
+        else:
+            attach()
+
+    def _configure(self, link: Link, packet: Connect) -> None:
+        link.version = packet.version
+        keep_alive_s = packet.keep_alive_s
+        if packet.version == ProtocolVersion.V5:
+            limit_s = self._state.settings.keep_alive_max_s
+            if limit_s < PACKET_IDS and (keep_alive_s == 0 or keep_alive_s > limit_s):
+                keep_alive_s = limit_s
+            properties = packet.properties or Properties()
+            link.packet_bytes_max = properties.maximum_packet_size or UNLIMITED_PACKET_BYTES
+            link.problem_information = properties.request_problem_information != 0
+        link.keep_alive_ms = keep_alive_s * 1500
+        if link.keep_alive_ms:
+            self._state.timers.at(
+                self._state.tick.now_ms + link.keep_alive_ms, partial(self._check_alive, link)
+            )
+
+    def _check_alive(self, link: Link) -> None:
+        if link.closing:
+            return
+        due_ms = link.last_ms + link.keep_alive_ms
+        if self._state.tick.now_ms >= due_ms:
+            link.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)  # [MQTT-3.1.2-22]
+        else:
+            self._state.timers.at(due_ms, partial(self._check_alive, link))
+
+    def _window_max(self, packet: Connect) -> int:
+        limit = self._state.settings.inflight_max
+        asked = packet.properties.receive_maximum if packet.properties is not None else None
+        return min(limit, asked) if asked else limit
+
+    def _expiry_s(self, packet: Connect) -> int:
+        limit_s = self._state.settings.session_expiry_max_s
+        if packet.version != ProtocolVersion.V5:
+            return 0 if packet.clean_start else limit_s
+        asked = packet.properties.session_expiry_interval if packet.properties is not None else None
+        return min(asked or 0, limit_s)
+
+    def _new_session(self, client_id: str, packet: Connect, identity: Identity, expiry_s: int) -> Session:
+        state = self._state
+        row = SessionRow(
+            client_id,
+            state.new_generation(),
+            1,
+            identity.client_type,
+            identity.username,
+            packet.version,
+            expiry_s,
+            True,
+            0,
+            state.tick.now_ms,
+        )
+        session = Session(row, persistent=expiry_s > 0)
+        state.sessions[client_id] = session
+        if session.is_application:
+            state.tick.writes.application_floors[session.generation] = state.offset_next
+        return session
+
+    def _take_over(self, old: Session, clean_start: bool) -> None:
+        """The older connection ends first [MQTT-3.1.4-3]; its will goes out unless the session goes on and the will
+        waits [MQTT-3.1.3-9]."""
+        for link in (old.link, old.claimant):
+            if link is not None and not link.closing:
+                self._state.counters.takeovers += 1
+                link.disconnect(ReasonCode.SESSION_TAKEN_OVER)
+                link.inbox = None
+                self._wills.connection_ended(old, link, session_goes_on=not clean_start and old.persistent)
+        was_connected = old.link is not None
+        old.link = old.claimant = None
+        if clean_start or not old.persistent or self._is_over(old):
+            self.end_session(old)
+            return
+        if was_connected:
+            self._state.path(old).suspend(old)
+        self._wills.cancel_delayed(old)
+
+    def _is_over(self, session: Session) -> bool:
+        return session.expires_ms != 0 and self._state.tick.now_ms >= session.expires_ms
+
+    def _attach(self, link: Link, session: Session, present: bool, packet: Connect, client_id: str) -> None:
+        if session.claimant is not link or session.dead or link.closing:
+            return
+        session.claimant = None
+        link.claimed = None
+        session.link = link
+        link.session = session
+        self._state.counters.connections_accepted += 1
+        properties = self._connack_properties(session, packet, client_id)
+        known = present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
+        link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
+        self._state.path(session).resume(session)
+        self._opened(link)
+
+    def _connack_properties(self, session: Session, packet: Connect, client_id: str) -> Properties | None:
+        if packet.version != ProtocolVersion.V5:
+            return None
+        settings = self._state.settings
+        asked_s = (packet.properties.session_expiry_interval if packet.properties is not None else None) or 0
+        limit_s = settings.keep_alive_max_s
+        capped = limit_s < PACKET_IDS and (packet.keep_alive_s == 0 or packet.keep_alive_s > limit_s)
+        return Properties(
+            session_expiry_interval=None
+            if session.expiry_interval_s == asked_s
+            else session.expiry_interval_s,
+            receive_maximum=settings.receive_maximum,
+            maximum_qos=settings.max_qos if settings.max_qos < 2 else None,
+            maximum_packet_size=settings.packet_bytes_max,
+            assigned_client_identifier=client_id if not packet.client_id else None,
+            topic_alias_maximum=settings.topic_alias_maximum or None,
+            server_keep_alive=limit_s if capped else None,
+        )
+
+    def disconnect(self, link: Link, packet: Disconnect) -> None:
+        """The client says good-bye: no will unless it asks for it [MQTT-3.1.2-10], [MQTT-3.14.4-3]."""
+        session = link.session
+        if session is None:
+            link.close()
+            return
+        if packet.properties is not None and packet.properties.session_expiry_interval is not None:
+            asked_s = packet.properties.session_expiry_interval
+            if asked_s and not session.expiry_interval_s:  # [MQTT-3.14.2-2]
+                link.disconnect(ReasonCode.PROTOCOL_ERROR, "Session Expiry Interval was 0 in CONNECT")
+                return
+            session.expiry_interval_s = min(asked_s, self._state.settings.session_expiry_max_s)
+        if packet.reason_code == ReasonCode.NORMAL_DISCONNECTION:
+            self._wills.forget(session, link)
+        link.close()
+        self.link_lost(link)
+
+    def link_lost(self, link: Link) -> None:
+        """The connection is over, however it ended. May be called again for the same link."""
+        link.closing = True
+        link.inbox = None
+        session = link.session
+        if session is None:
+            self._claimant_lost(link)
+            return
+        link.session = None
+        if session.link is not link:
+            return
+        session.link = None
+        self._gone(session, link)
+
+    def _claimant_lost(self, link: Link) -> None:
+        """The client left before its CONNACK was due: its session, if any is kept, goes offline."""
+        session, link.claimed = link.claimed, None
+        if session is not None and session.claimant is link:
+            session.claimant = None
+            self._gone(session, link)
+
+    def _gone(self, session: Session, link: Link) -> None:
+        state = self._state
+        keeps = session.persistent and session.expiry_interval_s > 0
+        self._wills.connection_ended(session, link, session_goes_on=keeps)
+        if not keeps:
+            self.end_session(session)
+            return
+        state.path(session).suspend(session)
+        if session.expiry_interval_s != NEVER_EXPIRES:
+            session.expires_ms = state.tick.now_ms + session.expiry_interval_s * 1000
+            state.timers.at(session.expires_ms, partial(self._expire, session, session.epoch))
+        state.tick.writes.sessions.append(session.row())
+
+    def _expire(self, session: Session, epoch: int) -> None:
+        if session.epoch == epoch and not session.dead and self._is_over(session):
+            self.end_session(session)
+
+    def end_session(self, session: Session) -> None:
+        """Everything that belongs to the session goes [MQTT-4.1.0-2]; a will that waits goes out now
+        [MQTT-3.1.2-8]."""
+        if session.dead:
+            return
+        session.dead = True
+        self._wills.session_ended(session)
+        for subscriber in session.subscriptions.values():
+            self._state.router.discard(subscriber)
+        session.subscriptions.clear()
+        self._state.path(session).forget(session)
+        session.window.clear()
+        if self._state.sessions.get(session.client_id) is session:
+            del self._state.sessions[session.client_id]
+        if session.persistent:
+            self._state.tick.writes.deleted_sessions.append(session.generation)
+
+    def watch_expiry(self, session: Session) -> None:
+        """Arm the timer of a session that was read from the store."""
+        if session.expires_ms:
+            self._state.timers.at(session.expires_ms, partial(self._expire, session, session.epoch))

@@ -1,0 +1,48 @@
+"""What the broker asks of the delivery rooms."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from embermq.broker.router import Receiver
+    from embermq.broker.session import Delivery, Session
+    from embermq.broker.tick import Accepted
+    from embermq.model.message import Message
+
+
+class DeliveryPath(ABC):
+    """Carries messages to sessions. Called on the broker's thread, inside a tick."""
+
+    @abstractmethod
+    def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
+        """A message for the session; `accepted.offset` is set for what the log holds."""
+
+    @abstractmethod
+    def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
+        """A retained message for a new subscription."""
+
+    @abstractmethod
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        """PUBACK or PUBCOMP came, or PUBREC with an error; the packet id is free again."""
+
+    @abstractmethod
+    def released(self, session: Session, delivery: Delivery) -> None:
+        """PUBREC came: PUBREL may leave once that is durable."""
+
+    @abstractmethod
+    def resume(self, session: Session) -> None:
+        """The session's client is connected, CONNACK is queued: send what is owed."""
+
+    @abstractmethod
+    def suspend(self, session: Session) -> None:
+        """The session's client is gone: nothing of it may live in memory only."""
+
+    @abstractmethod
+    def forget(self, session: Session) -> None:
+        """The session has ended: let go of everything."""
+
+    @abstractmethod
+    def writable(self, session: Session) -> None:
+        """The client's socket takes data again."""

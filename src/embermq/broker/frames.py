@@ -1,0 +1,68 @@
+"""Encoding of forwarded messages, once for all receivers that get the same bytes."""
+
+from embermq.broker.tick import Accepted
+from embermq.model.message import Message
+from embermq.protocol.encoder import publish_frame
+from embermq.protocol.properties import Properties, encode_properties
+from embermq.protocol.version import ProtocolVersion
+
+_NO_PROPERTIES = b"\x00"
+
+Frame = tuple[bytes, bytes]
+"""Bytes before and after the packet id."""
+
+
+def forwarded_properties(message: Message, identifiers: tuple[int, ...], now_ms: int) -> bytes:
+    """The property block for an MQTT 5 receiver: the publisher's, what is left of the expiry interval
+    [MQTT-3.3.2-6], the receiver's subscription identifiers [MQTT-3.3.4-3]."""
+    source = message.properties
+    if source is None and not identifiers and not message.expires_ms:
+        return _NO_PROPERTIES
+    left_s = max(0, -(-(message.expires_ms - now_ms) // 1000)) if message.expires_ms else None
+    if source is None:
+        return encode_properties(
+            Properties(subscription_identifiers=identifiers, message_expiry_interval=left_s)
+        )
+    return encode_properties(
+        Properties(
+            payload_format_indicator=source.payload_format_indicator,
+            message_expiry_interval=left_s,
+            content_type=source.content_type,
+            response_topic=source.response_topic,
+            correlation_data=source.correlation_data,
+            subscription_identifiers=identifiers,
+            user_properties=source.user_properties,
+        )
+    )
+
+
+def message_frame(
+    message: Message,
+    *,
+    qos: int,
+    retain: bool,
+    version: ProtocolVersion,
+    identifiers: tuple[int, ...],
+    now_ms: int,
+) -> Frame:
+    """The two parts of a PUBLISH for one kind of receiver."""
+    properties = forwarded_properties(message, identifiers, now_ms) if version == ProtocolVersion.V5 else b""
+    return publish_frame(
+        message.topic, message.payload, qos=qos, retain=retain, version=version, properties=properties
+    )
+
+
+def accepted_frame(
+    accepted: Accepted, qos: int, retain: bool, version: ProtocolVersion, identifiers: tuple[int, ...]
+) -> Frame:
+    """The same, remembered on the accepted message: receivers of a fan-out mostly agree."""
+    key = (version == ProtocolVersion.V5, qos, retain, identifiers)
+    if accepted.frame_key == key:
+        return accepted.frame
+    message = accepted.message
+    frame = message_frame(
+        message, qos=qos, retain=retain, version=version, identifiers=identifiers, now_ms=message.accepted_ms
+    )
+    accepted.frame_key = key
+    accepted.frame = frame
+    return frame

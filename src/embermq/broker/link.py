@@ -1,0 +1,88 @@
+"""The broker's side of one network connection: what was decided to be sent on it, and what it may carry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from embermq.protocol.encoder import encode
+from embermq.protocol.packets import Disconnect, Packet
+from embermq.protocol.properties import Properties
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+
+if TYPE_CHECKING:
+    from embermq.broker.session import Session
+
+UNLIMITED_PACKET_BYTES = 268_435_460
+
+
+class Link:
+    """State of one connection after its first bytes.
+
+    `out` gathers encoded packets until the server flushes them, once a tick; the first one puts the link on the
+    list `dirty`, which the tick owns. `paused` is True while the socket does not take more: only what the client
+    waits for (acknowledgements) is added then. `closing` asks the server to close after the flush.
+    """
+
+    __slots__ = (
+        "aliases",
+        "claimed",
+        "closing",
+        "dirty",
+        "inbox",
+        "keep_alive_ms",
+        "last_ms",
+        "out",
+        "packet_bytes_max",
+        "paused",
+        "peer",
+        "problem_information",
+        "session",
+        "version",
+    )
+
+    def __init__(self, dirty: list[Link], peer: str, now_ms: int) -> None:
+        self.dirty = dirty
+        self.peer = peer
+        self.out: list[bytes] = []
+        self.session: Session | None = None
+        self.claimed: Session | None = None
+        self.version = ProtocolVersion.V311
+        self.paused = False
+        self.closing = False
+        self.last_ms = now_ms
+        self.keep_alive_ms = 0
+        self.packet_bytes_max = UNLIMITED_PACKET_BYTES
+        self.problem_information = True
+        self.aliases: dict[int, str] | None = None
+        self.inbox: list[Packet] | None = None
+
+    def send(self, data: bytes) -> None:
+        """Queue encoded bytes for the next flush."""
+        if not self.out:
+            self.dirty.append(self)
+        self.out.append(data)
+
+    def send_packet(self, packet: Packet) -> None:
+        """Encode for the version of this connection and queue."""
+        self.send(encode(packet, self.version))
+
+    def close(self) -> None:
+        """Ask the server to close after what is queued has been written."""
+        if not self.closing:
+            self.closing = True
+            if not self.out:
+                self.dirty.append(self)
+
+    def flush(self) -> None:
+        """Write `out` and, when `closing`, end the connection. The server's connections know how."""
+        raise NotImplementedError
+
+    def disconnect(self, reason: ReasonCode, text: str | None = None) -> None:
+        """End the connection; MQTT 5 clients are told why [MQTT-4.13.1-1]."""
+        if self.closing:
+            return
+        if self.version is ProtocolVersion.V5:
+            properties = Properties(reason_string=text) if text and self.problem_information else None
+            self.send_packet(Disconnect(reason, properties))
+        self.close()

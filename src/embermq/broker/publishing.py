@@ -1,0 +1,272 @@
+"""Accepting a PUBLISH: checks, match, log record; and what its commit or its refusal sets off."""
+
+from embermq.broker.link import Link
+from embermq.broker.router import NO_MATCH, Match, Receiver
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Accepted, Batch
+from embermq.model.log_record import Origin, encode_record
+from embermq.model.message import Message
+from embermq.model.session import RetainedRow
+from embermq.model.tick_writes import RetainedWrite
+from embermq.ports.errors import StoreError, StoreFull
+from embermq.protocol.encoder import puback, pubrec
+from embermq.protocol.packets import Puback, Publish, Pubrec
+from embermq.protocol.properties import Properties
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.topics.errors import TopicError
+from embermq.topics.names import validate_topic
+
+SYSTEM_PREFIX = "$SYS/"
+
+
+class Publishing:
+    """The way in. `accept` is the hottest function of the broker: one call a PUBLISH."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._tick = state.tick
+        self._counters = state.counters
+
+    def accept(self, link: Link, packet: Publish) -> None:
+        """Take a PUBLISH from a connected client."""
+        session = link.session
+        if session is None:
+            return
+        properties = packet.properties
+        topic = packet.topic
+        if properties is not None or not topic:
+            if properties is None or (properties.topic_alias is not None or not topic):
+                resolved = self._resolve_alias(link, topic, properties)
+                if resolved is None:
+                    return
+                topic = resolved
+            properties = _kept(properties) if properties is not None else None
+        match = self._match(link, session, topic)
+        if match is None:
+            return
+        tick = self._tick
+        self._counters.messages_received += 1
+        qos = packet.qos
+        now_ms = tick.now_ms
+        expires_ms = 0
+        if properties is not None and properties.message_expiry_interval is not None:
+            expires_ms = now_ms + properties.message_expiry_interval * 1000
+        message = Message(
+            topic,
+            packet.payload,
+            qos,
+            packet.retain,
+            session.client_id,
+            link.version,
+            now_ms,
+            expires_ms,
+            properties,
+        )
+        if qos == 0 and not packet.retain:
+            if not match.is_empty:
+                self._deliver_now(Accepted(message, b"", match, None, 0))
+            return
+        if qos > self._state.settings.max_qos:
+            link.disconnect(
+                ReasonCode.QOS_NOT_SUPPORTED, f"QoS {qos}, the maximum is {self._state.settings.max_qos}"
+            )
+            return
+        origin = None
+        if qos == 2:
+            receiving = session.receiving
+            if receiving is None:
+                receiving = session.receiving = set()
+            if packet.packet_id in receiving:
+                tick.batch.accepted.append(Accepted(message, b"", NO_MATCH, link, packet.packet_id))
+                return
+            receiving.add(packet.packet_id)
+            if session.persistent:
+                origin = Origin(session.generation, packet.packet_id)
+                tick.writes.receiving.append((session.generation, packet.packet_id))
+        record = encode_record(message, match.stamps, origin)
+        accepted = Accepted(message, record, match, link, packet.packet_id)
+        self._take(accepted)
+
+    def accept_own(self, message: Message) -> None:
+        """Take a message that no client waits for: a will."""
+        match = self._state.router.match_for(message.topic, message.publisher)
+        if message.qos == 0 and not message.retain:
+            self._deliver_now(Accepted(message, b"", match, None, 0))
+            return
+        self._take(Accepted(message, encode_record(message, match.stamps), match, None, 0))
+
+    def _take(self, accepted: Accepted) -> None:
+        batch = self._tick.batch
+        message = accepted.message
+        if message.retain:
+            index = len(batch.writes.records) if message.payload else -1
+            batch.writes.retained.append(RetainedWrite(message.topic, index))
+        batch.writes.records.append(accepted.record)
+        batch.record_bytes += len(accepted.record)
+        batch.accepted.append(accepted)
+        if accepted.match.direct or message.qos == 0:
+            self._deliver_now(accepted)
+
+    def _match(self, link: Link, session: Session, topic: str) -> Match | None:
+        router = self._state.router
+        match = router.known(topic)
+        if match is None:
+            settings = self._state.settings
+            try:
+                validate_topic(topic, settings.topic_bytes_max, settings.topic_levels_max)
+            except TopicError as error:
+                link.disconnect(ReasonCode.TOPIC_NAME_INVALID, str(error))
+                return None
+            if topic.startswith(SYSTEM_PREFIX):
+                link.disconnect(ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own")
+                return None
+            match = router.match(topic)
+        if match.no_local:
+            return router.match_for(topic, session.client_id)
+        return match
+
+    def _resolve_alias(self, link: Link, topic: str, properties: Properties | None) -> str | None:
+        alias = properties.topic_alias if properties is not None else None
+        if alias is None or alias > self._state.settings.topic_alias_maximum:
+            limit = self._state.settings.topic_alias_maximum
+            link.disconnect(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}, the maximum is {limit}")
+            return None
+        if link.aliases is None:
+            link.aliases = {}
+        if topic:
+            link.aliases[alias] = topic
+            return topic
+        known = link.aliases.get(alias)
+        if known is None:
+            link.disconnect(ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} was never given a topic")
+        return known
+
+    def _deliver_now(self, accepted: Accepted) -> None:
+        """The direct way: receivers that keep nothing, and everybody's QoS 0."""
+        direct = self._state.direct
+        match = accepted.match
+        for receiver in match.direct:
+            direct.deliver(receiver.session, receiver, accepted)
+        if accepted.message.qos == 0:
+            for receiver in match.durable:
+                direct.deliver(receiver.session, receiver, accepted)
+            for receiver in match.applications:
+                direct.deliver(receiver.session, receiver, accepted)
+            for group in match.groups:
+                self._deliver_to_group(group.receivers, group.turn.next, accepted)
+                group.turn.next += 1
+
+    def _deliver_to_group(self, receivers: list[Receiver], turn: int, accepted: Accepted) -> None:
+        chosen = choose_member(receivers, turn)
+        if chosen is not None:
+            path = self._state.direct if accepted.message.qos == 0 else self._state.path(chosen.session)
+            path.deliver(chosen.session, chosen, accepted)
+
+    def committed(self, batch: Batch, base_offset: int) -> None:
+        """The batch is durable: acknowledge in publish order, then hand on to those who keep."""
+        offset = base_offset
+        durable, direct = self._state.durable, self._state.direct
+        for accepted in batch.accepted:
+            message = accepted.message
+            link = accepted.link
+            if accepted.record:
+                accepted.offset = offset
+                offset += 1
+            elif link is not None and not _is_received(link, accepted.packet_id):
+                link.close()  # what this one repeats was refused meanwhile: let the client send it anew
+                continue
+            if link is not None and message.qos:
+                if not link.out:
+                    link.dirty.append(link)
+                match = accepted.match
+                if match.is_empty and accepted.record and link.version is ProtocolVersion.V5:
+                    kind = Puback if message.qos == 1 else Pubrec
+                    link.send_packet(kind(accepted.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
+                else:
+                    link.out.append((puback if message.qos == 1 else pubrec)(accepted.packet_id))
+            if message.retain:
+                self._retain(accepted)
+            if not message.qos:
+                continue
+            match = accepted.match
+            for receiver in match.durable:
+                if receiver.qos:
+                    durable.deliver(receiver.session, receiver, accepted)
+                else:
+                    direct.deliver(receiver.session, receiver, accepted)
+            for receiver in match.applications:
+                if not receiver.qos:
+                    direct.deliver(receiver.session, receiver, accepted)
+            for group in match.groups:
+                self._deliver_to_group(group.receivers, group.turn.next, accepted)
+                group.turn.next += 1
+
+    def _retain(self, accepted: Accepted) -> None:
+        message = accepted.message
+        if message.payload:
+            self._state.retained.put(
+                message.topic, RetainedRow(message.topic, accepted.offset, accepted.record)
+            )
+        else:
+            self._state.retained.discard(message.topic)
+
+    def refused(self, batch: Batch, error: StoreError) -> None:
+        """The batch could not be stored: tell the publishers; nothing of its records has taken effect."""
+        full = isinstance(error, StoreFull)
+        reason = ReasonCode.QUOTA_EXCEEDED if full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        text = "no room to store the message" if full else "the message could not be stored"
+        for accepted in batch.accepted:
+            message, link = accepted.message, accepted.link
+            if not accepted.record:
+                continue
+            if link is None:
+                self.accept_own(message)
+                continue
+            self._counters.publishes_refused += 1
+            session = link.session
+            if message.qos == 2 and session is not None and session.receiving is not None:
+                session.receiving.discard(accepted.packet_id)
+            if not message.qos:
+                continue
+            if link.version is not ProtocolVersion.V5:
+                link.close()
+                continue
+            properties = Properties(reason_string=text) if link.problem_information else None
+            kind = Puback if message.qos == 1 else Pubrec
+            link.send_packet(kind(accepted.packet_id, reason, properties))
+
+
+def _is_received(link: Link, packet_id: int) -> bool:
+    session = link.session
+    return session is not None and session.receiving is not None and packet_id in session.receiving
+
+
+def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:
+    """The next member with room; else the next that keeps messages; else None."""
+    count = len(receivers)
+    fallback: Receiver | None = None
+    for step in range(count):
+        receiver = receivers[(turn + step) % count]
+        session = receiver.session
+        if session.link is not None and not session.backlog and len(session.window) < session.window_max:
+            return receiver
+        if fallback is None and (session.persistent or session.link is not None):
+            fallback = receiver
+    return fallback
+
+
+def _kept(properties: Properties) -> Properties | None:
+    """What travels with the message: not the alias, which belongs to the connection [MQTT-3.3.2-7]."""
+    if properties.topic_alias is None:
+        return properties
+    kept = Properties(
+        payload_format_indicator=properties.payload_format_indicator,
+        message_expiry_interval=properties.message_expiry_interval,
+        content_type=properties.content_type,
+        response_topic=properties.response_topic,
+        correlation_data=properties.correlation_data,
+        user_properties=properties.user_properties,
+    )
+    return None if kept == Properties() else kept

@@ -1,0 +1,189 @@
+"""Who gets a message: the subscriptions of all sessions, and what they come to for one topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.model.log_record import Stamp, encode_stamps
+from embermq.topics.trie import SubscriptionTrie
+
+if TYPE_CHECKING:
+    from embermq.broker.session import Session
+
+MATCHES_MAX = 100_000
+"""Topics whose receivers are remembered; past it the memory is emptied and filled anew."""
+
+
+class Subscriber(Struct):
+    """One subscription of one session. `topic_filter` is without the `$share/<group>/` prefix."""
+
+    session: Session
+    topic_filter: str
+    group: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int
+    since_offset: int
+
+    @property
+    def options(self) -> int:
+        """The options byte of MQTT 5 [MQTT-3.8.3.1]."""
+        return self.qos | self.no_local << 2 | self.retain_as_published << 3 | self.retain_handling << 4
+
+
+class Receiver(Struct):
+    """What overlapping subscriptions of one session come to: one copy, the highest QoS, all identifiers
+    [MQTT-3.3.4-2], [MQTT-3.3.4-3]."""
+
+    session: Session
+    qos: int
+    retain_as_published: bool
+    identifiers: tuple[int, ...]
+
+
+class Turn(Struct):
+    """Whose turn it is in a shared subscription, over all topics; `members` counts its subscriptions."""
+
+    next: int = 0
+    members: int = 0
+
+
+class Group(Struct):
+    """A shared subscription that matched: one member gets each message."""
+
+    receivers: list[Receiver]
+    turn: Turn
+
+
+class Match(Struct):
+    """All that a topic leads to.
+
+    `direct` receivers keep nothing past their connection and never wait for a store; `durable` ones are served
+    from the log; `applications` get their QoS 1 and 2 messages by way of the pipeline, named in `stamps`.
+    `no_local` is True when some subscription excludes its client's own messages: ask `Router.match_for` then.
+    """
+
+    direct: list[Receiver]
+    durable: list[Receiver]
+    applications: list[Receiver]
+    groups: list[Group]
+    stamps: bytes
+    no_local: bool
+    is_empty: bool
+
+
+NO_MATCH = Match([], [], [], [], b"", False, True)
+
+
+class Router:
+    """Keeps the subscriptions and remembers what topics matched. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._trie: SubscriptionTrie[tuple[int, str], Subscriber] = SubscriptionTrie()
+        self._matches: dict[str, Match] = {}
+        self._turns: dict[tuple[str, str], Turn] = {}
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    def put(self, subscriber: Subscriber) -> bool:
+        """Add or replace; True when it is new."""
+        self._matches.clear()
+        key = (subscriber.session.generation, subscriber.group)
+        new = self._trie.put(subscriber.topic_filter, key, subscriber)
+        if new and subscriber.group:
+            self._turns.setdefault((subscriber.group, subscriber.topic_filter), Turn()).members += 1
+        return new
+
+    def discard(self, subscriber: Subscriber) -> None:
+        """Remove; nothing happens when it is not there."""
+        self._matches.clear()
+        key = (subscriber.session.generation, subscriber.group)
+        if self._trie.discard(subscriber.topic_filter, key) and subscriber.group:
+            turn_key = (subscriber.group, subscriber.topic_filter)
+            turn = self._turns[turn_key]
+            turn.members -= 1
+            if not turn.members:
+                del self._turns[turn_key]
+
+    def known(self, topic: str) -> Match | None:
+        """What `match` remembers of a topic."""
+        return self._matches.get(topic)
+
+    def match(self, topic: str) -> Match:
+        """Receivers of a topic. The result is shared: do not change it."""
+        found = self._matches.get(topic)
+        if found is None:
+            if len(self._matches) >= MATCHES_MAX:
+                self._matches.clear()
+            found = self._matches[topic] = self._find(topic, None, -1)
+        return found
+
+    def match_for(self, topic: str, publisher: str, offset: int = -1) -> Match:
+        """The same without the publisher's No Local subscriptions [MQTT-3.8.3-3] and, for a record that is read
+        again at `offset`, without subscriptions younger than it."""
+        return self._find(topic, publisher, offset)
+
+    def _find(self, topic: str, publisher: str | None, offset: int) -> Match:
+        plain: dict[int, list[Subscriber]] = {}
+        shared: dict[tuple[str, str], list[Subscriber]] = {}
+        no_local = False
+        for subscriber in self._trie.match(topic):
+            if 0 <= offset < subscriber.since_offset:
+                continue
+            if subscriber.no_local:
+                no_local = True
+                if subscriber.session.client_id == publisher:
+                    continue
+            if subscriber.group:
+                shared.setdefault((subscriber.group, subscriber.topic_filter), []).append(subscriber)
+            else:
+                plain.setdefault(subscriber.session.generation, []).append(subscriber)
+        if not plain and not shared:
+            return Match([], [], [], [], b"", True, True) if no_local else NO_MATCH
+        match = Match([], [], [], [], b"", no_local, False)
+        stamps: list[Stamp] = []
+        for subscribers in plain.values():
+            receiver = _merge(subscribers)
+            session = receiver.session
+            if session.is_application:
+                match.applications.append(receiver)
+                if receiver.qos:
+                    stamps.append(_stamp(receiver))
+            elif session.persistent:
+                match.durable.append(receiver)
+            else:
+                match.direct.append(receiver)
+        for key, subscribers in shared.items():
+            receivers = [_merge([subscriber]) for subscriber in subscribers]
+            match.groups.append(Group(receivers, self._turns[key]))
+        match.stamps = encode_stamps(tuple(stamps))
+        return match
+
+
+def _stamp(receiver: Receiver) -> Stamp:
+    session = receiver.session
+    return Stamp(
+        session.client_id,
+        session.generation,
+        receiver.qos,
+        receiver.retain_as_published,
+        receiver.identifiers,
+    )
+
+
+def _merge(subscribers: list[Subscriber]) -> Receiver:
+    first = subscribers[0]
+    if len(subscribers) == 1:
+        identifiers = (first.identifier,) if first.identifier else ()
+        return Receiver(first.session, first.qos, first.retain_as_published, identifiers)
+    return Receiver(
+        first.session,
+        max(subscriber.qos for subscriber in subscribers),
+        any(subscriber.retain_as_published for subscriber in subscribers),
+        tuple(sorted(subscriber.identifier for subscriber in subscribers if subscriber.identifier)),
+    )

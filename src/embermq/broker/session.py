@@ -1,0 +1,141 @@
+"""A session: its subscriptions, its packet ids, its windows."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.model.client_type import ClientType
+from embermq.model.message import Message
+from embermq.model.session import SessionRow
+from embermq.model.tick_writes import QUEUE_SEQ_STEP
+
+if TYPE_CHECKING:
+    from embermq.broker.link import Link
+    from embermq.broker.router import Subscriber
+
+PACKET_IDS = 65_535
+
+
+class Delivery(Struct, gc=False):
+    """One QoS 1 or 2 message on its way to one session.
+
+    `seq` is its place in the device queue, 0 while it is not stored; `offset` its source position, -1 for a
+    retained message; `application` tells the log it came from. `released` is True from PUBREC on.
+    """
+
+    message: Message
+    record: bytes
+    offset: int
+    qos: int
+    retain: bool
+    identifiers: tuple[int, ...]
+    seq: int = 0
+    packet_id: int = 0
+    application: bool = False
+    released: bool = False
+    settled: bool = False
+    dup: bool = False
+
+
+class Session:
+    """The state that MQTT calls Session, and where its client is connected.
+
+    `generation` is new at each birth; `epoch` rises at each takeover. `window` maps the packet ids in flight to
+    their deliveries, in the order in which they were first sent. `waiting` holds deliveries that arrived while the
+    window was full; they are neither stored nor sent. `resend` holds deliveries that keep their packet ids from a
+    connection before and did not fit the window of this one.
+
+    Of the device queue: `queued` stored deliveries are not done; `backlog` is True while some of them are still to
+    be read and everything new queues behind them; `queue_read_seq` is the last one read; `paging` is True while a
+    page is on its way; `uncommitted` counts the ticks that hold rows of it and are not committed.
+    """
+
+    __slots__ = (
+        "backlog",
+        "claimant",
+        "client_id",
+        "client_type",
+        "created_ms",
+        "dead",
+        "epoch",
+        "expires_ms",
+        "expiry_interval_s",
+        "generation",
+        "last_packet_id",
+        "link",
+        "paging",
+        "persistent",
+        "queue_read_seq",
+        "queue_seq_next",
+        "queued",
+        "receiving",
+        "resend",
+        "subscriptions",
+        "uncommitted",
+        "username",
+        "version",
+        "waiting",
+        "window",
+        "window_max",
+    )
+
+    def __init__(self, row: SessionRow, *, persistent: bool) -> None:
+        self.client_id = row.client_id
+        self.generation = row.generation
+        self.epoch = row.epoch
+        self.client_type = row.client_type
+        self.username = row.username
+        self.version = row.version
+        self.expiry_interval_s = row.expiry_interval_s
+        self.expires_ms = row.expires_ms
+        self.created_ms = row.created_ms
+        self.persistent = persistent
+        self.dead = False
+        self.link: Link | None = None
+        self.claimant: Link | None = None
+        self.subscriptions: dict[str, Subscriber] = {}
+        self.window: dict[int, Delivery] = {}
+        self.window_max = PACKET_IDS
+        self.waiting: deque[Delivery] | None = None
+        self.resend: deque[Delivery] | None = None
+        self.last_packet_id = 0
+        self.receiving: set[int] | None = None
+        self.queue_seq_next = QUEUE_SEQ_STEP
+        self.queue_read_seq = 0
+        self.queued = 0
+        self.backlog = False
+        self.paging = False
+        self.uncommitted = 0
+
+    @property
+    def is_application(self) -> bool:
+        """True when its messages come from a log of its own, filled by the pipeline."""
+        return self.persistent and self.client_type is ClientType.APPLICATION
+
+    def next_packet_id(self) -> int:
+        """An id in 1..65535 that is not in flight [MQTT-2.2.1-3]. The window is never full when this is called."""
+        window = self.window
+        packet_id = self.last_packet_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < PACKET_IDS else 1
+            if packet_id not in window:
+                self.last_packet_id = packet_id
+                return packet_id
+
+    def row(self) -> SessionRow:
+        """What is stored of it now."""
+        return SessionRow(
+            self.client_id,
+            self.generation,
+            self.epoch,
+            self.client_type,
+            self.username,
+            self.version,
+            self.expiry_interval_s,
+            self.link is not None or self.claimant is not None,
+            self.expires_ms,
+            self.created_ms,
+        )

@@ -1,0 +1,59 @@
+"""What the parts of the broker share."""
+
+from embermq.broker.counters import Counters
+from embermq.broker.delivery_path import DeliveryPath
+from embermq.broker.router import Router
+from embermq.broker.session import Session
+from embermq.broker.settings import MqttSettings
+from embermq.broker.tick import Tick
+from embermq.broker.timers import Timers
+from embermq.model.session import RetainedRow
+from embermq.topics.topic_tree import TopicTree
+
+GENERATIONS_RESERVED = 1_000
+"""Generations are reserved in store by the thousand, so that a clean session costs no write of its own."""
+
+
+class BrokerState:
+    """Sessions, subscriptions and retained messages in memory, and the present tick."""
+
+    def __init__(
+        self, settings: MqttSettings, tick: Tick, direct: DeliveryPath, durable: DeliveryPath
+    ) -> None:
+        self.settings = settings
+        self.tick = tick
+        self.direct = direct
+        self.durable = durable
+        self.counters = Counters()
+        self.timers = Timers()
+        self.router = Router()
+        self.retained: TopicTree[RetainedRow] = TopicTree()
+        self.sessions: dict[str, Session] = {}
+        self.log_end = 0
+        """The offset that the first record of the next tick gets."""
+        self.committing_records = 0
+        """Records of the tick that is being committed."""
+        self.generation_next = 1
+        self._generations_reserved = 1
+
+    def path(self, session: Session) -> DeliveryPath:
+        """The way by which messages reach a session."""
+        return self.durable if session.persistent else self.direct
+
+    @property
+    def offset_next(self) -> int:
+        """The offset that a record accepted now gets; a subscription made now matches from here on."""
+        return self.log_end + self.committing_records + len(self.tick.writes.records)
+
+    def new_generation(self) -> int:
+        """A number that no session has had."""
+        generation = self.generation_next
+        self.generation_next += 1
+        if generation >= self._generations_reserved:
+            self._generations_reserved = generation + GENERATIONS_RESERVED
+            self.tick.writes.generation_reserved = self._generations_reserved
+        return generation
+
+    def set_generations(self, reserved: int) -> None:
+        """Start after what may have been used."""
+        self.generation_next = self._generations_reserved = reserved

@@ -1,0 +1,152 @@
+"""SUBSCRIBE, UNSUBSCRIBE and the retained messages that a new subscription gets."""
+
+from functools import partial
+
+from embermq.broker.link import Link
+from embermq.broker.router import Receiver, Subscriber
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.model.log_record import decode_record
+from embermq.model.session import SubscriptionRow
+from embermq.protocol.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.topics.errors import TopicError
+from embermq.topics.names import parse_shared, validate_filter
+
+RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
+V3_FAILURE = 0x80
+
+
+class Subscribing:
+    """Changes of subscriptions. The answer leaves when the change is durable, for sessions that are kept."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def subscribe(self, link: Link, packet: Subscribe) -> None:
+        """Add or replace subscriptions; one reason code each, in their order [MQTT-3.9.3-1]."""
+        session = link.session
+        if session is None:
+            return
+        identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
+        identifier = identifiers[0] if identifiers else 0
+        codes: list[int] = []
+        added: list[tuple[Subscriber, bool]] = []
+        for asked in packet.subscriptions:
+            try:
+                validate_filter(
+                    asked.topic_filter,
+                    self._state.settings.topic_bytes_max,
+                    self._state.settings.topic_levels_max,
+                )
+                shared = parse_shared(asked.topic_filter)
+            except TopicError as error:
+                if link.version != ProtocolVersion.V5 and not asked.topic_filter.startswith("$share/"):
+                    link.disconnect(ReasonCode.TOPIC_FILTER_INVALID, str(error))
+                    return
+                v5 = link.version == ProtocolVersion.V5
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE)
+                continue
+            if shared is not None and asked.no_local:  # [MQTT-3.8.3-4]
+                link.disconnect(ReasonCode.PROTOCOL_ERROR, "No Local on a shared subscription")
+                return
+            group, topic_filter = (shared.group, shared.topic_filter) if shared else ("", asked.topic_filter)
+            subscriber, new = self._put(session, asked, group, topic_filter, identifier)
+            codes.append(subscriber.qos)
+            added.append((subscriber, new))
+        answer = partial(self._answer, link, Suback(packet.packet_id, tuple(codes)), session, added)
+        self._when_durable(session, answer)
+
+    def _put(
+        self, session: Session, asked: Subscription, group: str, topic_filter: str, identifier: int
+    ) -> tuple[Subscriber, bool]:
+        state = self._state
+        old = session.subscriptions.get(asked.topic_filter)
+        subscriber = Subscriber(
+            session,
+            topic_filter,
+            group,
+            min(asked.qos, state.settings.max_qos),
+            asked.no_local,
+            asked.retain_as_published,
+            asked.retain_handling,
+            identifier,
+            old.since_offset if old is not None else state.offset_next,
+        )
+        session.subscriptions[asked.topic_filter] = subscriber
+        state.router.put(subscriber)
+        if session.persistent:
+            row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
+            state.tick.writes.subscriptions.append((session.generation, asked.topic_filter, row))
+        return subscriber, old is None
+
+    def _when_durable(self, session: Session, answer: partial[None]) -> None:
+        if session.persistent:
+            self._state.tick.batch.after_commit.append(answer)
+        else:
+            answer()
+
+    def _answer(
+        self, link: Link, packet: Suback, session: Session, added: list[tuple[Subscriber, bool]]
+    ) -> None:
+        if session.link is not link:
+            return
+        link.send_packet(packet)
+        for subscriber, new in added:
+            handling = subscriber.retain_handling
+            if subscriber.group or handling == RETAIN_NEVER or (handling == RETAIN_WHEN_NEW and not new):
+                continue
+            if session.subscriptions.get(subscriber.topic_filter) is subscriber:
+                self._send_retained(session, subscriber)
+
+    def _send_retained(self, session: Session, subscriber: Subscriber) -> None:
+        identifiers = (subscriber.identifier,) if subscriber.identifier else ()
+        receiver = Receiver(session, subscriber.qos, subscriber.retain_as_published, identifiers)
+        state = self._state
+        path = state.path(session)
+        now_ms = state.tick.now_ms
+        for _, row in list(state.retained.match(subscriber.topic_filter)):
+            message = decode_record(row.record).message
+            if message.is_expired(now_ms) or (subscriber.no_local and message.publisher == session.client_id):
+                continue
+            path.deliver_retained(session, receiver, message, row.record)
+
+    def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
+        """Remove subscriptions [MQTT-3.10.4-1]; messages already on their way still arrive."""
+        session = link.session
+        if session is None:
+            return
+        codes: list[int] = []
+        for topic_filter in packet.topic_filters:
+            subscriber = session.subscriptions.pop(topic_filter, None)
+            if subscriber is None:
+                codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+                continue
+            self._state.router.discard(subscriber)
+            codes.append(ReasonCode.SUCCESS)
+            if session.persistent:
+                self._state.tick.writes.subscriptions.append((session.generation, topic_filter, None))
+        self._when_durable(session, partial(self._confirm, link, Unsuback(packet.packet_id, tuple(codes))))
+
+    def _confirm(self, link: Link, packet: Unsuback) -> None:
+        if link.session is not None:
+            link.send_packet(packet)
+
+    def restore(self, session: Session, row: SubscriptionRow) -> None:
+        """A subscription read at start."""
+        shared = parse_shared(row.topic_filter)
+        options = row.options
+        subscriber = Subscriber(
+            session,
+            shared.topic_filter if shared else row.topic_filter,
+            shared.group if shared else "",
+            options & 3,
+            bool(options & 4),
+            bool(options & 8),
+            options >> 4 & 3,
+            row.identifier,
+            row.since_offset,
+        )
+        session.subscriptions[row.topic_filter] = subscriber
+        self._state.router.put(subscriber)

@@ -1,0 +1,72 @@
+"""What gathers during one tick of the event loop: decisions that wait for the commit, and links to flush."""
+
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from embermq.broker.link import Link
+from embermq.broker.router import Match
+from embermq.model.message import Message
+from embermq.model.tick_writes import TickWrites
+
+
+class Accepted(Struct, gc=False):
+    """One PUBLISH that waits for its commit; `offset` is known from the receipt on.
+
+    `record` is empty for a repeated QoS 2 PUBLISH: nothing to store, only an acknowledgement in its place.
+    `link` is None for messages that no client waits for (wills).
+    """
+
+    message: Message
+    record: bytes
+    match: Match
+    link: Link | None
+    packet_id: int
+    offset: int = -1
+    frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
+    frame: tuple[bytes, bytes] = (b"", b"")
+
+
+class Batch(Struct):
+    """A tick on its way to the store."""
+
+    writes: TickWrites = field(default_factory=TickWrites)
+    accepted: list[Accepted] = field(default_factory=list)
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
+    record_bytes: int = 0
+
+
+class Tick:
+    """The present moment, shared by every part of the broker."""
+
+    __slots__ = ("batch", "dirty", "now_ms", "writes")
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.batch = Batch()
+        self.writes = self.batch.writes
+        self.dirty: list[Link] = []
+
+    def take(self) -> Batch:
+        """Hand over what has gathered and start anew."""
+        batch = self.batch
+        self.batch = Batch()
+        self.writes = self.batch.writes
+        return batch
+
+    def give_back(self, failed: Batch) -> None:
+        """Put a batch that could not be committed in front of what has gathered since, without its records."""
+        kept, new = failed.writes, self.batch.writes
+        new.sessions[:0] = kept.sessions
+        new.deleted_sessions[:0] = kept.deleted_sessions
+        new.subscriptions[:0] = kept.subscriptions
+        new.wills[:0] = kept.wills
+        new.released[:0] = kept.released
+        new.queue_rows[:0] = kept.queue_rows
+        new.queue_marks[:0] = kept.queue_marks
+        new.queue_dropped[:0] = kept.queue_dropped
+        new.application_marks[:0] = kept.application_marks
+        new.application_floors = kept.application_floors | new.application_floors
+        new.dispatcher_floor = max(kept.dispatcher_floor, new.dispatcher_floor)
+        new.generation_reserved = max(kept.generation_reserved, new.generation_reserved)
+        self.batch.after_commit[:0] = failed.after_commit

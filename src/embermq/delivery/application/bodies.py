@@ -1,0 +1,37 @@
+"""Bodies of application log entries: the entries hold offsets, the message log holds the records."""
+
+from embermq.model.log_record import LogRecord, decode_record, iter_frames
+from embermq.ports.message_log import LogBatch, MessageLog
+
+READ_RECORDS = 256
+READ_BYTES = 1024 * 1024
+
+
+class Bodies:
+    """Reads records by growing offset, a few batches at a time."""
+
+    def __init__(self, log: MessageLog) -> None:
+        self._log = log
+        self._frames: list[bytes] = []
+        self._base = 0
+        self._ahead: list[LogBatch] = []
+
+    def get(self, offset: int) -> tuple[LogRecord, bytes] | None:
+        """The record at an offset and its encoded form; None when the log no longer has it."""
+        if not self._base <= offset < self._base + len(self._frames) and not self._load(offset):
+            return None
+        frame = self._frames[offset - self._base]
+        return decode_record(frame), frame
+
+    def _load(self, offset: int) -> bool:
+        while self._ahead and self._ahead[0].base_offset + self._ahead[0].record_count <= offset:
+            del self._ahead[0]
+        if not self._ahead or self._ahead[0].base_offset > offset:
+            self._ahead = self._log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES)
+        if not self._ahead or not self._ahead[0].base_offset <= offset:
+            self._frames, self._ahead = [], []
+            return False
+        batch = self._ahead.pop(0)
+        self._frames = list(iter_frames(batch.body))
+        self._base = batch.base_offset
+        return offset < self._base + len(self._frames)

@@ -1,0 +1,402 @@
+"""Delivery to persistent sessions.
+
+A QoS 1 message for a client that is there and has room is sent at once and only written when it is not acknowledged
+in time (`linger`). Everything else is a row of the device queue first: QoS 2, messages for absent clients, and all
+that comes while a backlog drains. A row is marked SENT, with its packet id, before its PUBLISH is sent.
+"""
+
+from collections import deque
+from functools import partial
+
+from embermq.broker.delivery_path import DeliveryPath
+from embermq.broker.frames import accepted_frame
+from embermq.broker.link import Link
+from embermq.broker.router import Receiver
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Accepted, Batch
+from embermq.delivery.device.linger import Linger
+from embermq.delivery.device.settings import DeviceSettings
+from embermq.delivery.sending import put_on_link, send_pubrel, stored_frame
+from embermq.model.log_record import decode_record
+from embermq.model.message import Message
+from embermq.model.tick_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState
+from embermq.ports.device_queue import DeviceQueue
+
+FLOOR_WRITE_MS = 50
+"""The dispatcher's floor is written at most this often."""
+
+
+class DevicePath(DeliveryPath):
+    """See the module."""
+
+    def __init__(self, queue: DeviceQueue, settings: DeviceSettings) -> None:
+        self._queue = queue
+        self._settings = settings
+        self.linger = Linger(settings.linger_ms)
+        self._state: BrokerState
+        self._wanting_page: list[Session] = []
+        self._over_limit: set[Session] = set()
+        self._touched: set[Session] = set()
+        self._touched_batch: Batch | None = None
+        self._floor_due = -1
+        self._floor_written_ms = 0
+
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle: the state names its paths, the paths use the state."""
+        self._state = state
+
+    # Messages come in
+
+    def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
+        message = accepted.message
+        qos = min(message.qos, receiver.qos)
+        delivery = Delivery(
+            message,
+            accepted.record,
+            accepted.offset,
+            qos,
+            message.retain and receiver.retain_as_published,
+            receiver.identifiers,
+        )
+        link = session.link
+        if link is None or session.backlog or qos == 2 or link.closing:
+            self._store(session, delivery)
+            return
+        if session.waiting or session.resend or link.paused or len(session.window) >= session.window_max:
+            self._wait(session, delivery)
+            return
+        packet_id = session.next_packet_id()
+        delivery.packet_id = packet_id
+        frame = accepted_frame(accepted, qos, delivery.retain, link.version, receiver.identifiers)
+        if put_on_link(link, delivery, frame, self._state.counters):
+            session.window[packet_id] = delivery
+            self.linger.fresh.append((session, delivery))
+
+    def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
+        """QoS 1 and 2 are stored first: no log position stands behind them."""
+        qos = min(receiver.qos, message.qos)
+        if qos == 0:
+            self._state.direct.deliver_retained(session, receiver, message, record)
+            return
+        self._store(session, Delivery(message, record, -1, qos, True, receiver.identifiers))
+
+    def store_late(self, session: Session, receiver: Receiver, accepted: Accepted, seq: int) -> None:
+        """A row that a crash kept from being written; `seq` puts it before what came after it, 0 at the end."""
+        message = accepted.message
+        retain = message.retain and receiver.retain_as_published
+        qos = min(receiver.qos, message.qos)
+        delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers, seq)
+        self._add_row(session, delivery, QueueState.QUEUED)
+
+    def _wait(self, session: Session, delivery: Delivery) -> None:
+        if session.waiting is None:
+            session.waiting = deque()
+        session.waiting.append(delivery)
+        self.linger.fresh.append((session, delivery))
+        if len(session.waiting) > self._state.settings.queued_messages_max:
+            self._spill(session)
+
+    # The store
+
+    def _store(self, session: Session, delivery: Delivery) -> None:
+        """A new row. With room and nothing before it, it is sent as soon as it is durable."""
+        if session.waiting:
+            self._spill(session)
+        link = session.link
+        if (
+            link is None
+            or link.closing
+            or link.paused
+            or session.backlog
+            or session.resend
+            or len(session.window) >= session.window_max
+        ):
+            self._add_row(session, delivery, QueueState.QUEUED)
+            session.backlog = link is not None
+            return
+        delivery.packet_id = session.next_packet_id()
+        session.window[delivery.packet_id] = delivery
+        self._add_row(session, delivery, QueueState.SENT)
+        self._state.tick.batch.after_commit.append(partial(self._send_rows, session, link, [delivery]))
+
+    def _add_row(self, session: Session, delivery: Delivery, state: int) -> None:
+        if not delivery.seq:
+            delivery.seq = session.queue_seq_next
+            session.queue_seq_next += QUEUE_SEQ_STEP
+        session.queued += 1
+        now_ms = self._state.tick.now_ms
+        expires_ms = now_ms + self._settings.ttl_s * 1000
+        if delivery.message.expires_ms:
+            expires_ms = min(expires_ms, delivery.message.expires_ms)
+        row = QueueRow(
+            session.generation,
+            delivery.seq,
+            delivery.offset,
+            delivery.packet_id,
+            state,
+            delivery.qos | delivery.retain << 2,
+            expires_ms,
+            delivery.identifiers,
+            delivery.record,
+        )
+        self._state.tick.writes.queue_rows.append(row)
+        self._state.counters.messages_stored += 1
+        if session.queued > self._settings.queue_limit:
+            self._over_limit.add(session)
+        batch = self._state.tick.batch
+        if self._touched_batch is not batch:
+            self._touched_batch = batch
+            self._touched = set()
+            batch.after_commit.append(partial(self._rows_committed, self._touched))
+        if session not in self._touched:
+            self._touched.add(session)
+            session.uncommitted += 1
+
+    def _rows_committed(self, sessions: set[Session]) -> None:
+        for session in sessions:
+            session.uncommitted -= 1
+            if session in self._over_limit:
+                self._enforce_limit(session)
+            if session.backlog and not session.paging:
+                self._want_page(session)
+
+    def _enforce_limit(self, session: Session) -> None:
+        """Over the limit the oldest go first, but never one that is in flight."""
+        self._over_limit.discard(session)
+        excess = session.queued - self._settings.queue_limit
+        if excess <= 0 or session.dead:
+            return
+        after_seq = session.queue_read_seq if session.link is not None else 0
+        dropped = self._queue.oldest(session.generation, after_seq, excess)
+        self._state.tick.writes.queue_dropped += [(session.generation, seq) for seq in dropped]
+        session.queued -= len(dropped)
+        self._state.counters.dropped_offline_limit += len(dropped)
+
+    def _spill(self, session: Session) -> None:
+        """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""
+        for delivery in session.window.values():
+            if not delivery.seq and not delivery.application:
+                self._add_row(session, delivery, QueueState.SENT)
+        waiting, session.waiting = session.waiting, None
+        if waiting:
+            for delivery in waiting:
+                self._add_row(session, delivery, QueueState.QUEUED)
+            session.backlog = session.link is not None
+
+    def advance(self, now_ms: int) -> None:
+        """Write deliveries that were not acknowledged in time; move the dispatcher's floor."""
+        unsettled, end_offset = self.linger.due(now_ms)
+        for session, delivery in unsettled:
+            if session.dead or delivery.seq:
+                continue
+            if delivery.packet_id in session.window:
+                self._add_row(session, delivery, QueueState.SENT)
+            else:
+                self._spill(session)
+        if end_offset >= 0:
+            self._floor_due = end_offset
+        if self._floor_due >= 0 and now_ms - self._floor_written_ms >= FLOOR_WRITE_MS:
+            self._state.tick.writes.dispatcher_floor = self._floor_due
+            self._floor_due = -1
+            self._floor_written_ms = now_ms
+
+    @property
+    def next_ms(self) -> int:
+        """When `advance` next has something to do; 0 for never."""
+        if self._floor_due >= 0:
+            return self._floor_written_ms + FLOOR_WRITE_MS
+        return self.linger.next_ms
+
+    # Pages of the backlog
+
+    def _want_page(self, session: Session) -> None:
+        session.paging = True
+        self._wanting_page.append(session)
+
+    @property
+    def wants_pages(self) -> bool:
+        """True when `read_pages` has something to do."""
+        return bool(self._wanting_page)
+
+    def read_pages(self) -> None:
+        """Read the next page of every session that has room for it."""
+        wanting, self._wanting_page = self._wanting_page, []
+        for session in wanting:
+            if session.paging:
+                self._read_page(session)
+
+    def _read_page(self, session: Session) -> None:
+        session.paging = False
+        link = session.link
+        room = session.window_max - len(session.window)
+        if link is None or link.closing or link.paused or room <= 0 or session.resend:
+            return
+        rows = self._queue.page(
+            session.generation, session.queue_read_seq, min(room, self._settings.page_messages)
+        )
+        if not rows:
+            if not session.uncommitted:
+                session.backlog = False
+            return
+        session.queue_read_seq = rows[-1].seq
+        now_ms = self._state.tick.now_ms
+        writes = self._state.tick.writes
+        deliveries: list[Delivery] = []
+        for row in rows:
+            if row.expires_ms <= now_ms:
+                writes.queue_dropped.append((session.generation, row.seq))
+                session.queued -= 1
+                self._state.counters.dropped_expired += 1
+                continue
+            delivery = _from_row(row)
+            delivery.packet_id = session.next_packet_id()
+            session.window[delivery.packet_id] = delivery
+            writes.queue_marks.append(
+                QueueMark(session.generation, row.seq, row.offset, QueueState.SENT, delivery.packet_id)
+            )
+            deliveries.append(delivery)
+        session.paging = True
+        self._state.tick.batch.after_commit.append(partial(self._send_page, session, link, deliveries))
+
+    def _send_page(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
+        if session.link is not link:
+            return
+        session.paging = False
+        self._send_rows(session, link, deliveries)
+        if session.backlog:
+            self._want_page(session)
+
+    def _send_rows(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
+        """The rows are durable as SENT: send them, in the order in which they now enter the window."""
+        if session.link is not link:
+            return
+        now_ms = self._state.tick.now_ms
+        window = session.window
+        for delivery in deliveries:
+            if window.pop(delivery.packet_id, None) is not delivery:
+                continue
+            window[delivery.packet_id] = delivery
+            self._send_or_drop(session, link, delivery, now_ms)
+
+    def _send_or_drop(self, session: Session, link: Link, delivery: Delivery, now_ms: int) -> None:
+        if delivery.released:
+            send_pubrel(link, delivery)
+        elif not put_on_link(link, delivery, stored_frame(delivery, session, now_ms), self._state.counters):
+            del session.window[delivery.packet_id]
+            delivery.settled = True
+            self._mark_done(session, delivery)
+
+    # Acknowledgements
+
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        if delivery.seq:
+            self._mark_done(session, delivery)
+        else:
+            self._state.counters.messages_elided += 1
+        self.refill(session)
+
+    def _mark_done(self, session: Session, delivery: Delivery) -> None:
+        session.queued -= 1
+        mark = QueueMark(session.generation, delivery.seq, delivery.offset, QueueState.DONE, 0)
+        self._state.tick.writes.queue_marks.append(mark)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it."""
+        mark = QueueMark(
+            session.generation, delivery.seq, delivery.offset, QueueState.RELEASED, delivery.packet_id
+        )
+        self._state.tick.writes.queue_marks.append(mark)
+        link = session.link
+        if link is not None:
+            self._state.tick.batch.after_commit.append(partial(self._release, session, link, delivery))
+
+    def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
+        if session.link is link:
+            send_pubrel(link, delivery)
+
+    def refill(self, session: Session) -> None:
+        """The window has room: first what is owed from a connection before, then what waits, then the next page."""
+        link = session.link
+        if link is None or link.closing or link.paused:
+            return
+        if session.resend:
+            self._resend(session, link)
+        waiting = session.waiting
+        if waiting and not session.resend:
+            now_ms = self._state.tick.now_ms
+            while waiting and len(session.window) < session.window_max:
+                delivery = waiting.popleft()
+                if delivery.message.is_expired(now_ms):
+                    delivery.settled = True
+                    self._state.counters.dropped_expired += 1
+                    continue
+                delivery.packet_id = session.next_packet_id()
+                session.window[delivery.packet_id] = delivery
+                frame = stored_frame(delivery, session, now_ms)
+                if not put_on_link(link, delivery, frame, self._state.counters):
+                    del session.window[delivery.packet_id]
+                    delivery.settled = True
+        elif session.backlog and not session.paging and 2 * len(session.window) <= session.window_max:
+            self._want_page(session)
+
+    # Connections come and go
+
+    def resume(self, session: Session) -> None:
+        """Unacknowledged first, with their packet ids and DUP [MQTT-4.4.0-1], then the backlog."""
+        link = session.link
+        assert link is not None
+        session.waiting = session.resend = None
+        session.window.clear()
+        session.paging = False
+        session.queue_read_seq = 0
+        session.backlog = False
+        if not session.queued:
+            return
+        rows = self._queue.in_flight(session.generation)
+        if rows and not session.last_packet_id:
+            session.last_packet_id = rows[-1].packet_id
+        session.backlog = session.queued > len(rows)
+        session.resend = deque(_from_row(row) for row in rows)
+        for delivery in session.resend:
+            delivery.dup = True
+        self._resend(session, link)
+        if session.backlog:
+            self._want_page(session)
+
+    def _resend(self, session: Session, link: Link) -> None:
+        now_ms = self._state.tick.now_ms
+        resend = session.resend
+        while resend and len(session.window) < session.window_max:
+            delivery = resend.popleft()
+            session.window[delivery.packet_id] = delivery
+            self._send_or_drop(session, link, delivery, now_ms)
+
+    def suspend(self, session: Session) -> None:
+        """The client is gone: write what is in memory only."""
+        self._spill(session)
+        session.window.clear()
+        session.resend = None
+        session.backlog = session.paging = False
+
+    def forget(self, session: Session) -> None:
+        session.waiting = session.resend = None
+        session.paging = session.backlog = False
+        self._over_limit.discard(session)
+
+    def writable(self, session: Session) -> None:
+        self.refill(session)
+
+
+def _from_row(row: QueueRow) -> Delivery:
+    return Delivery(
+        decode_record(row.record).message,
+        row.record,
+        row.offset,
+        row.flags & 3,
+        bool(row.flags & 4),
+        row.identifiers,
+        row.seq,
+        row.packet_id,
+        released=row.state == QueueState.RELEASED,
+    )

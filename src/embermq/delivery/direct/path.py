@@ -1,0 +1,133 @@
+"""The direct way: never waits for a store."""
+
+from collections import deque
+
+from embermq.broker.delivery_path import DeliveryPath
+from embermq.broker.frames import accepted_frame, message_frame
+from embermq.broker.link import Link
+from embermq.broker.router import Receiver
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Accepted
+from embermq.delivery.sending import put_on_link, send_pubrel, stored_frame
+from embermq.model.message import Message
+
+
+class DirectPath(DeliveryPath):
+    """QoS 1 and 2 keep to the client's window; what does not fit waits in memory, up to a limit. QoS 0 is dropped
+    while the client's socket takes nothing."""
+
+    def __init__(self) -> None:
+        self._state: BrokerState
+
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle: the state names its paths, the paths use the state."""
+        self._state = state
+
+    def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
+        link = session.link
+        if link is None or link.closing:
+            return
+        message = accepted.message
+        qos = min(message.qos, receiver.qos)
+        retain = message.retain and receiver.retain_as_published
+        if message.expires_ms and message.is_expired(self._state.tick.now_ms):
+            return
+        if qos == 0:
+            self._send_qos0(link, accepted_frame(accepted, 0, retain, link.version, receiver.identifiers))
+            return
+        delivery = Delivery(message, b"", -1, qos, retain, receiver.identifiers)
+        if self._must_wait(session, link):
+            self._wait(session, delivery)
+            return
+        session.window[session.next_packet_id()] = delivery
+        delivery.packet_id = session.last_packet_id
+        frame = accepted_frame(accepted, qos, retain, link.version, receiver.identifiers)
+        if not put_on_link(link, delivery, frame, self._state.counters):
+            del session.window[delivery.packet_id]
+
+    def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
+        link = session.link
+        if link is None or link.closing:
+            return
+        qos = min(receiver.qos, message.qos)
+        delivery = Delivery(message, b"", -1, qos, True, receiver.identifiers)
+        if qos == 0:
+            now_ms = self._state.tick.now_ms
+            frame = message_frame(
+                message,
+                qos=0,
+                retain=True,
+                version=link.version,
+                identifiers=receiver.identifiers,
+                now_ms=now_ms,
+            )
+            self._send_qos0(link, frame)
+        elif self._must_wait(session, link):
+            self._wait(session, delivery)
+        else:
+            self._send(session, link, delivery)
+
+    def _send_qos0(self, link: Link, frame: tuple[bytes, bytes]) -> None:
+        counters = self._state.counters
+        if link.paused:
+            counters.dropped_slow += 1
+            return
+        head, tail = frame
+        if len(head) + len(tail) > link.packet_bytes_max:
+            counters.dropped_too_large += 1
+            return
+        if not link.out:
+            link.dirty.append(link)
+        link.out += frame
+        counters.messages_sent += 1
+
+    def _must_wait(self, session: Session, link: Link) -> bool:
+        return bool(session.waiting) or link.paused or len(session.window) >= session.window_max
+
+    def _wait(self, session: Session, delivery: Delivery) -> None:
+        if session.waiting is None:
+            session.waiting = deque()
+        if len(session.waiting) >= self._state.settings.queued_messages_max:
+            self._state.counters.dropped_slow += 1
+            return
+        session.waiting.append(delivery)
+
+    def _send(self, session: Session, link: Link, delivery: Delivery) -> None:
+        delivery.packet_id = session.next_packet_id()
+        frame = stored_frame(delivery, session, self._state.tick.now_ms)
+        if put_on_link(link, delivery, frame, self._state.counters):
+            session.window[delivery.packet_id] = delivery
+
+    def _refill(self, session: Session) -> None:
+        waiting, link = session.waiting, session.link
+        if not waiting or link is None:
+            return
+        now_ms = self._state.tick.now_ms
+        while waiting and not link.paused and not link.closing and len(session.window) < session.window_max:
+            delivery = waiting.popleft()
+            if delivery.message.is_expired(now_ms):
+                self._state.counters.dropped_expired += 1
+                continue
+            self._send(session, link, delivery)
+
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        if session.waiting:
+            self._refill(session)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        if session.link is not None:
+            send_pubrel(session.link, delivery)
+
+    def resume(self, session: Session) -> None:
+        """Nothing is owed: a session of this kind begins with its connection."""
+
+    def suspend(self, session: Session) -> None:
+        session.window.clear()
+        session.waiting = None
+
+    def forget(self, session: Session) -> None:
+        self.suspend(session)
+
+    def writable(self, session: Session) -> None:
+        self._refill(session)

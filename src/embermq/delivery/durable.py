@@ -1,0 +1,60 @@
+"""The way to persistent sessions: the device queue for all, and for APPLICATION sessions their log beside it.
+
+An APPLICATION session uses the queue for what its log does not carry: retained messages and shared subscriptions.
+"""
+
+from embermq.broker.delivery_path import DeliveryPath
+from embermq.broker.router import Receiver
+from embermq.broker.session import Delivery, Session
+from embermq.broker.tick import Accepted
+from embermq.delivery.application.reader import ApplicationReaders
+from embermq.delivery.device.path import DevicePath
+from embermq.model.message import Message
+
+
+class DurablePath(DeliveryPath):
+    """Hands each call to the room that owns the delivery."""
+
+    def __init__(self, device: DevicePath, applications: ApplicationReaders) -> None:
+        self.device = device
+        self.applications = applications
+
+    def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
+        self.device.deliver(session, receiver, accepted)
+
+    def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
+        self.device.deliver_retained(session, receiver, message, record)
+
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        if delivery.application:
+            self.applications.settled(session, delivery)
+            self.device.refill(session)
+            return
+        self.device.settled(session, delivery)
+        if session.is_application:
+            self.applications.pump(session)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        if delivery.application:
+            self.applications.released(session, delivery)
+        else:
+            self.device.released(session, delivery)
+
+    def resume(self, session: Session) -> None:
+        self.device.resume(session)
+        if session.is_application:
+            self.applications.resume(session)
+
+    def suspend(self, session: Session) -> None:
+        self.device.suspend(session)
+        if session.is_application:
+            self.applications.suspend(session)
+
+    def forget(self, session: Session) -> None:
+        self.device.forget(session)
+        self.applications.suspend(session)
+
+    def writable(self, session: Session) -> None:
+        self.device.writable(session)
+        if session.is_application:
+            self.applications.pump(session)

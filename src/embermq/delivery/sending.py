@@ -1,0 +1,42 @@
+"""Putting deliveries on a link."""
+
+from embermq.broker.counters import Counters
+from embermq.broker.frames import Frame, message_frame
+from embermq.broker.link import Link
+from embermq.broker.session import Delivery, Session
+from embermq.protocol.encoder import pubrel, with_dup
+
+PACKET_ID_BYTES = 2
+
+
+def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters) -> bool:
+    """Queue a PUBLISH; False when it is larger than the client takes [MQTT-3.1.2-24]."""
+    head, tail = frame
+    if len(head) + PACKET_ID_BYTES + len(tail) > link.packet_bytes_max:
+        counters.dropped_too_large += 1
+        return False
+    if not link.out:
+        link.dirty.append(link)
+    link.out += (head, delivery.packet_id.to_bytes(2, "big"), tail)
+    counters.messages_sent += 1
+    return True
+
+
+def stored_frame(delivery: Delivery, session: Session, now_ms: int) -> Frame:
+    """The frame of a delivery that was read from a store or waited."""
+    link = session.link
+    assert link is not None
+    head, tail = message_frame(
+        delivery.message,
+        qos=delivery.qos,
+        retain=delivery.retain,
+        version=link.version,
+        identifiers=delivery.identifiers,
+        now_ms=now_ms,
+    )
+    return (with_dup(head), tail) if delivery.dup else (head, tail)
+
+
+def send_pubrel(link: Link, delivery: Delivery) -> None:
+    """Queue the PUBREL of a QoS 2 delivery."""
+    link.send(pubrel(delivery.packet_id))

@@ -1,0 +1,301 @@
+"""The one layout of a message log record: written by the broker, read by the dispatcher and by Spark.
+
+    u32  size            bytes that follow
+    u8   format          1; a reader refuses a larger *major* (high nibble), carries a larger minor
+    u8   flags           bits 0-1 QoS, bit 2 retain, bits 3-5 protocol version of the publisher (3, 4, 5)
+    i64  accepted_ms     Unix time at accept
+    u16  topic length,     topic (UTF-8)
+    u16  publisher length, publisher's client id (UTF-8)
+    u32  fields length,    fields: (u8 tag, u32 length, bytes) repeated
+    rest payload
+
+Integers are big-endian. Fields a reader does not know are carried in `LogRecord.unknown_fields`, so that a
+newer broker and an older job understand each other. Known tags:
+
+    1 properties   MQTT 5 property block with its length prefix, as the publisher sent it
+    2 expires_ms   i64, absolute deadline
+    3 stamps       u16 count, then per matched application log: u16 length, log name; i64 session generation;
+                   u8 bits 0-1 granted QoS, bit 2 retain as published; u8 count, u32 subscription identifiers
+    4 origin       for QoS 2: i64 generation of the publisher's session, u16 packet id
+
+A batch is the plain concatenation of records; record i of a batch has offset base + i.
+"""
+
+from collections.abc import Iterator
+from struct import Struct as Layout
+from struct import error as LayoutError
+
+from msgspec import Struct
+
+from embermq.model.message import Message
+from embermq.protocol.errors import ProtocolError
+from embermq.protocol.properties import Properties, PropertyPlace, decode_properties, encode_properties
+
+FORMAT = 0x10
+"""Major 1, minor 0."""
+
+FIELD_PROPERTIES = 1
+FIELD_EXPIRES = 2
+FIELD_STAMPS = 3
+FIELD_ORIGIN = 4
+
+_HEAD = Layout(">IBBqH")
+_U16 = Layout(">H")
+_U32 = Layout(">I")
+_FIELD = Layout(">BI")
+_I64 = Layout(">q")
+_STAMP_TAIL = Layout(">qBB")
+_ORIGIN = Layout(">qH")
+_NO_FIELDS = b"\x00\x00\x00\x00"
+_HEAD_AFTER_SIZE = _HEAD.size - 4
+_FIXED_BYTES = {FIELD_EXPIRES: _I64.size, FIELD_ORIGIN: _ORIGIN.size}
+
+
+class RecordError(ValueError):
+    """A record that cannot be understood: says which offset in the batch and what was wrong with it."""
+
+
+class Stamp(Struct, frozen=True, gc=False):
+    """One matched application log, decided when the message was accepted."""
+
+    log: str
+    generation: int
+    qos: int
+    retain_as_published: bool = False
+    subscription_identifiers: tuple[int, ...] = ()
+
+
+class Origin(Struct, frozen=True, gc=False):
+    """Where an incoming QoS 2 PUBLISH came from: repairs the receiving set after a crash."""
+
+    generation: int
+    packet_id: int
+
+
+class LogRecord(Struct, frozen=True):
+    """A decoded record. `unknown_fields` holds (tag, bytes) pairs of a newer writer, in their order."""
+
+    message: Message
+    stamps: tuple[Stamp, ...] = ()
+    origin: Origin | None = None
+    unknown_fields: tuple[tuple[int, bytes], ...] = ()
+
+
+def encode_stamps(stamps: tuple[Stamp, ...]) -> bytes:
+    """The stamps field, ready for `encode_record`; b"" when there are none. At most 65,535 logs."""
+    if not stamps:
+        return b""
+    parts = [_U16.pack(len(stamps))]
+    for stamp in stamps:
+        name = stamp.log.encode()
+        flags = stamp.qos | (4 if stamp.retain_as_published else 0)
+        parts += (
+            _U16.pack(len(name)),
+            name,
+            _STAMP_TAIL.pack(stamp.generation, flags, len(stamp.subscription_identifiers)),
+            *map(_U32.pack, stamp.subscription_identifiers),
+        )
+    return b"".join(parts)
+
+
+def encode_record(
+    message: Message,
+    stamps: bytes = b"",
+    origin: Origin | None = None,
+    unknown_fields: tuple[tuple[int, bytes], ...] = (),
+) -> bytes:
+    """One record with its size in front. `stamps` comes from `encode_stamps`."""
+    topic = message.topic.encode()
+    publisher = message.publisher.encode()
+    if (
+        message.properties is None
+        and not stamps
+        and origin is None
+        and not message.expires_ms
+        and not unknown_fields
+    ):
+        fields = _NO_FIELDS
+    else:
+        fields = _encode_fields(message, stamps, origin, unknown_fields)
+    payload = message.payload
+    flags = message.qos | (4 if message.retain else 0) | (message.version << 3)
+    topic_length = len(topic)
+    publisher_length = len(publisher)
+    size = _HEAD_AFTER_SIZE + topic_length + 2 + publisher_length + len(fields) + len(payload)
+    head = _HEAD.pack(size, FORMAT, flags, message.accepted_ms, topic_length)
+    return b"".join((head, topic, publisher_length.to_bytes(2, "big"), publisher, fields, payload))
+
+
+def _encode_fields(
+    message: Message, stamps: bytes, origin: Origin | None, unknown_fields: tuple[tuple[int, bytes], ...]
+) -> bytes:
+    fields: list[tuple[int, bytes]] = []
+    if message.properties is not None:
+        fields.append((FIELD_PROPERTIES, encode_properties(message.properties)))
+    if message.expires_ms:
+        fields.append((FIELD_EXPIRES, _I64.pack(message.expires_ms)))
+    if stamps:
+        fields.append((FIELD_STAMPS, stamps))
+    if origin is not None:
+        fields.append((FIELD_ORIGIN, _ORIGIN.pack(origin.generation, origin.packet_id)))
+    fields.extend(unknown_fields)
+    body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields)
+    return _U32.pack(len(body)) + body
+
+
+def iter_frames(batch: bytes) -> Iterator[bytes]:
+    """Cut a batch into records, each with its size in front, without decoding them.
+
+    Raises RecordError when the batch ends inside a record.
+    """
+    start, end = 0, len(batch)
+    while start < end:
+        if start + 4 > end:
+            raise RecordError(f"the batch ends inside the size of a record, at byte {start} of {end}")
+        stop = start + 4 + int.from_bytes(batch[start : start + 4], "big")
+        if stop > end:
+            raise RecordError(
+                f"the record at byte {start} needs {stop - start} bytes, {end - start} are left"
+            )
+        yield batch[start:stop]
+        start = stop
+
+
+def decode_record(frame: bytes) -> LogRecord:
+    """Decode one record with its size in front. Raises RecordError with what was wrong."""
+    try:
+        return _decode(frame)
+    except (LayoutError, IndexError, UnicodeDecodeError, ProtocolError) as error:
+        raise RecordError(f"cannot decode a record of {len(frame)} bytes: {error}") from error
+
+
+def _decode(frame: bytes) -> LogRecord:
+    size, record_format, flags, accepted_ms, topic_length = _HEAD.unpack_from(frame)
+    if record_format >> 4 != FORMAT >> 4:
+        raise RecordError(f"record format {record_format:#04x}: this reader knows major {FORMAT >> 4}")
+    if size + 4 != len(frame):
+        raise RecordError(f"record size {size} does not fit a frame of {len(frame)} bytes")
+    at = _HEAD.size
+    topic = frame[at : at + topic_length].decode()
+    at += topic_length
+    (publisher_length,) = _U16.unpack_from(frame, at)
+    at += 2
+    publisher = frame[at : at + publisher_length].decode()
+    at += publisher_length
+    (fields_length,) = _U32.unpack_from(frame, at)
+    at += 4
+    fields_end = at + fields_length
+    if fields_end > len(frame):
+        raise RecordError(f"fields of {fields_length} bytes do not fit a frame of {len(frame)} bytes")
+    properties: Properties | None = None
+    expires_ms = 0
+    stamps: tuple[Stamp, ...] = ()
+    origin: Origin | None = None
+    unknown: list[tuple[int, bytes]] = []
+    while at < fields_end:
+        tag, length = _FIELD.unpack_from(frame, at)
+        at += _FIELD.size
+        if at + length > fields_end:
+            raise RecordError(
+                f"field {tag} of {length} bytes does not fit the fields of {fields_length} bytes"
+            )
+        value = frame[at : at + length]
+        at += length
+        if tag == FIELD_PROPERTIES:
+            properties, _ = decode_properties(value, 0, PropertyPlace.PUBLISH)
+        elif tag == FIELD_EXPIRES:
+            (expires_ms,) = _I64.unpack(value)
+        elif tag == FIELD_STAMPS:
+            stamps = decode_stamps(value)
+        elif tag == FIELD_ORIGIN:
+            origin = Origin(*_ORIGIN.unpack(value))
+        else:
+            unknown.append((tag, value))
+    message = Message(
+        topic,
+        frame[fields_end:],
+        flags & 3,
+        bool(flags & 4),
+        publisher,
+        flags >> 3 & 7,
+        accepted_ms,
+        expires_ms,
+        properties,
+    )
+    return LogRecord(message, stamps, origin, tuple(unknown))
+
+
+def decode_stamps(value: bytes) -> tuple[Stamp, ...]:
+    """The inverse of `encode_stamps`."""
+    if not value:
+        return ()
+    (count,) = _U16.unpack_from(value)
+    at = 2
+    stamps: list[Stamp] = []
+    for _ in range(count):
+        (length,) = _U16.unpack_from(value, at)
+        at += 2
+        log = value[at : at + length].decode()
+        at += length
+        generation, flags, identifiers = _STAMP_TAIL.unpack_from(value, at)
+        at += _STAMP_TAIL.size
+        ids = tuple(_U32.unpack_from(value, at + 4 * i)[0] for i in range(identifiers))
+        at += 4 * identifiers
+        stamps.append(Stamp(log, generation, flags & 3, bool(flags & 4), ids))
+    return tuple(stamps)
+
+
+class RecordHead(Struct, frozen=True, gc=False):
+    """What routing needs of a record, read without touching its payload. `stamps` is for `decode_stamps`."""
+
+    topic: str
+    publisher: str
+    flags: int
+    accepted_ms: int
+    payload_bytes: int
+    stamps: bytes
+    properties: bytes
+
+
+def decode_route(frame: bytes) -> RecordHead:
+    """Read the head of one record with its size in front. Raises RecordError as `decode_record` does.
+
+    The property block and the stamps are handed on undecoded, as they stand in the record.
+    """
+    try:
+        size, record_format, flags, accepted_ms, topic_length = _HEAD.unpack_from(frame)
+        if record_format >> 4 != FORMAT >> 4 or size + 4 != len(frame):
+            decode_record(frame)  # says what is wrong
+        topic_end = _HEAD.size + topic_length
+        publisher_end = topic_end + 2 + int.from_bytes(frame[topic_end : topic_end + 2], "big")
+        at = publisher_end + 4
+        (fields_length,) = _U32.unpack_from(frame, publisher_end)
+        fields_end = at + fields_length
+        if fields_end > len(frame):
+            raise RecordError(f"fields of {fields_length} bytes do not fit a frame of {len(frame)} bytes")
+        stamps = properties = b""
+        while at < fields_end:
+            tag, length = _FIELD.unpack_from(frame, at)
+            at += _FIELD.size
+            if at + length > fields_end:
+                raise RecordError(
+                    f"field {tag} of {length} bytes does not fit the fields of {fields_length} bytes"
+                )
+            if tag == FIELD_STAMPS:
+                stamps = frame[at : at + length]
+            elif tag == FIELD_PROPERTIES:
+                properties = frame[at : at + length]
+            elif length != _FIXED_BYTES.get(tag, length):
+                raise RecordError(f"field {tag} has {length} bytes, must have {_FIXED_BYTES[tag]}")
+            at += length
+        return RecordHead(
+            frame[_HEAD.size : topic_end].decode(),
+            frame[topic_end + 2 : publisher_end].decode(),
+            flags,
+            accepted_ms,
+            len(frame) - fields_end,
+            stamps,
+            properties,
+        )
+    except (LayoutError, IndexError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot decode a record of {len(frame)} bytes: {error}") from error

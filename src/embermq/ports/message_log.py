@@ -1,0 +1,48 @@
+"""The durable, ordered log of every accepted QoS 1 and 2 message."""
+
+from abc import ABC, abstractmethod
+
+from msgspec import Struct
+
+
+class LogBatch(Struct, frozen=True):
+    """Consecutive records: `body` is their concatenation (model.log_record), record i has offset base + i."""
+
+    base_offset: int
+    record_count: int
+    body: bytes
+
+
+class LogStatistics(Struct, frozen=True):
+    """Extent of the log: offsets [start, end), bytes of record bodies kept."""
+
+    start_offset: int
+    end_offset: int
+    body_bytes: int
+
+
+class MessageLog(ABC):
+    """Reads and trims the log. Appending is part of a tick (`ports.tick_store`).
+
+    Guarantees: a record that a Receipt named is returned, at its offset, until it is trimmed; readers never see a
+    record that is not committed; order is offset order.
+    """
+
+    @abstractmethod
+    def read(self, from_offset: int, *, records_max: int, bytes_max: int) -> list[LogBatch]:
+        """Batches that hold `from_offset` and what follows, at least one when there is any.
+
+        The first batch may begin before `from_offset`. Stops at the first batch that reaches either limit.
+        """
+
+    @abstractmethod
+    def statistics(self) -> LogStatistics:
+        """The extent as of now."""
+
+    @abstractmethod
+    def offset_at(self, time_ms: int) -> int:
+        """The first offset committed at or after `time_ms`; the end when there is none."""
+
+    @abstractmethod
+    def trim(self, below_offset: int) -> None:
+        """Forget whole batches that lie below the offset. Takes effect with one of the next ticks."""

@@ -1,0 +1,43 @@
+"""What is kept of sessions; written by ticks, read back at start."""
+
+from abc import ABC, abstractmethod
+
+from msgspec import Struct, field
+
+from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
+
+
+class StoredSession(Struct, frozen=True):
+    """A session with everything that belongs to it except its queued messages."""
+
+    row: SessionRow
+    subscriptions: tuple[SubscriptionRow, ...]
+    receiving: tuple[int, ...]
+    """Packet ids of incoming QoS 2 PUBLISHes whose PUBREL has not come."""
+    queue_seq_next: int
+    """The next free sequence number of the device queue."""
+    queued: int
+    """Stored deliveries that are not done."""
+
+
+class StoredState(Struct, frozen=True):
+    """Everything the broker reads at start."""
+
+    sessions: list[StoredSession] = field(default_factory=list)
+    wills: list[tuple[int, WillRow]] = field(default_factory=list)
+    """(generation, will), of sessions and of clients that had none."""
+    dispatcher_floor: int = 0
+    log_end: int = 0
+    generation_reserved: int = 1
+
+
+class SessionStore(ABC):
+    """Reads session data. Guarantees: `load` returns what all committed ticks left, nothing of others."""
+
+    @abstractmethod
+    def load(self) -> StoredState:
+        """Read everything; called once, before the first tick."""
+
+    @abstractmethod
+    def load_retained(self) -> list[RetainedRow]:
+        """Every retained message."""

@@ -1,0 +1,170 @@
+"""One TCP connection."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from embermq.broker.broker import Broker
+from embermq.broker.connecting import Identity
+from embermq.broker.link import Link
+from embermq.protocol.decoder import Decoder, Role
+from embermq.protocol.errors import ProtocolError
+from embermq.protocol.packets import Connect, Packet
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.server.gate import Gate
+from embermq.server.tick_loop import TickLoop
+
+
+class Door:
+    """What the connections of one listener share."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        ticks: TickLoop,
+        gate: Gate,
+        *,
+        loopback: bool,
+        connect_timeout_s: float,
+        on_error: Callable[[str, ProtocolError], None],
+    ) -> None:
+        self.broker = broker
+        self.ticks = ticks
+        self.gate = gate
+        self.loopback = loopback
+        self.connect_timeout_ms = int(connect_timeout_s * 1000)
+        self.on_error = on_error
+        self.connections: set[Connection] = set()
+        self.checks: set[asyncio.Task[None]] = set()
+
+
+class Connection(Link, asyncio.Protocol):
+    """Bytes of one client to packets, and the link's packets to bytes."""
+
+    __slots__ = ("_connect", "_decoder", "_door", "_entered", "_transport")
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(door.broker.state.tick.dirty, "", door.broker.state.tick.now_ms)
+        self._door = door
+        self._decoder = Decoder(Role.SERVER, packet_bytes_max=door.broker.state.settings.packet_bytes_max)
+        self._entered = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        door = self._door
+        door.ticks.wake()
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=door.broker.state.settings.write_buffer_bytes_max)
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.last_ms = door.broker.state.tick.now_ms
+        door.connections.add(self)
+        door.broker.state.timers.at(self.last_ms + door.connect_timeout_ms, self._check_entered)
+
+    def _check_entered(self) -> None:
+        if not self._entered and not self.closing:
+            self.close()  # no CONNECT within a reasonable time [MQTT-3.1.0-1]
+
+    def data_received(self, data: bytes) -> None:
+        if self.closing:
+            return
+        ticks = self._door.ticks
+        ticks.wake()
+        self.last_ms = self._door.broker.state.tick.now_ms
+        packets = self._decoder.feed(data)
+        if packets:
+            if self._entered:
+                self._door.broker.handle(self, packets)
+            else:
+                self._enter(packets)
+        if self._decoder.error is not None:
+            self._refuse_bytes(self._decoder.error)
+        elif ticks.hold_back(self) and self._transport is not None:
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """The store has caught up."""
+        if self._transport is not None and not self.closing:
+            self._transport.resume_reading()
+
+    def _enter(self, packets: list[Packet]) -> None:
+        """The first packet is CONNECT, the decoder sees to that."""
+        self._entered = True
+        packet = packets[0]
+        assert isinstance(packet, Connect)
+        self.version = packet.version
+        gate = self._door.gate
+        self.inbox = packets[1:]
+        if gate.needs_check(packet):
+            task = asyncio.get_running_loop().create_task(self._check(packet))
+            self._door.checks.add(task)
+            task.add_done_callback(self._door.checks.discard)
+        else:
+            self._answer(packet, gate.admit(packet, loopback=self._door.loopback))
+
+    async def _check(self, packet: Connect) -> None:
+        answer = await self._door.gate.check(packet, loopback=self._door.loopback)
+        if not self.closing:
+            self._door.ticks.wake()
+            self._answer(packet, answer)
+
+    def _answer(self, packet: Connect, answer: Identity | ReasonCode) -> None:
+        connecting = self._door.broker.connecting
+        if isinstance(answer, Identity):
+            connecting.connect(self, packet, answer)
+        else:
+            connecting.refuse(self, answer)
+
+    def _refuse_bytes(self, error: ProtocolError) -> None:
+        """The client broke the protocol: what came before counts, nothing after it [MQTT-4.8.0-1]."""
+        if self.closing:
+            return
+        self._door.broker.state.counters.protocol_errors += 1
+        self._door.on_error(self.peer, error)
+        version = self._decoder.version
+        if not self._entered or self.session is None:
+            if version is None:
+                self.close()
+            elif (
+                version is ProtocolVersion.V5 or error.reason_code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+            ):
+                self.version = version
+                self._door.broker.connecting.refuse(self, error.reason_code, error.message)
+            else:
+                self.close()
+            return
+        self.disconnect(error.reason_code, error.message)
+
+    def flush(self) -> None:
+        """Write what the tick decided; close when that was asked."""
+        transport, out = self._transport, self.out
+        if transport is None:
+            out.clear()
+            return
+        if out:
+            transport.write(b"".join(out))
+            out.clear()
+        if self.closing:
+            transport.close()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        session = self.session
+        if session is not None and session.link is self:
+            self._door.ticks.wake()
+            self._door.broker.state.path(session).writable(session)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._door.connections.discard(self)
+        self._door.ticks.wake()
+        self._door.broker.connecting.link_lost(self)
+
+    def abort(self) -> None:
+        """Drop the connection without waiting for its buffer."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,213 @@
+"""The tick: what was read is decided, committed, delivered and written, in this order, again and again."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.broker.broker import Broker
+from embermq.broker.tick import Batch
+from embermq.delivery.durable import DurablePath
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt, TickStore
+
+if TYPE_CHECKING:
+    from embermq.server.connection import Connection
+
+RETRY_MS = 500
+"""After a failed commit the store is tried again this much later; publishes in between are refused at once."""
+GATHERED_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of records that may wait for the store; past it the connections that bring more are not read."""
+
+
+class TickStatistics(Struct, frozen=True):
+    """`commit_ms` is the length of the last commit, `failing` the last error of the store, "" when it works."""
+
+    ticks: int
+    commit_ms: float
+    failing: str
+
+
+class TickLoop:
+    """Runs ticks on the event loop it is made in. `poll_ms` is how often application logs are looked at."""
+
+    def __init__(
+        self, broker: Broker, delivery: DurablePath, store: TickStore, *, linger_ms: float, poll_ms: int
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._broker = broker
+        self._state = broker.state
+        self._tick = broker.state.tick
+        self._device = delivery.device
+        self._applications = delivery.applications
+        self._store = store
+        self._linger_s = linger_ms / 1000
+        self._poll_s = poll_ms / 1000
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._commit_timer: asyncio.TimerHandle | None = None
+        self._committed_at_s = 0.0
+        self._retry_at_ms = 0
+        self._held_back: list[Connection] = []
+        self._ticks = 0
+        self._commit_ms = 0.0
+        self._failing = ""
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._polling: asyncio.TimerHandle | None = None
+        self.on_failing: Callable[[str], None] = lambda _text: None
+        """Called once when the store begins to fail, and with "" when it works again."""
+
+    def statistics(self) -> TickStatistics:
+        """A snapshot."""
+        return TickStatistics(self._ticks, self._commit_ms, self._failing)
+
+    def wake(self) -> None:
+        """Something happened: run a tick when all ready sockets have been read."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._tick.now_ms = time.time_ns() // 1_000_000
+            self._loop.call_soon(self._run)
+
+    def hold_back(self, connection: "Connection") -> bool:
+        """True when the connection must not be read until the store has caught up."""
+        if self._tick.batch.record_bytes < GATHERED_BYTES_MAX:
+            return False
+        self._held_back.append(connection)
+        return True
+
+    def start_polling(self) -> None:
+        """Look at the application logs from now on."""
+        self._polling = self._loop.call_later(self._poll_s, self._poll)
+
+    def _poll(self) -> None:
+        if len(self._applications):
+            self.wake()
+            self._applications.poll()
+        self._polling = self._loop.call_later(self._poll_s, self._poll)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        self._ticks += 1
+        tick = self._tick
+        now_ms = tick.now_ms = time.time_ns() // 1_000_000
+        timers = self._state.timers
+        if timers.next_ms and timers.next_ms <= now_ms:
+            timers.advance(now_ms)
+        due_ms = self._device.next_ms
+        if due_ms and due_ms <= now_ms:
+            self._device.advance(now_ms)
+        if self._device.wants_pages:
+            self._device.read_pages()
+        if not self._store.busy:
+            self._commit()
+        self._flush()
+        self._arm_timer()
+
+    def _commit(self) -> None:
+        batch = self._tick.batch
+        if batch.writes.is_empty():
+            if batch.accepted or batch.after_commit:
+                self._finish(self._tick.take(), Receipt(self._state.log_end, 0))
+            elif self._idle_waiters:
+                self._tell_idle()
+            return
+        if self._tick.now_ms < self._retry_at_ms:
+            if batch.accepted:
+                self._broker.refused(self._tick.take(), StoreError(self._failing))
+            return
+        wait_s = self._committed_at_s + self._linger_s - self._loop.time()
+        if wait_s > 0 and not self._idle_waiters:
+            if self._commit_timer is None:
+                self._commit_timer = self._loop.call_later(wait_s, self._commit_now)
+            return
+        self._submit()
+
+    def _commit_now(self) -> None:
+        self._commit_timer = None
+        if not self._store.busy and not self._tick.batch.writes.is_empty():
+            self._submit()
+
+    def _submit(self) -> None:
+        batch = self._tick.take()
+        self._committed_at_s = self._loop.time()
+        self._state.committing_records = len(batch.writes.records)
+        self._store.submit(batch.writes, partial(self._done, batch))
+
+    def _done(self, batch: Batch, result: Receipt | StoreError) -> None:
+        """The store has answered."""
+        self._commit_ms = (self._loop.time() - self._committed_at_s) * 1000
+        self._tick.now_ms = time.time_ns() // 1_000_000
+        if isinstance(result, Receipt):
+            self._retry_at_ms = 0
+            if self._failing:
+                self._failing = ""
+                self.on_failing("")
+            self._finish(batch, result)
+        else:
+            self._retry_at_ms = self._tick.now_ms + RETRY_MS
+            if not self._failing:
+                self.on_failing(str(result))
+            self._failing = str(result)
+            self._broker.refused(batch, result)
+        held_back, self._held_back = self._held_back, []
+        for connection in held_back:
+            connection.read_on()
+        self._run()
+
+    def _finish(self, batch: Batch, receipt: Receipt) -> None:
+        self._broker.committed(batch, receipt)
+        self._device.linger.close_tick(self._state.log_end, self._tick.now_ms)
+
+    def _flush(self) -> None:
+        dirty = self._tick.dirty
+        if not dirty:
+            return
+        links = dirty[:]
+        dirty.clear()
+        for link in links:
+            link.flush()
+
+    def _arm_timer(self) -> None:
+        """Wake up for what is due next."""
+        candidates = [self._state.timers.next_ms, self._device.next_ms, self._retry_at_ms]
+        due = [due_ms for due_ms in candidates if due_ms]
+        if not due:
+            return
+        due_ms = min(due)
+        if self._timer is not None and not self._timer.cancelled():
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        delay_s = max(0.001, (due_ms - self._tick.now_ms) / 1000)
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.wake()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until everything that was decided is durable."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._idle_waiters.append(future)
+        self.wake()
+        try:
+            await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            self._idle_waiters.remove(future)
+
+    def _tell_idle(self) -> None:
+        waiters, self._idle_waiters = self._idle_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def stop(self) -> None:
+        """Cancel the timers."""
+        for timer in (self._timer, self._commit_timer, self._polling):
+            if timer is not None:
+                timer.cancel()
