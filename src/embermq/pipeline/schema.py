@@ -20,9 +20,13 @@ from pyspark.sql.types import (
 )
 
 Columns = Literal["route", "traffic", "all"]
+"""What a query needs: the stamps, the head without texts, or every field."""
 
 PARTITION = 0
 """The embedded log has one partition."""
+
+RECEIPTS = -1
+"""Stands in `partition` for the table of delivery receipts."""
 
 STAMP = StructType(
     [
@@ -76,14 +80,10 @@ def record_schema(columns: Columns = "all") -> StructType:
     return StructType([StructField(name, _RECORD[name], name not in _POSITION) for name in _NAMES[columns]])
 
 
-RECEIPT = StructType(
-    [
-        StructField("id", LongType(), False),
-        StructField("accepted_at", TimestampType()),
-        StructField("latency_us", LongType()),
-        StructField("client_type", IntegerType()),
-        StructField("root", StringType()),
-        StructField("error", StringType()),
-    ]
-)
-"""The rows of the receipt source: samples of delivery latency; `id` is the batch that held the sample."""
+def traffic_schema() -> StructType:
+    """The rows of the traffic source: heads of records, and samples of delivery latency beside them.
+
+    A sample has `latency_us` and `client_type`, partition RECEIPTS, and the number of its batch as `offset`.
+    """
+    samples = [StructField("latency_us", LongType()), StructField("client_type", IntegerType())]
+    return StructType([*record_schema("traffic").fields, *samples])

@@ -9,16 +9,17 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from embermq.pipeline.sinks.sink_file import SinkFile
-from embermq.pipeline.sources.log_file import connect_readonly, is_not_there
+from embermq.pipeline.sources.log_file import LogFile, connect_readonly, is_not_there
 
 READER = "dispatch"
+_EVERYTHING = 1 << 62
 
 
 class ApplicationLogs:
     """Writes a batch of dispatch in one transaction: entries, names, rejected records, progress."""
 
     def __init__(self, path: Path) -> None:
-        self.file = SinkFile(path, READER, ("embermq.model", "applications.sql"))
+        self.file = SinkFile(path, READER, ("embermq.model", "applications.sql"), (__package__ or "", "gone.sql"))
 
     def write(self, entries: DataFrame) -> int:
         """Take what `application_entries` gives; returns the number of log positions it covered."""
@@ -90,10 +91,37 @@ class ApplicationLogs:
         return rows_max - left
 
     def _drop_gone(self, generation: int, log: Path, rows_max: int) -> int:
-        raise NotImplementedError
+        connection = self.file.connection
+        found = connection.execute(
+            "SELECT passed_at FROM application_gone WHERE generation = ?", (generation,)
+        ).fetchone()
+        if found is None:
+            reader = LogFile(log)
+            end = reader.end() or 0
+            reader.close()
+            connection.execute("INSERT INTO application_gone VALUES (?, ?)", (generation, end))
+            return 0
+        if (self.file.position() or 0) < found[0]:
+            return 0
+        deleted = self._delete(generation, _EVERYTHING, rows_max)
+        if deleted < rows_max:
+            with self.file.transaction():
+                connection.execute("DELETE FROM application_name WHERE generation = ?", (generation,))
+                connection.execute("DELETE FROM application_gone WHERE generation = ?", (generation,))
+        return deleted
 
     def _delete(self, generation: int, below: int, rows_max: int) -> int:
-        raise NotImplementedError
+        """Entries of one log below an offset, the oldest first."""
+        edge = self.file.connection.execute(
+            'SELECT MAX("offset"), COUNT(*) FROM (SELECT "offset" FROM application_log'
+            ' WHERE generation = ? AND "offset" < ? ORDER BY "offset" LIMIT ?)',
+            (generation, below, rows_max),
+        ).fetchone()
+        if edge[1]:
+            self.file.connection.execute(
+                'DELETE FROM application_log WHERE generation = ? AND "offset" <= ?', (generation, edge[0])
+            )
+        return int(edge[1])
 
 
 def _read_floors(log: Path) -> dict[int, int] | None:

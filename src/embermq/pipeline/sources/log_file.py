@@ -77,33 +77,59 @@ def is_not_there(error: sqlite3.OperationalError) -> bool:
     return "no such table" in str(error) or "unable to open" in str(error)
 
 
-class LogFile:
-    """Reads log_batch. A missing or empty file means that there is no data yet."""
+class BrokerFile:
+    """Queries of broker.db, each with its own short transaction. A missing file or table gives None."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+
+    def query(
+        self, statement: str, arguments: dict[str, int] | tuple[int, ...] = ()
+    ) -> list[tuple[int, int, bytes]] | None:
+        """All rows of a statement; None while there is no file or no table."""
+        if self._connection is None:
+            self._connection = connect_readonly(self._path)
+            if self._connection is None:
+                return None
+        try:
+            return self._connection.execute(statement, arguments).fetchall()
+        except sqlite3.OperationalError as error:
+            if is_not_there(error):
+                self.close()  # opened anew next time
+                return None
+            raise
+
+    def close(self) -> None:
+        """Release the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class LogFile(BrokerFile):
+    """Reads log_batch. A missing or empty file means that there is no data yet."""
 
     def bounds(self) -> LogBounds | None:
         """What the log holds now; None when there is no log yet."""
         end = self.end()
         if end is None:
             return None
-        first = self._query(_FIRST)
+        first = self.query(_FIRST)
         return LogBounds(first[0][0] if first else end, end)
 
     def end(self) -> int | None:
         """The offset after the newest record; cheap enough to ask a hundred times a second."""
-        rows = self._query(_LAST)
+        rows = self.query(_LAST)
         if rows is None:
             return None
         if not rows:  # empty, or trimmed to the last record
-            rows = self._query(_UNUSED)
+            rows = self.query(_UNUSED)
         return int(rows[0][0]) if rows else None
 
     def committed_ms(self, offset: int) -> int | None:
         """When the record at `offset`, or the first one after it, was committed; None when there is none."""
-        rows = self._query(_COMMITTED, {"at": offset})
+        rows = self.query(_COMMITTED, {"at": offset})
         return int(rows[0][0]) if rows else None
 
     def bounded_end(self, start: int, records_max: int, bytes_max: int) -> int:
@@ -158,32 +184,10 @@ class LogFile:
         if page:
             yield from self._bodies(page)
 
-    def close(self) -> None:
-        """Release the file."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
     def _sizes(self, start: int, end: int, rows: int) -> list[BatchSize]:
-        found = self._query(_SIZES, {"start": start, "end": end, "rows": rows}) or []
+        found = self.query(_SIZES, {"start": start, "end": end, "rows": rows}) or []
         return [BatchSize(*row) for row in found]
 
     def _bodies(self, page: list[BatchSize]) -> Iterator[LogBatch]:
-        found = self._query(_BODIES, (page[0].base, page[-1].base)) or []
+        found = self.query(_BODIES, (page[0].base, page[-1].base)) or []
         return (LogBatch(*row) for row in found)
-
-    def _query(
-        self, statement: str, arguments: dict[str, int] | tuple[int, ...] = ()
-    ) -> list[tuple[int, int, bytes]] | None:
-        """All rows of a statement; None while there is no file or no table."""
-        if self._connection is None:
-            self._connection = connect_readonly(self._path)
-            if self._connection is None:
-                return None
-        try:
-            return self._connection.execute(statement, arguments).fetchall()
-        except sqlite3.OperationalError as error:
-            if is_not_there(error):
-                self.close()  # opened anew next time
-                return None
-            raise

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT = "embermq_log"
 _PARTITION = "0"
 _PIECES = 2
-_UNBOUNDED = 1 << 62
+UNBOUNDED = 1 << 62
 
 
 class LogRange(InputPartition):
@@ -53,8 +53,15 @@ class MessageLogSource(DataSource):
         return _LogStreamReader(dict(self.options), schema)
 
 
-class _LogRanges:
-    """What the two readers share: the options, cutting a range for the tasks, reading one cut."""
+def end_within(log: LogFile, position: int, limit: ReadLimit, bytes_max: int) -> int:
+    """Where a batch from `position` ends: without a limit at the end of the log, else also bounded in bytes."""
+    if isinstance(limit, ReadMaxRows):
+        return log.bounded_end(position, limit.max_rows, bytes_max)
+    return max(position, log.end() or 0)
+
+
+class LogRanges:
+    """What the readers share: the options, cutting a range for the tasks, reading one cut."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._path = Path(options["path"])
@@ -80,7 +87,7 @@ class _LogReader(DataSourceReader):
     """A fixed range, for jobs: `start` to `end`, by default what the log holds when the job is planned."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        self._ranges = _LogRanges(options, schema)
+        self._ranges = LogRanges(options, schema)
         self._path = Path(options["path"])
         self._start = int(options.get("start", -1))
         self._end = int(options.get("end", -1))
@@ -109,14 +116,14 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        self._ranges = _LogRanges(options, schema)
+        self._ranges = LogRanges(options, schema)
         self._log = LogFile(Path(options["path"]))
         self._start = int(options.get("start", -1))
         self._records_max = int(options.get("records_max", 50_000))
         self._bytes_max = int(options.get("bytes_max", 32 * 1024 * 1024))
         self._idle_wait_s = int(options.get("idle_wait_ms", 1_000)) / 1000
         self._poll_s = int(options.get("poll_ms", 10)) / 1000
-        self._ceiling = _UNBOUNDED
+        self._ceiling = UNBOUNDED
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         if self._start >= 0:
@@ -130,16 +137,11 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The end of the next batch; waits a while for a first record when there is none."""
         position = start[_PARTITION]
-        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else _UNBOUNDED
-        bytes_max = self._bytes_max if isinstance(limit, ReadMaxRows) else _UNBOUNDED
         deadline = time.monotonic() + self._idle_wait_s
         while True:
-            end = self._log.end()
-            if end is not None and end > position:
-                bounded = self._log.bounded_end(position, records_max, bytes_max)
-                return {_PARTITION: max(position, min(bounded, self._ceiling))}
-            if self._ceiling != _UNBOUNDED or time.monotonic() >= deadline:
-                return {_PARTITION: position}
+            end = end_within(self._log, position, limit, self._bytes_max)
+            if end > position or self._ceiling != UNBOUNDED or time.monotonic() >= deadline:
+                return {_PARTITION: max(position, min(end, self._ceiling))}
             time.sleep(self._poll_s)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

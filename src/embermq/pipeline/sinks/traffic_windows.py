@@ -1,0 +1,144 @@
+"""traffic.db: windows of rates, sizes and latencies, added up batch by batch."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from pyspark.sql import DataFrame
+
+from embermq.pipeline.schema import PARTITION
+from embermq.pipeline.sinks.sink_file import SinkFile
+from embermq.pipeline.transforms.traffic import BUCKETS_PER_DOUBLING, traffic_windows
+
+READER = "traffic"
+BUCKETS_KEPT_MS = 3_600_000
+"""How long after its window a latency sample still changes the quantiles."""
+
+_ADD_WINDOW = """
+INSERT INTO traffic_window VALUES (:window_ms, :root, :length_ms, :messages, :payload_bytes, :qos1, :qos2, :late)
+ON CONFLICT (window_ms, root) DO UPDATE SET
+    messages = messages + excluded.messages, payload_bytes = payload_bytes + excluded.payload_bytes,
+    qos1 = qos1 + excluded.qos1, qos2 = qos2 + excluded.qos2, late = late + excluded.late
+"""
+_ADD_BUCKET = """
+INSERT INTO latency_bucket VALUES (:window_ms, :root, :client_type, :bucket, :deliveries, :max_us)
+ON CONFLICT (window_ms, root, client_type, bucket) DO UPDATE SET
+    deliveries = deliveries + excluded.deliveries, max_us = MAX(max_us, excluded.max_us)
+"""
+_PUT_LATENCY = "INSERT OR REPLACE INTO latency_window VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT_STATE = """
+INSERT INTO traffic_state VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = MAX(value, excluded.value)
+"""
+
+
+class TrafficPosition(Struct, frozen=True):
+    """Where the next batch starts in the two tables of broker.db, and from when on messages are not late."""
+
+    next_offset: int
+    receipts_next: int
+    watermark_ms: int
+
+
+class TrafficWindows:
+    """Adds a batch to the windows in one transaction.
+
+    Spark keeps no state: sums, counts and latency buckets add up, so a window is its row here, and the watermark
+    moves in the transaction of the counts. A lost checkpoint or a kill costs and repeats nothing.
+    """
+
+    def __init__(self, path: Path, window_s: int, watermark_s: int) -> None:
+        self.file = SinkFile(path, READER, ("embermq.model", "traffic.sql"))
+        self._window_s = window_s
+        self._watermark_ms = watermark_s * 1000
+
+    def position(self) -> TrafficPosition:
+        """What is in the windows already."""
+        state = dict(self.file.connection.execute("SELECT name, value FROM traffic_state").fetchall())
+        return TrafficPosition(
+            self.file.position() or 0, state.get("receipts_next", 0), state.get("watermark_ms", 0)
+        )
+
+    def write(self, events: DataFrame) -> int:
+        """Take rows of the traffic source; returns the number of positions of the message log it covered."""
+        at = self.position()
+        is_new = (events.partition == PARTITION) & (events.offset >= at.next_offset)
+        is_new |= (events.partition != PARTITION) & (events.offset >= at.receipts_next)
+        return self._add(traffic_windows(events.where(is_new), self._window_s, at.watermark_ms).toArrow())
+
+    def _add(self, groups: pa.Table) -> int:
+        if not len(groups):
+            return 0
+        length_ms = self._window_s * 1000
+        from_log = pc.equal(groups["partition"], PARTITION)
+        log, receipts = groups.filter(from_log), groups.filter(pc.invert(from_log))
+        covered = 0
+        with self.file.transaction() as connection:
+            windows = log.filter(pc.is_valid(log["window_ms"])).to_pylist()
+            connection.executemany(_ADD_WINDOW, [{**row, "length_ms": length_ms} for row in windows])
+            samples = receipts.filter(pc.is_valid(receipts["window_ms"])).to_pylist()
+            connection.executemany(_ADD_BUCKET, samples)
+            for key in {(row["window_ms"], row["root"], row["client_type"]) for row in samples}:
+                self._put_quantiles(*key)
+            if len(log):
+                end = pc.max(log["next"]).as_py()
+                covered = int(end - pc.min(log["first"]).as_py())
+                late = pc.sum(log["late"]).as_py()
+                messages = pc.sum(log["messages"]).as_py()
+                self.file.count(records=covered, entries=messages, late=late, rejected=covered - messages - late)
+                self.file.move_to(end)
+                newest_ms = pc.max(log["newest_ms"]).as_py()
+                if newest_ms is not None:
+                    connection.execute(_PUT_STATE, ("watermark_ms", newest_ms - self._watermark_ms))
+            if len(receipts):
+                connection.execute(_PUT_STATE, ("receipts_next", pc.max(receipts["next"]).as_py()))
+        return covered
+
+    def _put_quantiles(self, window_ms: int, root: str, client_type: int) -> None:
+        buckets = self.file.connection.execute(
+            "SELECT bucket, deliveries, max_us FROM latency_bucket"
+            " WHERE window_ms = ? AND root = ? AND client_type = ? ORDER BY bucket",
+            (window_ms, root, client_type),
+        ).fetchall()
+        total = sum(deliveries for _, deliveries, _ in buckets)
+        quantiles = [_quantile(buckets, total, share) for share in (0.50, 0.95, 0.99)]
+        largest = max(max_us for _, _, max_us in buckets)
+        self.file.connection.execute(
+            _PUT_LATENCY,
+            (window_ms, root, client_type, self._window_s * 1000, total, *quantiles, largest),
+        )
+
+    def prune(self, older_than_ms: int, rows_max: int) -> int:
+        """Delete windows older than that, and buckets whose window will not change any more."""
+        watermark_ms = self.position().watermark_ms
+        deleted = 0
+        with self.file.transaction() as connection:
+            for table, before_ms in (
+                ("traffic_window", older_than_ms),
+                ("latency_window", older_than_ms),
+                ("latency_bucket", max(older_than_ms, watermark_ms - BUCKETS_KEPT_MS)),
+            ):
+                deleted += self._prune_table(table, before_ms, rows_max)
+        return deleted
+
+    def _prune_table(self, table: str, before_ms: int, rows_max: int) -> int:
+        """Whole windows, oldest first, as many as hold `rows_max` rows, at least one."""
+        edge = self.file.connection.execute(
+            f"SELECT MAX(window_ms) FROM (SELECT window_ms FROM {table} WHERE window_ms < ?"
+            " ORDER BY window_ms LIMIT ?)",
+            (before_ms, rows_max),
+        ).fetchone()[0]
+        if edge is None:
+            return 0
+        return self.file.connection.execute(f"DELETE FROM {table} WHERE window_ms <= ?", (edge,)).rowcount
+
+
+def _quantile(buckets: list[tuple[int, int, int]], total: int, share: float) -> int:
+    """The middle of the bucket that holds that share of the samples, never above its largest."""
+    wanted = share * total
+    seen = 0
+    for bucket, deliveries, max_us in buckets:
+        seen += deliveries
+        if seen >= wanted:
+            return min(max_us, round(2.0 ** ((bucket + 0.5) / BUCKETS_PER_DOUBLING)))
+    return 0

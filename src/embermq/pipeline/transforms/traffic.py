@@ -1,0 +1,44 @@
+"""From records and delivery receipts to windows of event time."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+BUCKETS_PER_DOUBLING = 16
+"""Latency buckets are this fine; see traffic.sql."""
+
+
+def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> DataFrame:
+    """One row a (window, root, client type, latency bucket); the last two are null for messages.
+
+    `messages`, `payload_bytes`, `qos1`, `qos2` count what is not late, `late` what was accepted before
+    `watermark_ms`. `deliveries` and `max_us` are of receipts. `first`, `next` and `newest_ms` say which positions
+    of which source partition a row was made of and its newest time, errors (null window) included.
+    All of it adds up over batches, so that the sink needs no state but its own rows.
+    """
+    ours = events.select(
+        "partition", "offset", "span", "accepted_at", "root", "qos", "payload_bytes", "latency_us", "client_type"
+    )
+    is_receipt = F.col("latency_us").isNotNull()
+    is_message = F.col("accepted_at").isNotNull() & ~is_receipt
+    is_late = is_message & (F.unix_millis("accepted_at") < watermark_ms)
+    counts = is_message & ~is_late
+    doublings = F.log2(F.greatest(F.col("latency_us"), F.lit(1)).cast("double"))
+    grouped = ours.groupBy(
+        F.unix_millis(F.window("accepted_at", f"{window_s} seconds").start).alias("window_ms"),
+        "root",
+        "client_type",
+        F.floor(doublings * BUCKETS_PER_DOUBLING).cast("int").alias("bucket"),
+        "partition",
+    )
+    return grouped.agg(
+        F.count_if(counts).alias("messages"),
+        F.coalesce(F.sum(F.when(counts, F.col("payload_bytes"))), F.lit(0)).alias("payload_bytes"),
+        F.count_if(counts & (F.col("qos") == 1)).alias("qos1"),
+        F.count_if(counts & (F.col("qos") == 2)).alias("qos2"),
+        F.count_if(is_late).alias("late"),
+        F.count_if(is_receipt).alias("deliveries"),
+        F.max("latency_us").alias("max_us"),
+        F.min("offset").alias("first"),
+        F.max(F.col("offset") + F.col("span")).alias("next"),
+        F.max(F.when(is_message, F.unix_millis("accepted_at"))).alias("newest_ms"),
+    )
