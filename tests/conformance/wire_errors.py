@@ -24,7 +24,7 @@ PROPERTIES = "MQTT 5.0, 2.2.2.2"
 
 
 def opening(
-    name: str, version: ProtocolVersion, data: bytes, error: ReasonCode, clause: str, reader: Role = SERVER
+    name: str, version: ProtocolVersion, data: bytes, error: ReasonCode, clause: str, *, reader: Role = SERVER
 ) -> WireError:
     """What is wrong as the first packet of a connection."""
     return WireError(name, version, reader, data, error, clause, opening=True)
@@ -73,7 +73,7 @@ ORDER_ERRORS: tuple[WireError, ...] = (
     opening("first-auth", V5, b"\xf0\0", PROTOCOL, "MQTT-3.1.0-1"),
     opening("first-http", V311, b"GET / HTTP/1.1\r\n", PROTOCOL, "MQTT-3.1.0-1"),
     opening("first-tls", V311, b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", MALFORMED, "MQTT-2.1.3-1"),
-    opening("first-of-server-suback", V5, b"\x90\x04\0\x01\0\0", PROTOCOL, "MQTT-3.2.0-1", CLIENT),
+    opening("first-of-server-suback", V5, b"\x90\x04\0\x01\0\0", PROTOCOL, "MQTT-3.2.0-1", reader=CLIENT),
     *of_all("second-connect", SERVER, b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0", PROTOCOL, "MQTT-3.1.0-2"),
     *of_all("second-connack", CLIENT, b"\x20\x02\0\0", PROTOCOL, "MQTT-3.1.0-2"),
     *of_all("connack-to-server", SERVER, b"\x20\x02\0\0", PROTOCOL, "MQTT 5.0, 2.1.2"),
@@ -162,14 +162,14 @@ CONNECT_ERRORS: tuple[WireError, ...] = (
     opening(
         "connect-block-length-long", V5, connect(b"\2", b"\x80\x80\x80\x80\1"), MALFORMED, "MQTT-1.5.5-1"
     ),
-    opening("connack-flags", V5, b"\x20\3\2\0\0", MALFORMED, "MQTT-3.2.2-1", CLIENT),
-    opening("connack-311-flags", V311, b"\x20\2\2\0", MALFORMED, "MQTT-3.2.2-1", CLIENT),
-    opening("connack-311-code", V311, b"\x20\2\0\6", MALFORMED, "MQTT 3.1.1, 3.2.2.3", CLIENT),
-    opening("connack-311-long", V311, b"\x20\3\0\0\0", MALFORMED, "MQTT-4.13.1-1", CLIENT),
-    opening("connack-code", V5, b"\x20\3\0\1\0", PROTOCOL, "MQTT-3.2.2-8", CLIENT),
-    opening("connack-present-refused", V5, b"\x20\3\1\x87\0", PROTOCOL, "MQTT-3.2.2-6", CLIENT),
-    opening("connack-qos-2", V5, b"\x20\5\0\0\2\x24\2", PROTOCOL, "MQTT 5.0, 3.2.2.3.4", CLIENT),
-    opening("connack-without-block", V5, b"\x20\2\0\0", MALFORMED, "MQTT-4.13.1-1", CLIENT),
+    opening("connack-flags", V5, b"\x20\3\2\0\0", MALFORMED, "MQTT-3.2.2-1", reader=CLIENT),
+    opening("connack-311-flags", V311, b"\x20\2\2\0", MALFORMED, "MQTT-3.2.2-1", reader=CLIENT),
+    opening("connack-311-code", V311, b"\x20\2\0\6", MALFORMED, "MQTT 3.1.1, 3.2.2.3", reader=CLIENT),
+    opening("connack-311-long", V311, b"\x20\3\0\0\0", MALFORMED, "MQTT-4.13.1-1", reader=CLIENT),
+    opening("connack-code", V5, b"\x20\3\0\1\0", PROTOCOL, "MQTT-3.2.2-8", reader=CLIENT),
+    opening("connack-present-refused", V5, b"\x20\3\1\x87\0", PROTOCOL, "MQTT-3.2.2-6", reader=CLIENT),
+    opening("connack-qos-2", V5, b"\x20\5\0\0\2\x24\2", PROTOCOL, "MQTT 5.0, 3.2.2.3.4", reader=CLIENT),
+    opening("connack-without-block", V5, b"\x20\2\0\0", MALFORMED, "MQTT-4.13.1-1", reader=CLIENT),
 )
 
 PUBLISH_ERRORS: tuple[WireError, ...] = (

@@ -168,6 +168,7 @@ class Decoder:
             pending += data[position:] if position else data
         return packets
 
+    # long: every call that is taken out of this loop would cost more than what it reads.
     def _read_packets(self, data: bytes, packets: list[Packet]) -> int:
         """Append the complete packets of ``data``; returns where the first incomplete one begins."""
         append = packets.append

@@ -19,14 +19,14 @@ class ProtocolError(Exception):
         self.clause = clause
 
 
-class MalformedPacket(ProtocolError):  # noqa: N818
+class MalformedPacket(ProtocolError):
     """The bytes cannot be read as a packet of this version (0x81)."""
 
     def __init__(self, message: str, clause: str | None = None) -> None:
         super().__init__(ReasonCode.MALFORMED_PACKET, message, clause)
 
 
-class ProtocolViolation(ProtocolError):  # noqa: N818
+class ProtocolViolation(ProtocolError):
     """The packet can be read but is not allowed, here or at all (0x82 unless a code says it better)."""
 
     def __init__(
@@ -38,11 +38,11 @@ class ProtocolViolation(ProtocolError):  # noqa: N818
         super().__init__(reason_code, message, clause)
 
 
-class InvalidTopic(ProtocolError):  # noqa: N818
+class InvalidTopic(ProtocolError):
     """A topic name (0x90) or a topic filter (0x8F) breaks the rules of topics."""
 
 
-class PacketTooLarge(ProtocolError):  # noqa: N818
+class PacketTooLarge(ProtocolError):
     """The fixed header announces more bytes than we take (0x95); the body was not waited for."""
 
     def __init__(self, packet_bytes: int, packet_bytes_max: int) -> None:
@@ -55,7 +55,7 @@ class PacketTooLarge(ProtocolError):  # noqa: N818
         self.packet_bytes_max = packet_bytes_max
 
 
-class UnsupportedVersion(ProtocolError):  # noqa: N818
+class UnsupportedVersion(ProtocolError):
     """CONNECT names a protocol or level that is not 3.1, 3.1.1 or 5.0 (0x84)."""
 
     def __init__(self, protocol_name: str, level: int) -> None:
@@ -68,7 +68,7 @@ class UnsupportedVersion(ProtocolError):  # noqa: N818
         self.level = level
 
 
-class InvalidPayloadFormat(ProtocolError):  # noqa: N818
+class InvalidPayloadFormat(ProtocolError):
     """A payload that is announced as UTF-8 text is not (0x99)."""
 
     def __init__(self, message: str) -> None:

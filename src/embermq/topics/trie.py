@@ -7,7 +7,6 @@ bounded by the wildcard nodes that it meets, not by the number of subscriptions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -107,22 +106,6 @@ class SubscriptionTrie(Generic[K, V]):
         if self._wildcards:
             self._match_wildcards(topic, found)
         return found
-
-    def items(self) -> Iterator[tuple[str, K, V]]:
-        """All (filter, key, value), in no promised order; the trie must not change meanwhile."""
-        for topic_filter, values in self._exact.items():
-            for key, value in values.items():
-                yield topic_filter, key, value
-        stack: list[tuple[str, _Node[K, V]]] = [("", self._root)]
-        while stack:
-            prefix, node = stack.pop()
-            for key, value in (node.here or {}).items():
-                yield prefix[:-1], key, value
-            for key, value in (node.subtree or {}).items():
-                yield prefix + "#", key, value
-            if node.single is not None:
-                stack.append((prefix + "+/", node.single))
-            stack.extend((f"{prefix}{level}/", child) for level, child in (node.children or {}).items())
 
     def _match_wildcards(self, topic: str, found: list[V]) -> None:
         root = self._root
