@@ -124,7 +124,7 @@ class Decoder:
             raise ValueError("a decoder in the role CLIENT needs the version that its CONNECT asked for")
         if packet_bytes_max < 2:
             raise ValueError(f"packet_bytes_max is {packet_bytes_max}, no packet has less than 2 bytes")
-        self.version: ProtocolVersion | None = version
+        self.version: ProtocolVersion | None = None if version is None else ProtocolVersion(version)
         """The version of the connection; None until CONNECT has said it. Set even when CONNECT is refused."""
         self.error: ProtocolError | None = None
         """Why nothing more is read; None while all is well."""

@@ -140,8 +140,8 @@ def encode(packet: Packet, version: ProtocolVersion) -> bytes:
         case Disconnect():
             return _encode_reason(0xE0, packet, PropertyPlace.DISCONNECT, version)
         case Auth():
-            if version is not V5:
-                raise EncodeError(f"AUTH does not exist in {version.name}")
+            if version != V5:
+                raise EncodeError(f"AUTH does not exist in {version!r}")
             return _encode_reason(0xF0, packet, PropertyPlace.AUTH, version)
         case _:
             assert_never(packet)
@@ -185,11 +185,11 @@ def _encode_publish(packet: Publish, version: ProtocolVersion) -> bytes:
     qos = _qos(packet.qos)
     if not qos and (packet.dup or packet.packet_id):
         raise EncodeError(f"PUBLISH of QoS 0 with DUP {packet.dup} and packet identifier {packet.packet_id}")
-    by_alias = version is V5 and packet.properties is not None and packet.properties.topic_alias is not None
+    by_alias = version == V5 and packet.properties is not None and packet.properties.topic_alias is not None
     body = bytearray(b"\x00\x00" if by_alias and not packet.topic else _topic(packet.topic))
     if qos:
         body += _packet_id(packet.packet_id)
-    if version is V5:
+    if version == V5:
         body += encode_properties(packet.properties, PropertyPlace.PUBLISH)
     body += packet.payload
     return _framed(0x30 | packet.dup << 3 | qos << 1 | packet.retain, bytes(body))
@@ -200,7 +200,7 @@ def _encode_acknowledgement(
 ) -> bytes:
     """The shortest form: without properties when there are none, without reason when it is success."""
     body = _packet_id(packet.packet_id)
-    if version is V5 and (packet.reason_code or packet.properties is not None):
+    if version == V5 and (packet.reason_code or packet.properties is not None):
         body += encode_integer(packet.reason_code, 1)
         if packet.properties is not None:
             body += encode_properties(packet.properties, place)
@@ -212,7 +212,7 @@ def _encode_reason(
 ) -> bytes:
     """DISCONNECT and AUTH in their shortest form."""
     body = b""
-    if version is V5 and (packet.reason_code or packet.properties is not None):
+    if version == V5 and (packet.reason_code or packet.properties is not None):
         body = encode_integer(packet.reason_code, 1)
         if packet.properties is not None:
             body += encode_properties(packet.properties, place)
@@ -220,16 +220,16 @@ def _encode_reason(
 
 
 def _connect_body(packet: Connect, version: ProtocolVersion) -> bytes:
-    if packet.version is not version:
+    if packet.version != version:
         raise EncodeError(f"CONNECT for {packet.version!r} to be written for {version!r}")
-    v5 = version is V5
+    v5 = version == V5
     if packet.password is not None and packet.username is None and not v5:
         raise EncodeError("password without a user name before MQTT 5.0 [MQTT-3.1.2-22]")
     flags = (packet.username is not None) << 7 | (packet.password is not None) << 6 | packet.clean_start << 1
     will = packet.will
     if will is not None:
         flags |= will.retain << 5 | _qos(will.qos) << 3 | 0x04
-    body = bytearray(encode_text("MQIsdp" if version is ProtocolVersion.V31 else "MQTT"))
+    body = bytearray(encode_text("MQIsdp" if version == ProtocolVersion.V31 else "MQTT"))
     body += bytes((version, flags)) + encode_integer(packet.keep_alive_s, 2)
     if v5:
         body += encode_properties(packet.properties, PropertyPlace.CONNECT)
@@ -252,7 +252,7 @@ def _connack_body(packet: Connack, version: ProtocolVersion) -> bytes:
     code = packet.reason_code
     if packet.session_present and code:
         raise EncodeError(f"CONNACK refuses with {code} and says that a session is present [MQTT-3.2.2-6]")
-    if version is V5:
+    if version == V5:
         head = bytes((packet.session_present,)) + encode_integer(code, 1)
         return head + encode_properties(packet.properties, PropertyPlace.CONNACK)
     if code > ConnectReturnCode.NOT_AUTHORIZED:
@@ -260,13 +260,13 @@ def _connack_body(packet: Connack, version: ProtocolVersion) -> bytes:
             raise EncodeError(f"reason code {code} is not allowed in CONNACK")
         code = to_connect_return_code(ReasonCode(code))
     # The session present flag is not known to 3.1 [MQTT 3.1, 3.2].
-    return bytes((packet.session_present and version is ProtocolVersion.V311, code))
+    return bytes((packet.session_present and version == ProtocolVersion.V311, code))
 
 
 def _subscribe_body(packet: Subscribe, version: ProtocolVersion) -> bytes:
     if not packet.subscriptions:
         raise EncodeError("SUBSCRIBE without a topic filter [MQTT-3.8.3-2]")
-    v5 = version is V5
+    v5 = version == V5
     body = bytearray(_packet_id(packet.packet_id))
     if v5:
         body += encode_properties(packet.properties, PropertyPlace.SUBSCRIBE)
@@ -293,7 +293,7 @@ def _suback_body(packet: Suback, version: ProtocolVersion) -> bytes:
     body = _packet_id(packet.packet_id)
     if not packet.reason_codes:
         raise EncodeError("SUBACK without a reason code")
-    if version is V5:
+    if version == V5:
         properties = encode_properties(packet.properties, PropertyPlace.SUBACK)
         return body + properties + _codes(packet.reason_codes)
     return body + _codes(tuple(min(code, 0x80) for code in packet.reason_codes))
@@ -303,7 +303,7 @@ def _unsubscribe_body(packet: Unsubscribe, version: ProtocolVersion) -> bytes:
     if not packet.topic_filters:
         raise EncodeError("UNSUBSCRIBE without a topic filter [MQTT-3.10.3-2]")
     body = bytearray(_packet_id(packet.packet_id))
-    if version is V5:
+    if version == V5:
         body += encode_properties(packet.properties, PropertyPlace.UNSUBSCRIBE)
     for topic_filter in packet.topic_filters:
         body += _filter(topic_filter)
@@ -312,7 +312,7 @@ def _unsubscribe_body(packet: Unsubscribe, version: ProtocolVersion) -> bytes:
 
 def _unsuback_body(packet: Unsuback, version: ProtocolVersion) -> bytes:
     body = _packet_id(packet.packet_id)
-    if version is not V5:
+    if version != V5:
         return body
     if not packet.reason_codes:
         raise EncodeError("UNSUBACK without a reason code")

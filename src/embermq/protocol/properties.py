@@ -214,21 +214,22 @@ def decode_properties(data: bytes, start: int, packet: PropertyPlace) -> tuple[P
     subscription_identifiers: list[int] = []
     position = 0
     while position < size:
-        identifier, position = read_varint(block, position)
-        rule = _BY_IDENTIFIER.get(identifier)
+        # Identifiers are variable byte integers, but all that exist have one byte.
+        rule = _BY_IDENTIFIER.get(block[position])
         if rule is None:
+            identifier, _ = read_varint(block, position)
             raise MalformedPacket(f"property 0x{identifier:02X} does not exist", "MQTT 5.0, 2.2.2.2")
         if not rule.places & packet:
             raise MalformedPacket(
                 f"property {rule.name} is not allowed in {packet.name}", "MQTT 5.0, 2.2.2.2"
             )
-        value, position = _read(rule, block, position)
+        value, position = _read(rule, block, position + 1)
         if rule.kind is _Kind.PAIR:
-            user_properties.append(cast(tuple[str, str], value))
+            user_properties.append(value)  # type: ignore[arg-type]  # a pair, the table says so
         elif rule.kind is _Kind.VARINT:
             if subscription_identifiers and not rule.repeats & packet:
                 raise _twice(rule, packet)
-            subscription_identifiers.append(cast(int, value))
+            subscription_identifiers.append(value)  # type: ignore[arg-type]
         elif rule.name in values:
             raise _twice(rule, packet)
         else:
