@@ -35,6 +35,8 @@ class Embedded(Struct):
     log: SqliteMessageLog
     readers: SqliteLogReaders
     close: Callable[[], None]
+    application_floors: Callable[[], list[tuple[str, int]]]
+    """(client id, first offset that it still needs) of every APPLICATION session."""
     redelivered: int
     """Deliveries that were repaired after the last end of the broker."""
 
@@ -71,4 +73,13 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
             reader.close()
         store.close()
 
-    return Embedded(broker, delivery, store, log, SqliteLogReaders(data_dir), close, redelivered)
+    return Embedded(
+        broker,
+        delivery,
+        store,
+        log,
+        SqliteLogReaders(data_dir),
+        close,
+        application_log.floors,
+        redelivered,
+    )

@@ -41,3 +41,7 @@ class ApplicationLog(ABC):
     @abstractmethod
     def context(self, generation: int) -> ApplicationContext | None:
         """What ticks stored of the reader's state; None when there is nothing yet."""
+
+    @abstractmethod
+    def floors(self) -> list[tuple[str, int]]:
+        """(client id, floor offset) of every APPLICATION session."""

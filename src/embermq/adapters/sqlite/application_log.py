@@ -56,6 +56,9 @@ class SqliteApplicationLog(ApplicationLog):
         )
         return ApplicationContext(row[0], tuple(ApplicationMark(*mark) for mark in marks))
 
+    def floors(self) -> list[tuple[str, int]]:
+        return self._broker.execute("SELECT client_id, floor_offset FROM application_context").fetchall()
+
     def close(self) -> None:
         """Release the pipeline's file."""
         if self._connection is not None:

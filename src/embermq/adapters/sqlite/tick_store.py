@@ -56,6 +56,11 @@ class SqliteTickStore(TickStore):
         """The offset that the next committed record gets."""
         return self._log_end
 
+    @property
+    def dispatcher_floor(self) -> int:
+        """Every record below it is delivered, stored or owed to nobody, and that is handed to the store."""
+        return self._floor
+
     def submit(self, writes: TickWrites, done: Done) -> None:
         if self._busy:
             raise RuntimeError("a tick is already being committed")

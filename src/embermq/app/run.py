@@ -1,0 +1,204 @@
+"""`embermq run`: everything together, from the lock on the data directory to the last byte written."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from embermq.app.accounts import open_users
+from embermq.app.authentication import Authenticator
+from embermq.app.config import Settings
+from embermq.app.embedded import Embedded, open_embedded
+from embermq.app.errors import StartError
+from embermq.app.gate import AccountGate
+from embermq.app.service import BrokerService
+from embermq.observability.logs import configure_logging
+from embermq.ports.errors import StoreError
+from embermq.protocol.errors import ProtocolError
+from embermq.server.mqtt_server import MqttServer
+from embermq.server.settings import Address
+from embermq.server.tick_loop import TickLoop
+
+if TYPE_CHECKING:
+    from embermq.pipeline.supervisor import PipelineSupervisor
+
+LOG = logging.getLogger("embermq")
+STOP_S = 5.0
+
+
+def run_broker(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code. Raises StartError for what keeps it from starting."""
+    configure_logging(settings.logging)
+    data_dir = Path(settings.data_dir)
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartError(f"cannot make the data directory {data_dir}: {error.strerror}") from error
+    lock = _lock(data_dir)
+    try:
+        return uvloop.run(_Application(settings, data_dir).run())
+    except StoreError as error:
+        raise StartError(str(error)) from error
+    finally:
+        os.close(lock)
+
+
+def _lock(data_dir: Path) -> int:
+    """Hold the data directory; a second broker on it is refused with the first one's process id."""
+    path = data_dir / "broker.lock"
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(f"cannot write in the data directory {data_dir}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "?"
+        os.close(descriptor)
+        raise StartError(
+            f"the data directory {data_dir} is in use by another broker (process {holder})"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+class _Application:
+    """One run. Parts are opened in order of need and closed in reverse."""
+
+    def __init__(self, settings: Settings, data_dir: Path) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        settings, loop = self._settings, asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        users = open_users(self._data_dir)
+        threaded = settings.log.durability == "fsync"
+        embedded = open_embedded(
+            self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon
+        )
+        authenticator = Authenticator(users, settings.clients)
+        ticks = TickLoop(
+            embedded.broker,
+            embedded.delivery,
+            embedded.store,
+            linger_ms=settings.log.linger_ms,
+            poll_ms=settings.application.poll_interval_ms,
+        )
+        ticks.on_failing = _report_store
+        server = MqttServer(
+            embedded.broker, ticks, AccountGate(authenticator), settings.clients, _report_peer
+        )
+        supervisor = _supervisor(settings, self._data_dir)
+        service = BrokerService(settings, self._data_dir, embedded, ticks, server, supervisor)
+        try:
+            http = await self._open(server, service)
+        except OSError:
+            embedded.close()
+            raise
+        ticks.start_polling()
+        ticks.wake()
+        if supervisor is not None:
+            await supervisor.start()
+        self._say_ready(service, embedded)
+        housekeeping = loop.create_task(service.keep_house(self._stop))
+        await self._stop.wait()
+        began = time.monotonic()
+        housekeeping.cancel()
+        stopping = [server.stop(), http.stop()]
+        if supervisor is not None:
+            stopping.append(supervisor.stop(settings.pipeline.stop_timeout_s))
+        await asyncio.gather(*stopping)
+        ticks.stop()
+        embedded.close()
+        authenticator.close()
+        users.close()
+        LOG.info("stopped in %.1f s", time.monotonic() - began)
+        return 0
+
+    async def _open(self, server: MqttServer, service: BrokerService) -> "HttpSide":
+        listeners = self._settings.listeners
+        http = HttpSide(self._settings, service)
+        for listener, opening in (("mqtt", server.open), ("http", http.open)):
+            for address in listeners.addresses(listener):
+                try:
+                    service.bound[listener] = service.bound.get(listener, []) + await opening([address])
+                except OSError as error:
+                    raise StartError(
+                        f"listeners.{listener}: cannot listen on {address}: {error.strerror or error}"
+                    ) from error
+        return http
+
+    def _say_ready(self, service: BrokerService, embedded: Embedded) -> None:
+        sys.stdout.write("\n".join(service.start_up_block()) + "\n")
+        if embedded.redelivered:
+            LOG.info("repaired %d deliveries that the last run had left open", embedded.redelivered)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+
+
+def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | None":
+    if not settings.pipeline.enabled:
+        return None
+    from embermq.pipeline.supervisor import PipelineSupervisor
+
+    return PipelineSupervisor(settings.pipeline, data_dir)
+
+
+class HttpSide:
+    """The HTTP surface: its libraries are only loaded when there is a listener for it."""
+
+    def __init__(self, settings: Settings, service: BrokerService) -> None:
+        self._settings = settings
+        self._service = service
+        self._stops: list[Callable[[], Awaitable[None]]] = []
+
+    async def open(self, addresses: list[Address]) -> list[Address]:
+        """Bind and serve."""
+        from embermq.admin.http import HttpServer, create_app
+
+        sockets = [_bind(address) for address in addresses]
+        server = HttpServer(create_app(self._service), self._settings.http)
+        await server.start(sockets)
+        self._stops.append(server.stop)
+        return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
+
+    async def stop(self) -> None:
+        """Finish requests under way."""
+        for stop in self._stops:
+            await stop()
+
+
+def _bind(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((address.host, address.port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _report_store(text: str) -> None:
+    if text:
+        LOG.error("the store refuses writes, publishes are refused until it recovers: %s", text)
+    else:
+        LOG.warning("the store works again")
+
+
+def _report_peer(peer: str, error: ProtocolError) -> None:
+    LOG.debug("client %s broke the protocol: %s", peer, error)

@@ -1,0 +1,141 @@
+"""What the broker tells operators, and what it does once in a while."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from embermq.admin.service import Health, Readiness
+from embermq.app.config import Settings
+from embermq.app.embedded import Embedded
+from embermq.delivery.retention import Pin, Retention, RetentionLimits, RetentionState
+from embermq.pipeline.status import PipelineStatus, read_status
+from embermq.server.mqtt_server import MqttServer
+from embermq.server.settings import Address
+from embermq.server.tick_loop import TickLoop
+
+if TYPE_CHECKING:
+    from embermq.observability.metrics import Metrics
+    from embermq.pipeline.supervisor import PipelineSupervisor
+
+HOUSEKEEPING_S = 2.0
+
+
+class BrokerService:
+    """The façade behind HTTP; see `admin.service`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        embedded: Embedded,
+        ticks: TickLoop,
+        server: MqttServer,
+        supervisor: "PipelineSupervisor | None",
+    ) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._embedded = embedded
+        self._ticks = ticks
+        self._server = server
+        self._supervisor = supervisor
+        self._started_s = time.monotonic()
+        self.bound: dict[str, list[Address]] = {}
+        log = settings.log
+        limits = RetentionLimits(
+            age_ms=int(log.retention_hours * 3_600_000),
+            kept_bytes=log.retention_bytes,
+            pin_bytes=int(log.disk_budget_bytes * log.pin_limit_share),
+        )
+        expected = settings.pipeline.queries if settings.pipeline.enabled else ()
+        self._retention = Retention(embedded.log, embedded.readers, limits, expected)
+        self._retained: RetentionState | None = None
+        self._pipeline: PipelineStatus | None = None
+        self._metrics: Metrics | None = None
+
+    def health(self) -> Health:
+        status = "ok" if not self._ticks.statistics().failing else "store-failing"
+        return Health(status, version("embermq"), time.monotonic() - self._started_s)
+
+    def ready(self) -> Readiness:
+        failing = self._ticks.statistics().failing
+        pipeline = self._supervisor.statistics().state if self._supervisor is not None else "off"
+        parts = {
+            "listeners": "open" if self.bound else "closed",
+            "log": failing or "ok",
+            "pipeline": pipeline,
+        }
+        return Readiness(bool(self.bound) and not failing and pipeline != "failed", parts)
+
+    def pipeline_status(self) -> Mapping[str, object]:
+        found: dict[str, object] = msgspec.to_builtins(read_status(self._data_dir))
+        return found
+
+    def metrics_text(self) -> str:
+        from embermq.observability.metrics import Metrics, Snapshot  # only loaded when somebody scrapes
+
+        if self._metrics is None:
+            self._metrics = Metrics()
+        state = self._embedded.broker.state
+        return self._metrics.text(
+            Snapshot(
+                counters=state.counters,
+                connections=self._server.connections,
+                sessions=len(state.sessions),
+                subscriptions=len(state.router),
+                retained=len(state.retained),
+                application_readers=len(self._embedded.delivery.applications),
+                application_lost=self._embedded.delivery.applications.lost,
+                ticks=self._ticks.statistics(),
+                retention=self._retained,
+                pipeline=self._pipeline,
+                supervisor=self._supervisor.statistics() if self._supervisor is not None else None,
+            )
+        )
+
+    async def keep_house(self, stop: asyncio.Event) -> None:
+        """Trim the log and look at the pipeline, until told to stop."""
+        while not stop.is_set():
+            self._retained = self._retention.run(self._own_pins(), time.time_ns() // 1_000_000)
+            self._pipeline = read_status(self._data_dir) if self._supervisor is not None else None
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    def _own_pins(self) -> list[Pin]:
+        pins = [Pin("dispatcher", self._embedded.store.dispatcher_floor)]
+        pins += [
+            Pin(f"application {client_id}", floor) for client_id, floor in self._embedded.application_floors()
+        ]
+        return pins
+
+    def start_up_block(self) -> list[str]:
+        """What a person sees first."""
+        settings = self._settings
+        mqtt = self.bound.get("mqtt", [])
+        port = mqtt[0].port if mqtt else 1883
+        meaning = {
+            "fsync": "fsync: an acknowledged message is on disk",
+            "os": "os: an acknowledged message survives the broker, not a power loss",
+            "memory": "memory: an acknowledged message may be lost",
+        }
+        pipeline = (
+            "starting (Spark needs some seconds; MQTT is served meanwhile)" if self._supervisor else "off"
+        )
+        lines = [f"EmberMQ {version('embermq')}"]
+        for listener, addresses in self.bound.items():
+            lines.append(f"  {listener:<10} {', '.join(map(str, addresses))}")
+        lines += [
+            f"  {'data':<10} {self._data_dir.absolute()}",
+            f"  {'durability':<10} {meaning[settings.log.durability]}",
+            f"  {'pipeline':<10} {pipeline}",
+            f"  {'try':<10} mosquitto_sub -p {port} -t 'hello/#' -v",
+            f"  {'':<10} mosquitto_pub -p {port} -t hello/world -q 1 -m hi",
+        ]
+        if any(not address.is_loopback for address in mqtt) and settings.clients.allow_anonymous:
+            lines.append(
+                "  warning    anonymous clients may enter from other machines (clients.allow_anonymous)"
+            )
+        return lines

@@ -1,0 +1,106 @@
+"""Prometheus metrics from snapshots."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from embermq.broker.counters import Counters
+from embermq.delivery.retention import RetentionState
+from embermq.pipeline.status import PipelineStatus
+from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.server.tick_loop import TickStatistics
+
+PINS_SHOWN_MAX = 50
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """Everything that is measured, at one moment."""
+
+    counters: Counters
+    connections: int
+    sessions: int
+    subscriptions: int
+    retained: int
+    application_readers: int
+    application_lost: int
+    ticks: TickStatistics
+    retention: RetentionState | None
+    pipeline: PipelineStatus | None
+    supervisor: SupervisorStatistics | None
+
+
+class Metrics(Collector):
+    """Turns the newest snapshot into the text format."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._snapshot: Snapshot | None = None
+        self._registry.register(self)
+
+    def text(self, snapshot: Snapshot) -> str:
+        """Version 0.0.4 of the text format."""
+        self._snapshot = snapshot
+        return generate_latest(self._registry).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        for name in snapshot.counters.__struct_fields__:
+            total: int = getattr(snapshot.counters, name)
+            yield CounterMetricFamily(f"embermq_{name}", name.replace("_", " "), value=total)
+        gauges = {
+            "connections": snapshot.connections,
+            "sessions": snapshot.sessions,
+            "subscriptions": snapshot.subscriptions,
+            "retained_messages": snapshot.retained,
+            "application_readers": snapshot.application_readers,
+            "application_entries_lost": snapshot.application_lost,
+            "commit_seconds": snapshot.ticks.commit_ms / 1000,
+            "store_failing": int(bool(snapshot.ticks.failing)),
+        }
+        for name, value in gauges.items():
+            yield GaugeMetricFamily(f"embermq_{name}", name.replace("_", " "), value=value)
+        yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=snapshot.ticks.ticks)
+        if snapshot.retention is not None:
+            yield from _retention(snapshot.retention)
+        if snapshot.supervisor is not None:
+            yield CounterMetricFamily(
+                "embermq_pipeline_restarts",
+                "restarts of the pipeline driver",
+                value=snapshot.supervisor.restarts,
+            )
+        if snapshot.pipeline is not None:
+            yield from _pipeline(snapshot.pipeline)
+
+
+def _retention(state: RetentionState) -> Iterator[Metric]:
+    yield GaugeMetricFamily("embermq_log_start_offset", "first offset kept", value=state.start_offset)
+    yield GaugeMetricFamily("embermq_log_end_offset", "first offset not used yet", value=state.end_offset)
+    yield GaugeMetricFamily("embermq_log_body_bytes", "bytes of record bodies kept", value=state.body_bytes)
+    yield GaugeMetricFamily("embermq_log_over_pin_limit", "1 past the pin limit", value=int(state.over_limit))
+    pinned = GaugeMetricFamily(
+        "embermq_log_reader_behind", "records that a reader has not confirmed", labels=["reader"]
+    )
+    for pin in state.pins[:PINS_SHOWN_MAX]:
+        pinned.add_metric([pin.name], max(0, state.end_offset - pin.next_offset))
+    yield pinned
+
+
+def _pipeline(status: PipelineStatus) -> Iterator[Metric]:
+    lag = GaugeMetricFamily("embermq_pipeline_lag_messages", "records behind the log's end", labels=["query"])
+    seconds = GaugeMetricFamily(
+        "embermq_pipeline_lag_seconds", "age of the oldest record not read", labels=["query"]
+    )
+    restarts = CounterMetricFamily("embermq_pipeline_query_restarts", "restarts of a query", labels=["query"])
+    for query in status.queries:
+        lag.add_metric([query.name], query.lag_messages)
+        seconds.add_metric([query.name], query.lag_seconds)
+        restarts.add_metric([query.name], query.restarts)
+    yield lag
+    yield seconds
+    yield restarts
