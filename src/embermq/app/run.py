@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import gc
 import logging
 import os
 import signal
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor
 
 LOG = logging.getLogger("embermq")
-STOP_S = 5.0
+GC_THRESHOLDS = (50_000, 20, 50)
+"""Messages in flight are many and without cycles: looking for cycles among them is seldom worth it."""
 
 
 def run_broker(settings: Settings) -> int:
@@ -113,6 +115,9 @@ class _Application:
         if supervisor is not None:
             await supervisor.start()
         self._say_ready(service, embedded)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         housekeeping = loop.create_task(service.keep_house(self._stop))
         await self._stop.wait()
         began = time.monotonic()

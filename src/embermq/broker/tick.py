@@ -35,6 +35,10 @@ class Batch(Struct):
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     record_bytes: int = 0
 
+    def is_empty(self) -> bool:
+        """True when nobody waits for it and it would write nothing."""
+        return not (self.accepted or self.after_commit) and self.writes.is_empty()
+
 
 class Tick:
     """The present moment, shared by every part of the broker."""

@@ -70,8 +70,7 @@ class Connection(Link, asyncio.Protocol):
         if self.closing:
             return
         ticks = self._door.ticks
-        ticks.wake()
-        self.last_ms = self._door.broker.state.tick.now_ms
+        self.last_ms = ticks.look_at_clock()
         packets = self._decoder.feed(data)
         if packets:
             if self._entered:
@@ -80,7 +79,10 @@ class Connection(Link, asyncio.Protocol):
                 self._enter(packets)
         if self._decoder.error is not None:
             self._refuse_bytes(self._decoder.error)
-        elif ticks.hold_back(self) and self._transport is not None:
+            ticks.wake()
+            return
+        ticks.after_read()
+        if ticks.hold_back(self) and self._transport is not None:
             self._transport.pause_reading()
 
     def read_on(self) -> None:

@@ -72,6 +72,24 @@ class TickLoop:
             self._tick.now_ms = time.time_ns() // 1_000_000
             self._loop.call_soon(self._run)
 
+    def look_at_clock(self) -> int:
+        """Set the tick's time, Unix milliseconds; called before what was read is decided."""
+        now_ms = self._tick.now_ms = time.time_ns() // 1_000_000
+        return now_ms
+
+    def after_read(self) -> None:
+        """A socket has been read and decided: run a tick unless one comes anyway, with the commit under way or with
+        the one that waits for company."""
+        if self._scheduled:
+            return
+        if not self._tick.dirty and not self._device.wants_pages:
+            if self._store.busy or self._commit_timer is not None:
+                return
+            if self._tick.batch.is_empty():
+                return
+        self._scheduled = True
+        self._loop.call_soon(self._run)
+
     def hold_back(self, connection: "Connection") -> bool:
         """True when the connection must not be read until the store has caught up."""
         if self._tick.batch.record_bytes < GATHERED_BYTES_MAX:
@@ -110,7 +128,7 @@ class TickLoop:
     def _commit(self) -> None:
         batch = self._tick.batch
         if batch.writes.is_empty():
-            if batch.accepted or batch.after_commit:
+            if not batch.is_empty():
                 self._finish(self._tick.take(), Receipt(self._state.log_end, 0))
             elif self._idle_waiters:
                 self._tell_idle()
