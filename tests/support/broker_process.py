@@ -1,0 +1,197 @@
+"""The installed program as a process of its own, for tests that kill it, fill its disk or speak to it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from uuid import uuid4
+
+from tests.support.waiting import wait_until
+
+EMBERMQ = Path(sys.executable).parent / "embermq"
+START_S = 30.0
+STOP_S = 20.0
+OUTPUT_CHARACTERS = 8_000
+_MARK = "BROKER_PROCESS_MARK"
+_PORT_FIRST = 10_240
+
+
+class BrokerProcess:
+    """`embermq run` on one data directory; keeps its ports over restarts.
+
+    `settings` are `--set` assignments, `wrapper` words in front of the program (`strace -D ...`). As a context manager
+    it starts at the entry and leaves no process behind, Spark's included; on a failure its output is printed.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        pipeline: bool = False,
+        settings: Mapping[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+        arguments: Sequence[str] = (),
+        wrapper: Sequence[str] = (),
+    ) -> None:
+        self.data_dir = data_dir
+        self.settings = dict(settings or {})
+        self.pipeline = pipeline
+        self.env = dict(env or {})
+        self.arguments = tuple(arguments)
+        self.wrapper = tuple(wrapper)
+        self.port = free_port()
+        self.http_port = free_port()
+        self._mark = uuid4().hex
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the broker
+
+    def __enter__(self) -> BrokerProcess:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            sys.stderr.write(f"--- output of the broker on {self.data_dir}\n{self.output()}\n---\n")
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str]:
+        """What is typed."""
+        given = {
+            "listeners.mqtt": f"127.0.0.1:{self.port}",
+            "listeners.http": f"127.0.0.1:{self.http_port}",
+            **self.settings,
+        }
+        words = [*self.wrapper, str(EMBERMQ), "run", "--data-dir", str(self.data_dir)]
+        if not self.pipeline:
+            words.append("--no-pipeline")
+        for key, value in given.items():
+            words += ["--set", f"{key}={value}"]
+        return [*words, *self.arguments]
+
+    def start(self, *, deadline_s: float = START_S) -> None:
+        """Start and wait for `ready`. Raises AssertionError with the output when it does not come."""
+        before = self._output_size()
+        self.launch()
+        wait_until(
+            lambda: not self.is_running or b"\nready\n" in self._output_from(before),
+            deadline_s,
+            f"ready\n{self.output()}",
+        )
+        assert self.is_running, (
+            f"the broker ended with {self._process and self._process.poll()}:\n{self.output()}"
+        )
+
+    def launch(self) -> None:
+        """Start without waiting."""
+        assert not self.is_running
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBERMQ_")}
+        environment |= self.env | {_MARK: self._mark, "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            self.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def wait(self, deadline_s: float = STOP_S) -> int:
+        """Wait for its end; returns the exit code."""
+        assert self._process is not None
+        return self._process.wait(deadline_s)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the process is gone. Its children are left alone, as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(STOP_S)
+
+    def stop(self, *, deadline_s: float = STOP_S) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        return self._process.wait(deadline_s)
+
+    def restart(self) -> None:
+        """Start again on the same data directory and ports; a running broker is stopped first."""
+        if self.is_running:
+            self.stop()
+        self.start()
+
+    def output(self) -> str:
+        """The end of what all runs have printed."""
+        return self._output_from(0).decode(errors="replace")[-OUTPUT_CHARACTERS:]
+
+    def descendants(self) -> list[int]:
+        """Process ids of everything that this broker, or an earlier run of it, started and that still lives."""
+        own = self._process.pid if self._process is not None else 0
+        return [pid for pid in _marked(self._mark) if pid != own]
+
+    def close(self) -> None:
+        """End what still lives. May be called again."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(STOP_S)
+        wait_until(lambda: not self._kill_marked(), STOP_S, "the broker's children are gone", poll_s=0.05)
+
+    def _kill_marked(self) -> bool:
+        found = _marked(self._mark)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+    def _output_size(self) -> int:
+        return os.fstat(self._output.fileno()).st_size
+
+    def _output_from(self, start: int) -> bytes:
+        size = self._output_size()
+        return os.pread(self._output.fileno(), max(0, size - start), start)
+
+
+def _marked(mark: str) -> list[int]:
+    """The mark is in the environment, which children inherit however they detach themselves. Zombies have none."""
+    sought = f"{_MARK}={mark}".encode()
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if sought in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def free_port() -> int:
+    """A loopback port below those that the kernel gives to clients: such a port stays free while its broker is down,
+    and a client that knocks meanwhile cannot connect to itself."""
+    first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(_PORT_FIRST, max(first_of_clients, _PORT_FIRST + 1_000)), 100):
+        with socket.socket() as candidate, suppress(OSError):
+            candidate.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port was found")
