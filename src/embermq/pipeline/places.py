@@ -61,6 +61,11 @@ class Places(Struct, frozen=True):
         return self.work / "status.json"
 
     @property
+    def supervisor(self) -> Path:
+        """pipeline/supervisor.json: written by the broker whenever the driver comes or goes."""
+        return self.work / "supervisor.json"
+
+    @property
     def driver_log(self) -> Path:
         """pipeline/driver.log: what the driver and its JVM print."""
         return self.work / "driver.log"

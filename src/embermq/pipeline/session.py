@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -10,21 +11,26 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
 
 _EXTRA_SLOTS = 2
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
-def start_session(settings: PipelineSettings, places: Places, java: JavaRuntime) -> SparkSession:
-    """Start the JVM and a session in it. Takes seconds; sets this process's environment for Spark."""
+def start_session(
+    settings: PipelineSettings, places: Places, java: JavaRuntime, socket_dir: Path
+) -> SparkSession:
+    """Start the JVM and a session in it. Takes seconds; sets this process's environment for Spark.
+
+    `socket_dir` is an existing directory with a short path, for the sockets between the JVM and Python.
+    """
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers take another Python from the path
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["LC_ALL"] = "C.UTF-8"  # or the JVM cannot name a directory after a topic outside ASCII
     places.scratch.mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.appName("embermq-pipeline").master(_master(settings.master))
-    for name, value in session_options(settings, places).items():
+    for name, value in session_options(settings, places, socket_dir).items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
+    return builder.getOrCreate()
 
 
 def _master(master: str) -> str:
@@ -32,12 +38,14 @@ def _master(master: str) -> str:
     return f"local[{(os.cpu_count() or 1) + _EXTRA_SLOTS}]" if master == "local" else master
 
 
-def session_options(settings: PipelineSettings, places: Places) -> dict[str, str]:
+def session_options(settings: PipelineSettings, places: Places, socket_dir: Path) -> dict[str, str]:
     """Every Spark option that differs from its default, and why where it is not plain."""
     scratch = places.scratch
     return {
         "spark.driver.memory": f"{settings.heap_mb}m",
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch}",
+        "spark.driver.extraJavaOptions": (
+            f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={_LOGGING}"
+        ),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -48,6 +56,9 @@ def session_options(settings: PipelineSettings, places: Places) -> dict[str, str
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        # Over loopback TCP each batch waits 40 ms for a delayed acknowledgement between the JVM and its worker.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(socket_dir),
         # Small batches: adaptive planning costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -61,6 +72,13 @@ def session_options(settings: PipelineSettings, places: Places) -> dict[str, str
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        # A writer holds one row group a file in memory.
+        "spark.hadoop.parquet.block.size": str(16 * 1024 * 1024),
+        "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.ui.retainedExecutions": "5",
         "spark.ui.retainedJobs": "5",
         "spark.ui.retainedStages": "5",

@@ -1,6 +1,5 @@
 """applications.db: what each APPLICATION client is owed, and what could not be understood."""
 
-import sqlite3
 import time
 from pathlib import Path
 
@@ -9,10 +8,14 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from embermq.pipeline.sinks.sink_file import SinkFile
-from embermq.pipeline.sources.log_file import LogFile, connect_readonly, is_not_there
+from embermq.pipeline.sources.log_file import BrokerFile, LogFile
 
 READER = "dispatch"
 _EVERYTHING = 1 << 62
+_SESSIONS = """
+SELECT generation, floor_offset FROM application_context
+UNION ALL SELECT generation, 0 FROM session WHERE generation NOT IN (SELECT generation FROM application_context)
+"""
 
 
 class ApplicationLogs:
@@ -75,19 +78,19 @@ class ApplicationLogs:
         gone, once this sink has passed the end of the log as it was when the generation was found gone, for
         stamping stops before a generation goes.
         """
-        floors = _read_floors(log)
-        if floors is None:
+        sessions = _read_sessions(log)
+        if sessions is None:
             return 0
-        connection = self.file.connection
-        known = [row[0] for row in connection.execute("SELECT generation FROM application_name").fetchall()]
+        names = self.file.connection.execute("SELECT generation FROM application_name").fetchall()
         left = rows_max
-        for generation in known:
+        for (generation,) in names:
             if left <= 0:
                 break
-            if generation in floors:
-                left -= self._delete(generation, floors[generation], left)
-            else:
+            floor = sessions.get(generation)
+            if floor is None:
                 left -= self._drop_gone(generation, log, left)
+            else:
+                left -= self._delete(generation, floor, left)
         return rows_max - left
 
     def _drop_gone(self, generation: int, log: Path, rows_max: int) -> int:
@@ -124,15 +127,11 @@ class ApplicationLogs:
         return int(edge[1])
 
 
-def _read_floors(log: Path) -> dict[int, int] | None:
-    connection = connect_readonly(log)
-    if connection is None:
-        return None
+def _read_sessions(log: Path) -> dict[int, int] | None:
+    """Generation -> floor of every session there is, 0 for one that has settled nothing; None without a broker.db."""
+    broker = BrokerFile(log)
     try:
-        return dict(connection.execute("SELECT generation, floor_offset FROM application_context").fetchall())
-    except sqlite3.OperationalError as error:
-        if is_not_there(error):
-            return None
-        raise
+        rows = broker.query(_SESSIONS)
     finally:
-        connection.close()
+        broker.close()
+    return None if rows is None else {row[0]: row[1] for row in rows}

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.sink_file import SinkFile
@@ -62,8 +63,8 @@ class TrafficWindows:
     def write(self, events: DataFrame) -> int:
         """Take rows of the traffic source; returns the number of positions of the message log it covered."""
         at = self.position()
-        is_new = (events.partition == PARTITION) & (events.offset >= at.next_offset)
-        is_new |= (events.partition != PARTITION) & (events.offset >= at.receipts_next)
+        from_log = F.col("partition") == PARTITION
+        is_new = F.col("offset") >= F.when(from_log, at.next_offset).otherwise(at.receipts_next)
         return self._add(traffic_windows(events.where(is_new), self._window_s, at.watermark_ms).toArrow())
 
     def _add(self, groups: pa.Table) -> int:

@@ -23,8 +23,10 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
     is_late = is_message & (F.unix_millis("accepted_at") < watermark_ms)
     counts = is_message & ~is_late
     doublings = F.log2(F.greatest(F.col("latency_us"), F.lit(1)).cast("double"))
+    # Not F.window: it drops rows without a time, and with them the positions of records that are rejected.
+    accepted_ms = F.unix_millis("accepted_at")
     grouped = ours.groupBy(
-        F.unix_millis(F.window("accepted_at", f"{window_s} seconds").start).alias("window_ms"),
+        (accepted_ms - accepted_ms % (window_s * 1000)).alias("window_ms"),
         "root",
         "client_type",
         F.floor(doublings * BUCKETS_PER_DOUBLING).cast("int").alias("bucket"),

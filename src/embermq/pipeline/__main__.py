@@ -1,0 +1,48 @@
+"""`python -m embermq.pipeline --data-dir DIR --settings-json -`: the driver, started by the broker's supervisor.
+
+With `-` the settings are one line of JSON on standard input, which then stays open as long as the parent lives.
+"""
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from embermq.pipeline.driver import Driver, lead_process_group, stop_when_parent_goes
+from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.settings import PipelineSettings, check_settings
+
+EXIT_REFUSED = 78
+
+
+def main() -> int:
+    """Read the settings, run the driver, return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m embermq.pipeline", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--settings-json", required=True, metavar="FILE", help="a file, or - for standard input")
+    arguments = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # others from WARNING on
+    logging.getLogger("embermq").setLevel(logging.INFO)
+    from_parent = arguments.settings_json == "-"
+    text = sys.stdin.buffer.readline() if from_parent else Path(arguments.settings_json).read_bytes()
+    lead_process_group()
+    try:
+        settings = msgspec.json.decode(text, type=PipelineSettings)
+        check_settings(settings)
+        driver = Driver(settings, arguments.data_dir)
+        if from_parent:
+            stop_when_parent_goes(driver)
+        return driver.run()
+    except (msgspec.DecodeError, PipelineError) as error:
+        logging.getLogger(__name__).error("%s", error)
+        return EXIT_REFUSED
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)  # threads of Spark's client would wait for a JVM that is gone

@@ -1,0 +1,175 @@
+"""The driver process: one Spark session, its queries, and a status file every second.
+
+It ends when it is told to (SIGTERM), when its parent goes (its standard input closes, also by kill -9), and when
+the JVM goes. It leads a process group of its own, so that nothing it started outlives it.
+"""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+from pyspark.sql import SparkSession
+
+from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.java import find_java
+from embermq.pipeline.jobs.stream_job import StreamJob
+from embermq.pipeline.jobs.streaming import make_jobs, register_sources
+from embermq.pipeline.keeper import Keeper
+from embermq.pipeline.places import Places
+from embermq.pipeline.session import start_session
+from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.status import DriverReport, write_report
+
+EXIT_JVM_LOST = 70
+_REPORT_S = 1.0
+_QUIESCE_S = 1.0
+_JVM_STOP_S = 1.5
+_SETTLE_S = 20
+_SETTLE_LOOK_S = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Driver:
+    """Runs until it is stopped; `run` returns the exit code."""
+
+    def __init__(self, settings: PipelineSettings, data_dir: Path) -> None:
+        self._settings = settings
+        self._places = Places(data_dir.absolute())
+        self._stopping = threading.Event()
+        self._jobs: list[StreamJob] = []
+        self._keepers: list[Keeper] = []
+        self._started_ms = _now_ms()
+        self._java = self._spark_version = ""
+        self._jvm: subprocess.Popen[bytes] | None = None
+        self._sockets = Path(tempfile.mkdtemp(prefix="embermq-"))  # a short path: sockets have 107 bytes at most
+
+    def stop(self, *_: object) -> None:
+        """Ask `run` to return; safe in a signal handler and from any thread."""
+        self._stopping.set()
+
+    def run(self) -> int:
+        """Start Spark and the queries, then report until stopped."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        self._report("starting")
+        try:
+            spark = self._start_spark()
+            self._start_queries(spark)
+            return self._watch()
+        except SystemExit:
+            return 0
+        finally:
+            self._end()
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._stopping.set()
+        if self._jvm is None:
+            raise SystemExit(128 + number)  # still inside Spark's start
+
+    def _start_spark(self) -> SparkSession:
+        java = find_java(self._places.java_wrapper, self._settings.java_home)
+        self._java = f"{java.version} ({java.origin})"
+        self._report("starting")
+        spark = start_session(self._settings, self._places, java, self._sockets)
+        self._spark_version = spark.version
+        self._jvm = jvm_process(spark)
+        register_sources(spark)
+        return spark
+
+    def _start_queries(self, spark: SparkSession) -> None:
+        """One after the other, dispatch first: side by side they would all be late to their first record."""
+        self._jobs = make_jobs(self._settings, self._places)
+        self._keepers = [Keeper(job, spark, self._stopping) for job in self._jobs]
+        for keeper in self._keepers:
+            keeper.start()
+            deadline = time.monotonic() + _SETTLE_S
+            while not keeper.is_settled() and not self._is_over() and time.monotonic() < deadline:
+                self._report("starting")
+                self._stopping.wait(_SETTLE_LOOK_S)
+
+    def _watch(self) -> int:
+        while not self._stopping.wait(_REPORT_S):
+            self._report("running")
+            if self._is_over():
+                log.error("the JVM is gone")
+                return EXIT_JVM_LOST
+        return 0
+
+    def _is_over(self) -> bool:
+        return self._stopping.is_set() or (self._jvm is not None and self._jvm.poll() is not None)
+
+    def _report(self, state: str) -> None:
+        report = DriverReport(
+            pid=os.getpid(),
+            state="stopped" if state == "stopped" else "running" if state == "running" else "starting",
+            started_ms=self._started_ms,
+            updated_ms=_now_ms(),
+            java=self._java,
+            spark=self._spark_version,
+            master=self._settings.master,
+            queries=tuple(keeper.report() for keeper in self._keepers),
+        )
+        write_report(self._places.status, report)
+
+    def _end(self) -> None:
+        """Let the sinks finish what they write, then take everything that was started along."""
+        self._stopping.set()
+        for job in self._jobs:
+            job.quiesce(_QUIESCE_S)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self._jvm is not None:
+            self._jvm.terminate()
+            _wait_or_kill(self._jvm, _JVM_STOP_S)
+        os.killpg(0, signal.SIGTERM)  # Python workers, and a JVM that was still starting
+        for leftover in (self._sockets, self._places.scratch, self._places.checkpoints):
+            shutil.rmtree(leftover, ignore_errors=True)
+        self._report("stopped")
+
+
+def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:
+    """The JVM that PySpark started."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)
+    if process is None:
+        raise PipelineError("PySpark runs on a JVM that it did not start: unset PYSPARK_GATEWAY_PORT")
+    assert isinstance(process, subprocess.Popen)
+    return process
+
+
+def _wait_or_kill(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def lead_process_group() -> None:
+    """So that a signal to the group reaches the JVM and its workers, and nobody else."""
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+
+
+def stop_when_parent_goes(driver: Driver) -> None:
+    """Watch standard input: its other end is the broker's, which closes it however it dies."""
+
+    def watch() -> None:
+        while sys.stdin.buffer.read(4096):
+            pass
+        driver.stop()
+        time.sleep(_QUIESCE_S + _JVM_STOP_S + 1)
+        os.killpg(0, signal.SIGKILL)  # Spark's start or stop hangs
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

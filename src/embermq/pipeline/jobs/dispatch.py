@@ -1,0 +1,33 @@
+"""dispatch: message log -> application logs."""
+
+from pyspark.sql import DataFrame, SparkSession
+
+from embermq.pipeline.jobs.stream_job import StreamJob
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.sinks.application_logs import ApplicationLogs
+from embermq.pipeline.transforms.dispatch import application_entries
+
+
+class Dispatch(StreamJob):
+    """The query that APPLICATION clients wait for; its latency is the pipeline's latency."""
+
+    name = "dispatch"
+
+    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+        super().__init__(settings, places)
+        self._sink = ApplicationLogs(places.applications)
+        self.file = self._sink.file
+
+    @property
+    def trigger_ms(self) -> int:
+        return self.settings.dispatch_trigger_ms
+
+    def read(self, spark: SparkSession, start: int) -> DataFrame:
+        return application_entries(self.read_log(spark, start, "route"))
+
+    def write(self, rows: DataFrame) -> int:
+        return self._sink.write(rows)
+
+    def keep_up(self, now_ms: int) -> None:
+        self._sink.trim(self.places.log, self.settings.prune_rows_max)

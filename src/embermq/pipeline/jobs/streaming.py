@@ -1,0 +1,31 @@
+"""The streaming queries by name, and what Spark must know before any of them starts."""
+
+from pyspark.sql import SparkSession
+
+from embermq.pipeline.jobs.archive import Archive
+from embermq.pipeline.jobs.dispatch import Dispatch
+from embermq.pipeline.jobs.lake import LakeFeed
+from embermq.pipeline.jobs.stream_job import StreamJob
+from embermq.pipeline.jobs.traffic import Traffic
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import QUERIES, PipelineSettings, QueryName
+from embermq.pipeline.sources.message_log import MessageLogSource
+from embermq.pipeline.sources.traffic_events import TrafficSource
+
+_JOBS: dict[QueryName, type[StreamJob]] = {
+    "dispatch": Dispatch,
+    "archive": Archive,
+    "lake": LakeFeed,
+    "traffic": Traffic,
+}
+
+
+def make_jobs(settings: PipelineSettings, places: Places) -> list[StreamJob]:
+    """The chosen queries, dispatch first because clients wait for it. Opens their sinks."""
+    return [_JOBS[name](settings, places) for name in QUERIES if name in settings.queries]
+
+
+def register_sources(spark: SparkSession) -> None:
+    """Make the formats of `sources` known to a session."""
+    spark.dataSource.register(MessageLogSource)
+    spark.dataSource.register(TrafficSource)

@@ -1,0 +1,105 @@
+"""Keeps one query alive: a thread that starts it, watches it, does its upkeep, and starts it again with backoff."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.jobs.stream_job import StreamJob
+from embermq.pipeline.status import QueryReport, QueryState
+
+_LOOK_S = 1
+_HEALTHY_S = 60
+_ERROR_CHARACTERS_MAX = 500
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """One query's life. The others go on whatever happens here."""
+
+    def __init__(self, job: StreamJob, spark: SparkSession, stopping: threading.Event) -> None:
+        self.job = job
+        self._spark = spark
+        self._stopping = stopping
+        self._state: QueryState = "starting"
+        self._restarts = 0
+        self._failures = 0
+        self._last_error = ""
+        self._thread = threading.Thread(target=self._keep, name=f"keeper-{job.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def is_settled(self) -> bool:
+        """Whether the first batch is done, or there is nothing to do, or the query has failed."""
+        return self._state == "backoff" or (
+            self._state == "running" and (self.job.last_batch is not None or not self.job.lag())
+        )
+
+    def report(self) -> QueryReport:
+        """What status shows of this query."""
+        batch = self.job.last_batch
+        return QueryReport(
+            name=self.job.name,
+            state=self._state,
+            restarts=self._restarts,
+            last_error=self._last_error,
+            last_batch_records=batch.records if batch else 0,
+            last_batch_ms=batch.duration_ms if batch else 0,
+            last_batch_at_ms=batch.at_ms if batch else 0,
+        )
+
+    def _keep(self) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                self._run()
+            except Exception as error:  # whatever Spark, Python or SQLite threw: this query starts again
+                if self._stopping.is_set():
+                    return
+                self._failures = 1 if time.monotonic() - began > _HEALTHY_S else self._failures + 1
+                self._last_error = short_reason(error)
+                self._state = "backoff"
+                log.warning("query %s: %s", self.job.name, self._last_error, exc_info=error)
+                self._stopping.wait(self._backoff_s())
+                self._restarts += 1
+
+    def _run(self) -> None:
+        self._state = "starting"
+        query = self.job.start(self._spark)
+        try:
+            self._state = "running"
+            while not self._stopping.is_set():
+                if query.awaitTermination(_LOOK_S):
+                    raise PipelineError("the query ended by itself")
+                self.job.upkeep(time.time_ns() // 1_000_000)
+        finally:
+            if not self._stopping.is_set():
+                _stop_quietly(query.stop)
+
+    def _backoff_s(self) -> float:
+        settings = self.job.settings
+        doubled = settings.backoff_first_ms * 2 ** min(self._failures - 1, 20)
+        return min(doubled, settings.backoff_max_ms) / 1000
+
+
+def _stop_quietly(stop: Callable[[], None]) -> None:
+    """A query that has failed may not stop cleanly; the failure itself is what counts."""
+    try:
+        stop()
+    except Exception as error:
+        log.info("stopping a failed query: %s", short_reason(error))
+
+
+def short_reason(error: BaseException) -> str:
+    """The first telling lines of an error: Spark's messages bring the whole Java stack along."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("at ", "File ", "Traceback", "===", "JVM stack"))]
+    errors = [line for line in reversed(told) if "Error" in line.partition(":")[0]]
+    best = errors[0] if errors else (told[0] if told else "")
+    return f"{type(error).__name__}: {best}"[:_ERROR_CHARACTERS_MAX]

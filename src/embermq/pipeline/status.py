@@ -1,0 +1,230 @@
+"""What the pipeline does, read from its files: right even when the driver is down. No Spark in here."""
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from embermq.pipeline.places import Places
+from embermq.pipeline.sources.log_file import LogFile, connect_readonly, is_not_there
+
+STALE_MS = 10_000
+"""A driver that has not written its status for so long does not run."""
+
+PipelineState = Literal["starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
+QueryState = Literal["starting", "running", "backoff", "stopped", "down"]
+
+
+class QueryReport(Struct, frozen=True, kw_only=True):
+    """What the driver says of one query. Times are Unix milliseconds, 0 for never."""
+
+    name: str
+    state: QueryState
+    mode: str = "microbatch"
+    restarts: int = 0
+    last_error: str = ""
+    last_batch_records: int = 0
+    last_batch_ms: int = 0
+    last_batch_at_ms: int = 0
+
+
+class DriverReport(Struct, frozen=True, kw_only=True):
+    """status.json: what the driver says of itself, every second."""
+
+    pid: int
+    state: Literal["starting", "running", "stopped"]
+    started_ms: int
+    updated_ms: int
+    java: str = ""
+    spark: str = ""
+    master: str = ""
+    queries: tuple[QueryReport, ...] = ()
+
+
+class SupervisorReport(Struct, frozen=True, kw_only=True):
+    """supervisor.json: what the broker says of the driver, at each change."""
+
+    state: Literal["stopped", "starting", "running", "backoff", "failed"]
+    pid: int = 0
+    restarts: int = 0
+    last_error: str = ""
+
+
+class QueryStatus(Struct, frozen=True, kw_only=True):
+    """One query: what its sink has confirmed, and how far that is behind the log."""
+
+    name: str
+    state: QueryState
+    mode: str
+    position: int
+    lag_messages: int
+    lag_s: float
+    """Age of the oldest record that has not had its effect; 0 when there is none."""
+    last_batch_records: int
+    last_batch_ms: int
+    last_batch_at_ms: int
+    last_error: str
+    restarts: int
+    totals: dict[str, int]
+    """Over the life of the sink: records, entries, rejected, missing (gone from the log unread), late, files."""
+
+
+class PipelineStatus(Struct, frozen=True, kw_only=True):
+    """The pipeline as a whole."""
+
+    state: PipelineState
+    pid: int
+    started_ms: int
+    updated_ms: int
+    java: str
+    spark: str
+    driver_restarts: int
+    last_error: str
+    log_end: int
+    waiting: int
+    """Records that application logs wait for."""
+    warnings: tuple[str, ...]
+    queries: tuple[QueryStatus, ...]
+
+
+_Report = TypeVar("_Report", DriverReport, SupervisorReport)
+
+_FILES: tuple[tuple[str, str], ...] = (
+    ("dispatch", "applications"),
+    ("archive", "messages"),
+    ("lake", "lake_ledger"),
+    ("traffic", "traffic"),
+)
+
+
+def write_report(path: Path, report: DriverReport | SupervisorReport) -> None:
+    """Replace a report in one step, so that no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(msgspec.json.encode(report))
+    fresh.replace(path)
+
+
+def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
+    """Put together what driver, supervisor and sinks say. Never raises for files that are not there yet."""
+    places = Places(data_dir)
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    driver = _read(places.status, DriverReport)
+    supervisor = _read(places.supervisor, SupervisorReport)
+    alive = driver is not None and driver.state != "stopped" and _is_alive(driver, now_ms)
+    log = LogFile(places.log)
+    try:
+        log_end = log.end() or 0
+        queries = tuple(
+            _query_status(name, getattr(places, place), log, log_end, driver if alive else None, now_ms)
+            for name, place in _FILES
+            if getattr(places, place).exists() or (driver and any(q.name == name for q in driver.queries))
+        )
+    finally:
+        log.close()
+    dispatch = next((query for query in queries if query.name == "dispatch"), None)
+    waiting = dispatch.lag_messages if dispatch else log_end
+    state = _state(driver if alive else None, supervisor, queries)
+    return PipelineStatus(
+        state=state,
+        pid=driver.pid if driver and alive else 0,
+        started_ms=driver.started_ms if driver and alive else 0,
+        updated_ms=driver.updated_ms if driver else 0,
+        java=driver.java if driver else "",
+        spark=driver.spark if driver else "",
+        driver_restarts=supervisor.restarts if supervisor else 0,
+        last_error=supervisor.last_error if supervisor else "",
+        log_end=log_end,
+        waiting=waiting,
+        warnings=_warnings(state, waiting, queries),
+        queries=queries,
+    )
+
+
+def _query_status(
+    name: str, path: Path, log: LogFile, log_end: int, driver: DriverReport | None, now_ms: int
+) -> QueryStatus:
+    position, totals = _read_sink(path, name)
+    report = next((query for query in driver.queries if query.name == name), None) if driver else None
+    report = report or QueryReport(name=name, state="down" if driver is None else "stopped")
+    lag = max(0, log_end - position)
+    committed_ms = log.committed_ms(position) if lag else None
+    return QueryStatus(
+        name=name,
+        state=report.state,
+        mode=report.mode,
+        position=position,
+        lag_messages=lag,
+        lag_s=0.0 if committed_ms is None else max(0, now_ms - committed_ms) / 1000,
+        last_batch_records=report.last_batch_records,
+        last_batch_ms=report.last_batch_ms,
+        last_batch_at_ms=report.last_batch_at_ms,
+        last_error=report.last_error,
+        restarts=report.restarts,
+        totals=totals,
+    )
+
+
+def _read_sink(path: Path, reader: str) -> tuple[int, dict[str, int]]:
+    connection = connect_readonly(path)
+    if connection is None:
+        return 0, {}
+    try:
+        position = connection.execute("SELECT next_offset FROM progress WHERE reader = ?", (reader,)).fetchall()
+        totals = connection.execute("SELECT what, total FROM counted WHERE reader = ?", (reader,)).fetchall()
+    except sqlite3.OperationalError as error:
+        if is_not_there(error):
+            return 0, {}
+        raise
+    finally:
+        connection.close()
+    return (int(position[0][0]) if position else 0), dict(totals)
+
+
+def _state(
+    driver: DriverReport | None, supervisor: SupervisorReport | None, queries: tuple[QueryStatus, ...]
+) -> PipelineState:
+    if driver is None:
+        return "failed" if supervisor and supervisor.state == "failed" else "down"
+    if driver.state == "running" and any(query.state == "backoff" for query in queries):
+        return "degraded"
+    return driver.state
+
+
+def _warnings(state: PipelineState, waiting: int, queries: tuple[QueryStatus, ...]) -> tuple[str, ...]:
+    found: list[str] = []
+    if state in ("down", "failed") and waiting:
+        found.append(f"the pipeline is {state}: application logs wait for {waiting} records")
+    for query in queries:
+        missing = query.totals.get("missing", 0)
+        if missing:
+            found.append(f"{query.name}: {missing} records were removed from the log before they were read")
+        rejected = query.totals.get("rejected", 0)
+        if rejected:
+            found.append(f"{query.name}: {rejected} records could not be understood")
+        if query.state == "backoff":
+            found.append(f"{query.name}: {query.last_error}")
+    return tuple(found)
+
+
+def _is_alive(driver: DriverReport, now_ms: int) -> bool:
+    if now_ms - driver.updated_ms > STALE_MS:
+        return False
+    try:
+        os.kill(driver.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's: it is there
+    return True
+
+
+def _read(path: Path, kind: type[_Report]) -> _Report | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
