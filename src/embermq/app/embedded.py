@@ -11,6 +11,7 @@ from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader,
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
+from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
@@ -22,6 +23,7 @@ from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
+from embermq.delivery.retention import Retention, RetentionLimits
 
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
 
@@ -33,10 +35,8 @@ class Embedded(Struct):
     delivery: DurablePath
     store: SqliteTickStore
     log: SqliteMessageLog
-    readers: SqliteLogReaders
+    retention: Retention
     close: Callable[[], None]
-    application_floors: Callable[[], list[tuple[str, int]]]
-    """(client id, first offset that it still needs) of every APPLICATION session."""
     redelivered: int
     """Deliveries that were repaired after the last end of the broker."""
 
@@ -54,11 +54,12 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
 
     direct = DirectPath()
     device = DevicePath(queue, settings.device)
-    applications = ApplicationReaders(application_log, log, settings.application)
+    parked = SqliteParkedBodies(data_dir)
+    applications = ApplicationReaders(application_log, log, parked, settings.application)
     delivery = DurablePath(device, applications)
     state = BrokerState(settings.mqtt, Tick(), direct, delivery)
-    for part in (direct, device, applications):
-        part.attach(state)
+    direct.attach(state)
+    delivery.attach(state)
     broker = Broker(state)
     state.tick.now_ms = time.time_ns() // 1_000_000
 
@@ -67,7 +68,11 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
     broker.restore(stored, sessions.load_retained())
     redelivered = Recovery(state, device, log, queue).run(stored.dispatcher_floor)
 
+    retention, close_retention = _open_retention(data_dir, settings, store)
+
     def close() -> None:
+        close_retention()
+        parked.close()
         application_log.close()
         if reader is not writer:
             reader.close()
@@ -78,8 +83,34 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
         delivery,
         store,
         log,
-        SqliteLogReaders(data_dir),
+        retention,
         close,
-        application_log.floors,
         redelivered,
     )
+
+
+def _open_retention(
+    data_dir: Path, settings: Settings, store: SqliteTickStore
+) -> tuple[Retention, Callable[[], None]]:
+    """Retention runs on a thread of its own, so it gets connections of its own."""
+    log = settings.log
+    reader = open_reader(data_dir / "broker.db")
+    applications = SqliteApplicationLog(reader, data_dir / "applications.db")
+    parked = SqliteParkedBodies(data_dir)
+    limits = RetentionLimits(
+        age_ms=int(log.retention_hours * 3_600_000),
+        kept_bytes=log.retention_bytes,
+        pin_bytes=int(log.disk_budget_bytes * log.pin_limit_share),
+        budget_bytes=log.disk_budget_bytes,
+        policy=log.pin_policy,
+    )
+    retention = Retention(
+        SqliteMessageLog(reader, store), SqliteLogReaders(data_dir), applications, parked, limits
+    )
+
+    def close() -> None:
+        applications.close()
+        parked.close()
+        reader.close()
+
+    return retention, close

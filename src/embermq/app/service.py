@@ -1,6 +1,7 @@
 """What the broker tells operators, and what it does once in a while."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -12,8 +13,9 @@ import msgspec
 from embermq.admin.service import Health, Readiness
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
-from embermq.delivery.retention import Pin, Retention, RetentionLimits, RetentionState
+from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus, read_status
+from embermq.ports.errors import StoreError
 from embermq.server.mqtt_server import MqttServer
 from embermq.server.settings import Address
 from embermq.server.tick_loop import TickLoop
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from embermq.observability.metrics import Metrics
     from embermq.pipeline.supervisor import PipelineSupervisor
 
+LOG = logging.getLogger("embermq")
 HOUSEKEEPING_S = 2.0
 
 
@@ -45,14 +48,6 @@ class BrokerService:
         self._supervisor = supervisor
         self._started_s = time.monotonic()
         self.bound: dict[str, list[Address]] = {}
-        log = settings.log
-        limits = RetentionLimits(
-            age_ms=int(log.retention_hours * 3_600_000),
-            kept_bytes=log.retention_bytes,
-            pin_bytes=int(log.disk_budget_bytes * log.pin_limit_share),
-        )
-        expected = settings.pipeline.queries if settings.pipeline.enabled else ()
-        self._retention = Retention(embedded.log, embedded.readers, limits, expected)
         self._retained: RetentionState | None = None
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
@@ -99,17 +94,40 @@ class BrokerService:
 
     async def keep_house(self, stop: asyncio.Event) -> None:
         """Trim the log and look at the pipeline, until told to stop."""
+        pipeline = self._settings.pipeline
+        queries = pipeline.queries if pipeline.enabled else ()
+        state = self._embedded.broker.state
         while not stop.is_set():
-            self._retained = self._retention.run(self._own_pins(), time.time_ns() // 1_000_000)
+            try:
+                retained = await asyncio.to_thread(
+                    self._embedded.retention.run,
+                    self._embedded.store.dispatcher_floor,
+                    queries,
+                    time.time_ns() // 1_000_000,
+                )
+            except StoreError as error:
+                LOG.warning("retention could not do its round: %s", error)
+            else:
+                self._say_pins(retained)
+                self._retained = retained
+                state.refuse_all = retained.refuse_all
+                state.refused_generations = retained.refused_generations
             self._pipeline = read_status(self._data_dir) if self._supervisor is not None else None
             await asyncio.sleep(HOUSEKEEPING_S)
 
-    def _own_pins(self) -> list[Pin]:
-        pins = [Pin("dispatcher", self._embedded.store.dispatcher_floor)]
-        pins += [
-            Pin(f"application {client_id}", floor) for client_id, floor in self._embedded.application_floors()
-        ]
-        return pins
+    def _say_pins(self, now: RetentionState) -> None:
+        """One line when readers begin or cease to hold back more of the log than they may."""
+        before = self._retained is not None and self._retained.over_limit
+        if now.over_limit and not before:
+            LOG.warning(
+                "the log holds %d bytes, more than readers may hold back; furthest behind: %s at offset %d of %d",
+                now.body_bytes,
+                now.pins[0].name,
+                now.pins[0].next_offset,
+                now.end_offset,
+            )
+        elif before and not now.over_limit:
+            LOG.info("the log is within its limits again")
 
     def start_up_block(self) -> list[str]:
         """What a person sees first."""

@@ -19,6 +19,7 @@ from embermq.topics.errors import TopicError
 from embermq.topics.names import validate_topic
 
 SYSTEM_PREFIX = "$SYS/"
+PINNED = "readers of the message log are too far behind"
 
 
 class Publishing:
@@ -72,6 +73,10 @@ class Publishing:
             link.disconnect(
                 ReasonCode.QOS_NOT_SUPPORTED, f"QoS {qos}, the maximum is {self._state.settings.max_qos}"
             )
+            return
+        if (self._state.refuse_all or self._state.refused_generations) and self._is_pinned(match):
+            refusal = Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=PINNED)
+            tick.batch.accepted.append(refusal)
             return
         origin = None
         if qos == 2:
@@ -174,8 +179,7 @@ class Publishing:
             if accepted.record:
                 accepted.offset = offset
                 offset += 1
-            elif link is not None and not _is_received(link, accepted.packet_id):
-                link.close()  # what this one repeats was refused meanwhile: let the client send it anew
+            elif not self._answers_without_record(accepted):
                 continue
             if link is not None and message.qos:
                 if not link.out:
@@ -212,6 +216,39 @@ class Publishing:
         else:
             self._state.retained.discard(message.topic)
 
+    def _answers_without_record(self, accepted: Accepted) -> bool:
+        """For what was not to be stored: False when the answer is given here. A repeated QoS 2 PUBLISH is only
+        acknowledged while what it repeats is held; else that was refused, and the client has to send it anew."""
+        link = accepted.link
+        if link is None:
+            return False
+        if accepted.refusal:
+            message = accepted.message
+            self._refuse(link, message.qos, accepted.packet_id, ReasonCode.QUOTA_EXCEEDED, accepted.refusal)
+            return False
+        session = link.session
+        if session is None or session.receiving is None or accepted.packet_id not in session.receiving:
+            link.close()
+            return False
+        return True
+
+    def _is_pinned(self, match: Match) -> bool:
+        refused = self._state.refused_generations
+        return self._state.refuse_all or any(
+            receiver.session.generation in refused for receiver in match.applications
+        )
+
+    def _refuse(self, link: Link, qos: int, packet_id: int, reason: ReasonCode, text: str) -> None:
+        """MQTT 5 says why; 3.x has no word for it, so the connection ends."""
+        self._counters.publishes_refused += 1
+        if not qos:
+            return
+        if link.version is not ProtocolVersion.V5:
+            link.close()
+            return
+        properties = Properties(reason_string=text) if link.problem_information else None
+        link.send_packet((Puback if qos == 1 else Pubrec)(packet_id, reason, properties))
+
     def refused(self, batch: Batch, error: StoreError) -> None:
         """The batch could not be stored: tell the publishers; nothing of its records has taken effect."""
         full = isinstance(error, StoreFull)
@@ -220,27 +257,16 @@ class Publishing:
         for accepted in batch.accepted:
             message, link = accepted.message, accepted.link
             if not accepted.record:
+                if self._answers_without_record(accepted) and link is not None:
+                    link.send(pubrec(accepted.packet_id))
                 continue
             if link is None:
                 self.accept_own(message)
                 continue
-            self._counters.publishes_refused += 1
             session = link.session
             if message.qos == 2 and session is not None and session.receiving is not None:
                 session.receiving.discard(accepted.packet_id)
-            if not message.qos:
-                continue
-            if link.version is not ProtocolVersion.V5:
-                link.close()
-                continue
-            properties = Properties(reason_string=text) if link.problem_information else None
-            kind = Puback if message.qos == 1 else Pubrec
-            link.send_packet(kind(accepted.packet_id, reason, properties))
-
-
-def _is_received(link: Link, packet_id: int) -> bool:
-    session = link.session
-    return session is not None and session.receiving is not None and packet_id in session.receiving
+            self._refuse(link, message.qos, accepted.packet_id, reason, text)
 
 
 def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:

@@ -33,6 +33,10 @@ class BrokerState:
         """The offset that the first record of the next tick gets."""
         self.committing_records = 0
         """Records of the tick that is being committed."""
+        self.refuse_all = False
+        """Readers hold back too much of the log: no QoS 1 or 2 publish is taken."""
+        self.refused_generations: frozenset[int] = frozenset()
+        """APPLICATION sessions for which nothing more is taken."""
         self.generation_next = 1
         self._generations_reserved = 1
 

@@ -13,7 +13,8 @@ from embermq.model.tick_writes import TickWrites
 class Accepted(Struct, gc=False):
     """One PUBLISH that waits for its commit; `offset` is known from the receipt on.
 
-    `record` is empty for a repeated QoS 2 PUBLISH: nothing to store, only an acknowledgement in its place.
+    `record` is empty for a repeated QoS 2 PUBLISH: nothing to store, only an acknowledgement in its place; and for a
+    PUBLISH that is refused, where `refusal` says why: it too is answered in its place.
     `link` is None for messages that no client waits for (wills).
     """
 
@@ -23,6 +24,7 @@ class Accepted(Struct, gc=False):
     link: Link | None
     packet_id: int
     offset: int = -1
+    refusal: str = ""
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
 

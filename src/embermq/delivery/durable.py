@@ -6,9 +6,11 @@ An APPLICATION session uses the queue for what its log does not carry: retained 
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.device.path import DevicePath
+from embermq.delivery.receipts import Receipts
 from embermq.model.message import Message
 
 
@@ -18,6 +20,14 @@ class DurablePath(DeliveryPath):
     def __init__(self, device: DevicePath, applications: ApplicationReaders) -> None:
         self.device = device
         self.applications = applications
+        self._receipts = Receipts()
+        self._state: BrokerState
+
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle: the state names its paths, the paths use the state."""
+        self._state = state
+        self.device.attach(state)
+        self.applications.attach(state)
 
     def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
         self.device.deliver(session, receiver, accepted)
@@ -26,6 +36,7 @@ class DurablePath(DeliveryPath):
         self.device.deliver_retained(session, receiver, message, record)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
+        self._receipts.note(self._state, session, delivery)
         if delivery.application:
             self.applications.settled(session, delivery)
             self.device.refill(session)

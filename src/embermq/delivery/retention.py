@@ -1,19 +1,34 @@
-"""What may leave the message log: too old or too much, and read by everyone who needs it."""
+"""What may leave the message log: too old or too much, and read by everyone who needs it.
+
+Past the pin limit the bodies that absent applications hold back are parked in a file of their own. When that is not
+enough, or when it is a query of the pipeline that is behind, the policy decides: refuse new publishes that match the
+reader, or drop its oldest.
+"""
 
 from collections.abc import Iterable
+from typing import Literal
 
 from msgspec import Struct
 
-from embermq.ports.log_readers import LogReader, LogReaders
-from embermq.ports.message_log import MessageLog
+from embermq.delivery.application.bodies import Bodies
+from embermq.ports.application_log import ApplicationFloor, ApplicationLog
+from embermq.ports.log_readers import LogReaders
+from embermq.ports.message_log import LogStatistics, MessageLog
+from embermq.ports.parked_bodies import ParkedBodies
+
+PARK_ENTRIES = 500
+PARK_ROUNDS_MAX = 40
+"""Entries parked at a time, and times a round: a round takes about a second at most."""
 
 
 class RetentionLimits(Struct, frozen=True, kw_only=True):
-    """`pin_bytes`: bodies that readers may hold back beyond retention."""
+    """`pin_bytes`: bodies up to which readers may hold back retention; `budget_bytes`: with what is parked."""
 
     age_ms: int
     kept_bytes: int
     pin_bytes: int
+    budget_bytes: int
+    policy: Literal["refuse", "drop-oldest"]
 
 
 class Pin(Struct, frozen=True):
@@ -21,49 +36,133 @@ class Pin(Struct, frozen=True):
 
     name: str
     next_offset: int
+    generation: int = 0
+    """Of an application session; 0 for the others."""
 
 
 class RetentionState(Struct, frozen=True):
-    """The outcome of one round: who holds back most (None: nobody), and whether the pin limit is reached."""
+    """The outcome of one round. `pins` begin with the reader that holds back most."""
 
     start_offset: int
     end_offset: int
     body_bytes: int
+    parked_bytes: int
     pins: tuple[Pin, ...]
     over_limit: bool
+    refuse_all: bool
+    """A query of the pipeline is past the pin limit and the policy is `refuse`."""
+    refused_generations: frozenset[int]
+    """Applications for which there is no room any more, under the same policy."""
+    dropped: int
+    """Entries that the policy `drop-oldest` took from applications since start."""
 
 
 class Retention:
-    """Trims the log in rounds. A reader that never confirmed anything holds back nothing unless it is expected."""
+    """Trims the log in rounds, on a thread of its own: it has its own connections to the stores."""
 
     def __init__(
-        self, log: MessageLog, readers: LogReaders, limits: RetentionLimits, expected: Iterable[str]
+        self,
+        log: MessageLog,
+        readers: LogReaders,
+        applications: ApplicationLog,
+        parked: ParkedBodies,
+        limits: RetentionLimits,
     ) -> None:
         self._log = log
         self._readers = readers
+        self._applications = applications
+        self._parked = parked
         self._limits = limits
-        self._expected = frozenset(expected)
+        self._dropped = 0
 
-    def run(self, own: Iterable[Pin], now_ms: int) -> RetentionState:
-        """One round. `own` are the broker's own readers: the dispatcher and the application sessions."""
-        found: dict[str, LogReader] = {reader.name: reader for reader in self._readers.positions()}
-        pins = list(own)
-        pins += [Pin(reader.name, reader.next_offset) for reader in found.values()]
-        pins += [Pin(name, 0) for name in self._expected if name not in found]
+    def run(self, dispatcher_floor: int, expected: Iterable[str], now_ms: int) -> RetentionState:
+        """One round. `expected` names the pipeline's queries that hold back the log even before their first word."""
         statistics = self._log.statistics()
-        floor = min((pin.next_offset for pin in pins), default=statistics.end_offset)
-        wanted = self._log.offset_at(now_ms - self._limits.age_ms)
-        if statistics.body_bytes > self._limits.kept_bytes:
-            share = self._limits.kept_bytes / statistics.body_bytes
-            span = statistics.end_offset - statistics.start_offset
-            wanted = max(wanted, statistics.end_offset - int(span * share))
-        below = min(wanted, floor)
-        if below > statistics.start_offset:
-            self._log.trim(below)
+        found = {reader.name: reader.next_offset for reader in self._readers.positions()}
+        queries = [Pin(name, found.get(name, 0)) for name in expected]
+        floors = self._applications.floors()
+        over = statistics.body_bytes > self._limits.pin_bytes
+        target = _offset_for(statistics, self._limits.pin_bytes)
+        if over:
+            self._park(floors, target)
+        self._unpark(floors)
+        parked = {log.generation: log for log in self._parked.logs()}
+        pins = [Pin("dispatcher", dispatcher_floor), *queries]
+        for floor in floors:
+            log = parked.get(floor.generation)
+            needed = max(floor.floor_offset, log.next_offset) if log is not None else floor.floor_offset
+            pins.append(Pin(f"application {floor.client_id}", needed, floor.generation))
+        pins.sort(key=lambda pin: pin.next_offset)
+        behind = over and any(pin.next_offset < target for pin in queries)
+        parked_bytes = sum(log.body_bytes for log in parked.values())
+        refused = self._make_room(statistics.body_bytes + parked_bytes - self._limits.budget_bytes)
+        may_drop = behind and self._limits.policy == "drop-oldest"
+        holding = [pin for pin in pins if not may_drop or pin.name == "dispatcher" or pin.generation]
+        self._trim(statistics, min(pin.next_offset for pin in holding), target if may_drop else 0, now_ms)
         return RetentionState(
             statistics.start_offset,
             statistics.end_offset,
             statistics.body_bytes,
-            tuple(sorted(pins, key=lambda pin: pin.next_offset)),
-            statistics.body_bytes > self._limits.pin_bytes,
+            parked_bytes,
+            tuple(pins),
+            over,
+            behind and self._limits.policy == "refuse",
+            refused,
+            self._dropped,
         )
+
+    def _trim(self, statistics: LogStatistics, floor: int, forced: int, now_ms: int) -> None:
+        wanted = max(self._log.offset_at(now_ms - self._limits.age_ms), forced)
+        if statistics.body_bytes > self._limits.kept_bytes:
+            wanted = max(wanted, _offset_for(statistics, self._limits.kept_bytes))
+        below = min(wanted, floor)
+        if below > statistics.start_offset:
+            self._log.trim(below)
+
+    def _park(self, floors: list[ApplicationFloor], target: int) -> None:
+        """Copy the bodies that applications need from below `target`."""
+        complete = self._applications.complete_offset()
+        parked = {log.generation: log.next_offset for log in self._parked.logs()}
+        for floor in floors:
+            bodies = Bodies(self._log, self._parked, floor.generation)
+            start = max(floor.floor_offset, parked.get(floor.generation, 0))
+            for _ in range(PARK_ROUNDS_MAX):
+                if start >= min(target, complete):
+                    break
+                entries = self._applications.read(floor.generation, start, PARK_ENTRIES)
+                wanted = [entry.offset for entry in entries if entry.offset < target]
+                found = [(offset, bodies.get(offset)) for offset in wanted]
+                start = wanted[-1] + 1 if len(wanted) == PARK_ENTRIES else min(target, complete)
+                self._parked.put(
+                    floor.generation,
+                    [(offset, record[1]) for offset, record in found if record is not None],
+                    start,
+                )
+
+    def _unpark(self, floors: list[ApplicationFloor]) -> None:
+        """Let go of what applications have settled, and of sessions that are gone."""
+        kept = {floor.generation: floor.floor_offset for floor in floors}
+        for log in self._parked.logs():
+            floor = kept.get(log.generation)
+            if floor is None or floor >= log.next_offset:
+                self._parked.drop(log.generation, log.next_offset)
+
+    def _make_room(self, excess_bytes: int) -> frozenset[int]:
+        """Past the whole budget: the policy for the application that has most parked."""
+        if excess_bytes <= 0:
+            return frozenset()
+        logs = sorted(self._parked.logs(), key=lambda log: log.body_bytes, reverse=True)
+        if not logs:
+            return frozenset()
+        if self._limits.policy == "refuse":
+            return frozenset({logs[0].generation})
+        self._dropped += self._parked.drop_oldest(logs[0].generation, excess_bytes)
+        return frozenset()
+
+
+def _offset_for(statistics: LogStatistics, body_bytes: int) -> int:
+    """About the offset from which `body_bytes` are left; the log's start when it has no more than that."""
+    if statistics.body_bytes <= body_bytes:
+        return statistics.start_offset
+    span = statistics.end_offset - statistics.start_offset
+    return statistics.end_offset - int(span * body_bytes / statistics.body_bytes)

@@ -99,7 +99,7 @@ def _pipeline(status: PipelineStatus) -> Iterator[Metric]:
     restarts = CounterMetricFamily("embermq_pipeline_query_restarts", "restarts of a query", labels=["query"])
     for query in status.queries:
         lag.add_metric([query.name], query.lag_messages)
-        seconds.add_metric([query.name], query.lag_seconds)
+        seconds.add_metric([query.name], query.lag_s)
         restarts.add_metric([query.name], query.restarts)
     yield lag
     yield seconds

@@ -16,6 +16,14 @@ class ApplicationEntry(Struct, frozen=True, gc=False):
     identifiers: tuple[int, ...]
 
 
+class ApplicationFloor(Struct, frozen=True):
+    """Below `floor_offset` the session needs nothing any more."""
+
+    client_id: str
+    generation: int
+    floor_offset: int
+
+
 class ApplicationContext(Struct, frozen=True):
     """Where a session stands: all entries below `floor_offset` are settled; `marks` are those above it."""
 
@@ -43,5 +51,5 @@ class ApplicationLog(ABC):
         """What ticks stored of the reader's state; None when there is nothing yet."""
 
     @abstractmethod
-    def floors(self) -> list[tuple[str, int]]:
-        """(client id, floor offset) of every APPLICATION session."""
+    def floors(self) -> list[ApplicationFloor]:
+        """Of every APPLICATION session."""

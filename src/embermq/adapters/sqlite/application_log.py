@@ -6,7 +6,12 @@ from pathlib import Path
 
 from embermq.adapters.sqlite.connection import open_reader
 from embermq.model.tick_writes import ApplicationMark
-from embermq.ports.application_log import ApplicationContext, ApplicationEntry, ApplicationLog
+from embermq.ports.application_log import (
+    ApplicationContext,
+    ApplicationEntry,
+    ApplicationFloor,
+    ApplicationLog,
+)
 from embermq.ports.errors import StoreUnavailable
 
 
@@ -56,8 +61,9 @@ class SqliteApplicationLog(ApplicationLog):
         )
         return ApplicationContext(row[0], tuple(ApplicationMark(*mark) for mark in marks))
 
-    def floors(self) -> list[tuple[str, int]]:
-        return self._broker.execute("SELECT client_id, floor_offset FROM application_context").fetchall()
+    def floors(self) -> list[ApplicationFloor]:
+        rows = self._broker.execute("SELECT client_id, generation, floor_offset FROM application_context")
+        return [ApplicationFloor(*row) for row in rows]
 
     def close(self) -> None:
         """Release the pipeline's file."""

@@ -2,26 +2,30 @@
 
 from embermq.model.log_record import LogRecord, decode_record, iter_frames
 from embermq.ports.message_log import LogBatch, MessageLog
+from embermq.ports.parked_bodies import ParkedBodies
 
 READ_RECORDS = 256
 READ_BYTES = 1024 * 1024
 
 
 class Bodies:
-    """Reads records by growing offset, a few batches at a time."""
+    """Reads records by growing offset, a few batches at a time; what the log has let go of may be parked."""
 
-    def __init__(self, log: MessageLog) -> None:
+    def __init__(self, log: MessageLog, parked: ParkedBodies, generation: int) -> None:
         self._log = log
+        self._parked = parked
+        self._generation = generation
         self._frames: list[bytes] = []
         self._base = 0
         self._ahead: list[LogBatch] = []
 
     def get(self, offset: int) -> tuple[LogRecord, bytes] | None:
-        """The record at an offset and its encoded form; None when the log no longer has it."""
-        if not self._base <= offset < self._base + len(self._frames) and not self._load(offset):
-            return None
-        frame = self._frames[offset - self._base]
-        return decode_record(frame), frame
+        """The record at an offset and its encoded form; None when nobody has it any more."""
+        if self._base <= offset < self._base + len(self._frames) or self._load(offset):
+            frame: bytes | None = self._frames[offset - self._base]
+        else:
+            frame = self._parked.get(self._generation, offset)
+        return None if frame is None else (decode_record(frame), frame)
 
     def _load(self, offset: int) -> bool:
         while self._ahead and self._ahead[0].base_offset + self._ahead[0].record_count <= offset:

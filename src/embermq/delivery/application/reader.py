@@ -19,6 +19,7 @@ from embermq.model.message import Message
 from embermq.model.tick_writes import ApplicationMark, QueueState
 from embermq.ports.application_log import ApplicationEntry, ApplicationLog
 from embermq.ports.message_log import MessageLog
+from embermq.ports.parked_bodies import ParkedBodies
 
 _NOTHING = Message("", b"", 0, False, "", 4, 0)
 """Stands for a record that is not needed any more."""
@@ -46,9 +47,12 @@ class Reader:
 class ApplicationReaders:
     """All readers of this broker."""
 
-    def __init__(self, log: ApplicationLog, messages: MessageLog, settings: ApplicationSettings) -> None:
+    def __init__(
+        self, log: ApplicationLog, messages: MessageLog, parked: ParkedBodies, settings: ApplicationSettings
+    ) -> None:
         self._log = log
         self._messages = messages
+        self._parked = parked
         self._settings = settings
         self._readers: dict[Session, Reader] = {}
         self._complete = 0
@@ -68,7 +72,11 @@ class ApplicationReaders:
         link = session.link
         assert link is not None
         context = self._log.context(session.generation)
-        reader = Reader(session, Bodies(self._messages), context.floor_offset if context else 0)
+        reader = Reader(
+            session,
+            Bodies(self._messages, self._parked, session.generation),
+            context.floor_offset if context else 0,
+        )
         self._readers[session] = reader
         now_ms = self._state.tick.now_ms
         for mark in context.marks if context else ():

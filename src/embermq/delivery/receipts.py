@@ -1,0 +1,33 @@
+"""Samples of delivery latency for the traffic windows: from accept to the client's acknowledgement."""
+
+from struct import Struct as Layout
+
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.topics.names import first_level
+
+SAMPLE_EVERY = 16
+"""One settled delivery in so many is sampled."""
+ROOT_BYTES_MAX = 255
+
+_RECEIPT = Layout(">qIBB")
+"""accepted_ms, latency_us, client type, length of the first topic level that follows."""
+
+
+class Receipts:
+    """Counts settled deliveries and writes down one in `SAMPLE_EVERY`."""
+
+    def __init__(self) -> None:
+        self._until_next = SAMPLE_EVERY
+
+    def note(self, state: BrokerState, session: Session, delivery: Delivery) -> None:
+        """A client has acknowledged a live or stored message."""
+        self._until_next -= 1
+        if self._until_next:
+            return
+        self._until_next = SAMPLE_EVERY
+        message = delivery.message
+        latency_us = min(max(0, state.tick.now_ms - message.accepted_ms) * 1000, 0xFFFFFFFF)
+        root = first_level(message.topic).encode()[:ROOT_BYTES_MAX]
+        head = _RECEIPT.pack(message.accepted_ms, latency_us, session.client_type, len(root))
+        state.tick.writes.receipts.append(head + root)
