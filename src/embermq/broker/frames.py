@@ -60,8 +60,11 @@ def accepted_frame(
     if accepted.frame_key == key:
         return accepted.frame
     message = accepted.message
-    frame = message_frame(
-        message, qos=qos, retain=retain, version=version, identifiers=identifiers, now_ms=message.accepted_ms
+    properties = b""
+    if version == ProtocolVersion.V5:
+        properties = forwarded_properties(message, identifiers, message.accepted_ms)
+    frame = publish_frame(
+        message.topic, message.payload, qos=qos, retain=retain, version=version, properties=properties
     )
     accepted.frame_key = key
     accepted.frame = frame

@@ -22,6 +22,7 @@ A batch is the plain concatenation of records; record i of a batch has offset ba
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError
 
@@ -39,7 +40,7 @@ FIELD_EXPIRES = 2
 FIELD_STAMPS = 3
 FIELD_ORIGIN = 4
 
-_HEAD = Layout(">IBBqH")
+_HEAD = Layout(">IBBq")
 _U16 = Layout(">H")
 _U32 = Layout(">I")
 _FIELD = Layout(">BI")
@@ -105,25 +106,25 @@ def encode_record(
     unknown_fields: tuple[tuple[int, bytes], ...] = (),
 ) -> bytes:
     """One record with its size in front. `stamps` comes from `encode_stamps`."""
-    topic = message.topic.encode()
-    publisher = message.publisher.encode()
-    if (
-        message.properties is None
-        and not stamps
-        and origin is None
-        and not message.expires_ms
-        and not unknown_fields
-    ):
+    if message.properties is None and not stamps and origin is None and not message.expires_ms and not unknown_fields:
         fields = _NO_FIELDS
     else:
         fields = _encode_fields(message, stamps, origin, unknown_fields)
+    topic = _text(message.topic)
+    publisher = _text(message.publisher)
     payload = message.payload
     flags = message.qos | (4 if message.retain else 0) | (message.version << 3)
-    topic_length = len(topic)
-    publisher_length = len(publisher)
-    size = _HEAD_AFTER_SIZE + topic_length + 2 + publisher_length + len(fields) + len(payload)
-    head = _HEAD.pack(size, FORMAT, flags, message.accepted_ms, topic_length)
-    return b"".join((head, topic, publisher_length.to_bytes(2, "big"), publisher, fields, payload))
+    size = _HEAD_AFTER_SIZE + len(topic) + len(publisher) + len(fields) + len(payload)
+    return b"".join(
+        (_HEAD.pack(size, FORMAT, flags, message.accepted_ms), topic, publisher, fields, payload)
+    )
+
+
+@lru_cache(maxsize=65_536)
+def _text(text: str) -> bytes:
+    """UTF-8 with its length in front. Topics and publishers repeat."""
+    encoded = text.encode()
+    return _U16.pack(len(encoded)) + encoded
 
 
 def _encode_fields(
@@ -170,12 +171,13 @@ def decode_record(frame: bytes) -> LogRecord:
 
 
 def _decode(frame: bytes) -> LogRecord:
-    size, record_format, flags, accepted_ms, topic_length = _HEAD.unpack_from(frame)
+    size, record_format, flags, accepted_ms = _HEAD.unpack_from(frame)
     if record_format >> 4 != FORMAT >> 4:
         raise RecordError(f"record format {record_format:#04x}: this reader knows major {FORMAT >> 4}")
     if size + 4 != len(frame):
         raise RecordError(f"record size {size} does not fit a frame of {len(frame)} bytes")
-    at = _HEAD.size
+    (topic_length,) = _U16.unpack_from(frame, _HEAD.size)
+    at = _HEAD.size + 2
     topic = frame[at : at + topic_length].decode()
     at += topic_length
     (publisher_length,) = _U16.unpack_from(frame, at)
@@ -263,7 +265,7 @@ def decode_route(frame: bytes) -> RecordHead:
     The property block and the stamps are handed on undecoded, as they stand in the record.
     """
     try:
-        size, record_format, flags, accepted_ms, topic_length = _HEAD.unpack_from(frame)
+        size, record_format, flags, accepted_ms = _HEAD.unpack_from(frame)
         if record_format >> 4 != FORMAT >> 4 or size + 4 != len(frame):
             decode_record(frame)  # says what is wrong
         topic_end = _HEAD.size + topic_length
