@@ -40,5 +40,9 @@ class TickStore(ABC):
         """True between `submit` and `done`."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Called now and then: write what the level `memory` has answered for and not written yet."""
+
+    @abstractmethod
     def close(self) -> None:
         """Finish what is under way and release the files."""

@@ -102,6 +102,7 @@ class TickLoop:
         self._polling = self._loop.call_later(self._poll_s, self._poll)
 
     def _poll(self) -> None:
+        self._store.settle()
         if len(self._applications):
             self.wake()
             self._applications.poll()
@@ -191,8 +192,10 @@ class TickLoop:
 
     def _arm_timer(self) -> None:
         """Wake up for what is due next."""
-        candidates = [self._state.timers.next_ms, self._device.next_ms, self._retry_at_ms]
-        due = [due_ms for due_ms in candidates if due_ms]
+        now_ms = self._tick.now_ms
+        due = [due_ms for due_ms in (self._state.timers.next_ms, self._device.next_ms) if due_ms]
+        if self._retry_at_ms > now_ms:
+            due.append(self._retry_at_ms)
         if not due:
             return
         due_ms = min(due)
@@ -201,7 +204,7 @@ class TickLoop:
                 return
             self._timer.cancel()
         self._timer_due_ms = due_ms
-        delay_s = max(0.001, (due_ms - self._tick.now_ms) / 1000)
+        delay_s = max(0.001, (due_ms - now_ms) / 1000)
         self._timer = self._loop.call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:

@@ -85,10 +85,14 @@ class SqliteTickStore(TickStore):
                 return
         self._succeed(base, count, done)
 
-    def flush(self) -> None:
-        """Commit what the level `memory` still holds open. Call it when the broker is idle."""
-        if self._durability == "memory" and self._connection.in_transaction:
-            self._connection.execute("COMMIT")
+    def settle(self) -> None:
+        if self._durability != "memory" or not self._connection.in_transaction:
+            return
+        if time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
+            try:
+                self._connection.execute("COMMIT")
+            except sqlite3.Error:
+                pass  # the transaction stays open: the next tick tries again and reports
 
     def close(self) -> None:
         if self._thread is not None:
