@@ -104,7 +104,9 @@ class _Application:
             embedded.broker, ticks, AccountGate(authenticator), settings.clients, _report_peer
         )
         supervisor = _supervisor(settings, self._data_dir)
-        service = BrokerService(settings, self._data_dir, embedded, ticks, server, supervisor)
+        service = BrokerService(
+            settings, self._data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
+        )
         try:
             http = await self._open(server, service)
         except OSError:

@@ -35,6 +35,7 @@ class BrokerService:
         self,
         settings: Settings,
         data_dir: Path,
+        *,
         embedded: Embedded,
         ticks: TickLoop,
         server: MqttServer,

@@ -36,6 +36,9 @@ class Door:
         self.connect_timeout_ms = int(connect_timeout_s * 1000)
         self.on_error = on_error
         self.connections: set[Connection] = set()
+        self.empty = asyncio.Event()
+        """Set while there is no connection."""
+        self.empty.set()
         self.checks: set[asyncio.Task[None]] = set()
 
 
@@ -60,6 +63,7 @@ class Connection(Link, asyncio.Protocol):
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         self.last_ms = door.broker.state.tick.now_ms
         door.connections.add(self)
+        door.empty.clear()
         door.broker.state.timers.at(self.last_ms + door.connect_timeout_ms, self._check_entered)
 
     def _check_entered(self) -> None:
@@ -163,6 +167,8 @@ class Connection(Link, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._door.connections.discard(self)
+        if not self._door.connections:
+            self._door.empty.set()
         self._door.ticks.wake()
         self._door.broker.connecting.link_lost(self)
 

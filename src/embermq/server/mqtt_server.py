@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from embermq.broker.broker import Broker
 from embermq.protocol.errors import ProtocolError
@@ -73,9 +74,10 @@ class MqttServer:
         for connection in links:
             connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
         self._ticks.wake()
-        deadline = asyncio.get_running_loop().time() + STOP_S
-        while self.connections and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                for door in self._doors:
+                    await door.empty.wait()
         for door in self._doors:
             for check in list(door.checks):
                 check.cancel()

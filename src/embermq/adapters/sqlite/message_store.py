@@ -12,7 +12,10 @@ from embermq.model.message import Message
 from embermq.ports.message_store import MessageStore, StoredMessage
 from embermq.protocol.properties import Properties
 
-_SELECT = 'SELECT "offset", topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties FROM message'
+_SELECT = (
+    'SELECT "offset", topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties'
+    " FROM message"
+)
 
 _Row = tuple[int, str, bytes, int, int, str, int, int, int | None, str | None]
 

@@ -9,6 +9,7 @@ import sqlite3
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Literal
@@ -89,10 +90,8 @@ class SqliteTickStore(TickStore):
         if self._durability != "memory" or not self._connection.in_transaction:
             return
         if time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
-            try:
+            with suppress(sqlite3.Error):  # the transaction stays open: the next tick tries again and reports
                 self._connection.execute("COMMIT")
-            except sqlite3.Error:
-                pass  # the transaction stays open: the next tick tries again and reports
 
     def close(self) -> None:
         if self._thread is not None:

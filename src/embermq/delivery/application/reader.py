@@ -100,7 +100,7 @@ class ApplicationReaders:
                 self.lost += 1
             settled = mark.state != QueueState.RELEASED
             return _delivery(
-                None, mark.offset, 2, False, (), mark.packet_id, settled=settled, released=not settled
+                None, mark.offset, 2, False, (), packet_id=mark.packet_id, settled=settled, released=not settled
             )
         entries = self._log.read(reader.session.generation, mark.offset, 1)
         entry = entries[0] if entries and entries[0].offset == mark.offset else None
@@ -108,7 +108,7 @@ class ApplicationReaders:
         qos = min(record.message.qos, entry.qos) if entry else record.message.qos
         retain = record.message.retain and entry is not None and entry.retain_as_published
         delivery = _delivery(
-            record, mark.offset, qos, retain, entry.identifiers if entry else (), mark.packet_id
+            record, mark.offset, qos, retain, entry.identifiers if entry else (), packet_id=mark.packet_id
         )
         delivery.released = mark.state == QueueState.RELEASED
         delivery.dup = True
@@ -156,14 +156,14 @@ class ApplicationReaders:
                     self.lost += 1
                 else:
                     self._state.counters.dropped_expired += 1
-                reader.pending.append(_delivery(None, entry.offset, 0, False, (), 0, settled=True))
+                reader.pending.append(_delivery(None, entry.offset, 0, False, (), settled=True))
                 continue
             record = found[0]
             message = record.message
             qos = min(message.qos, entry.qos)
             retain = message.retain and entry.retain_as_published
             delivery = _delivery(
-                record, entry.offset, qos, retain, entry.identifiers, session.next_packet_id()
+                record, entry.offset, qos, retain, entry.identifiers, packet_id=session.next_packet_id()
             )
             session.window[delivery.packet_id] = delivery
             reader.pending.append(delivery)
@@ -251,8 +251,8 @@ def _delivery(
     qos: int,
     retain: bool,
     identifiers: tuple[int, ...],
-    packet_id: int,
     *,
+    packet_id: int = 0,
     settled: bool = False,
     released: bool = False,
 ) -> Delivery:
