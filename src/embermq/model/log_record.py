@@ -35,6 +35,9 @@ from embermq.protocol.properties import Properties, PropertyPlace, decode_proper
 FORMAT = 0x10
 """Major 1, minor 0."""
 
+IDENTIFIERS_MAX = 255
+"""Subscription identifiers that a stamp can hold."""
+
 FIELD_PROPERTIES = 1
 FIELD_EXPIRES = 2
 FIELD_STAMPS = 3
