@@ -46,8 +46,11 @@ class Acknowledging:
             return
         delivery = session.window.get(packet.packet_id)
         if delivery is None or delivery.qos != 2:
-            if link.version is ProtocolVersion.V5 and packet.reason_code < FIRST_ERROR:
-                link.send_packet(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            if packet.reason_code < FIRST_ERROR:  # also in 3.x: the client would hold the id for ever
+                known = link.version is not ProtocolVersion.V5
+                link.send_packet(
+                    Pubrel(packet.packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+                )
             return
         if packet.reason_code >= FIRST_ERROR:
             self._settle(session, packet.packet_id)

@@ -61,6 +61,9 @@ class Connecting:
         if packet.will is not None and packet.will.qos > self._state.settings.max_qos:
             self.refuse(link, ReasonCode.QOS_NOT_SUPPORTED, f"will QoS {packet.will.qos}")  # [MQTT-3.2.2-12]
             return
+        if packet.properties is not None and packet.properties.authentication_method is not None:
+            self.refuse(link, ReasonCode.BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
+            return
         self._configure(link, packet)
         old = self._state.sessions.get(client_id)
         must_wait = False
@@ -154,11 +157,13 @@ class Connecting:
         """The older connection ends first [MQTT-3.1.4-3]; its will goes out unless the session goes on and the will
         waits [MQTT-3.1.3-9]."""
         for link in (old.link, old.claimant):
-            if link is not None and not link.closing:
+            if link is None:
+                continue
+            if not link.closing:
                 self._state.counters.takeovers += 1
                 link.disconnect(ReasonCode.SESSION_TAKEN_OVER)
-                link.inbox = None
-                self._wills.connection_ended(old, link, session_goes_on=not clean_start and old.persistent)
+            link.inbox = None
+            self._wills.connection_ended(old, link, session_goes_on=not clean_start and old.persistent)
         was_connected = old.link is not None
         old.link = old.claimant = None
         if clean_start or not old.persistent or self._is_over(old):

@@ -58,7 +58,9 @@ class Link:
         self.inbox: list[Packet] | None = None
 
     def send(self, data: bytes) -> None:
-        """Queue encoded bytes for the next flush."""
+        """Queue encoded bytes for the next flush; nothing follows what ended the connection [MQTT-3.14.4-1]."""
+        if self.closing:
+            return
         if not self.out:
             self.dirty.append(self)
         self.out.append(data)
@@ -79,10 +81,10 @@ class Link:
         raise NotImplementedError
 
     def disconnect(self, reason: ReasonCode, text: str | None = None) -> None:
-        """End the connection; MQTT 5 clients are told why [MQTT-4.13.1-1]."""
+        """End the connection; MQTT 5 clients are told why [MQTT-4.13.1-1], but not before CONNACK [MQTT-3.2.0-1]."""
         if self.closing:
             return
-        if self.version is ProtocolVersion.V5:
+        if self.version is ProtocolVersion.V5 and self.session is not None:
             properties = Properties(reason_string=text) if text and self.problem_information else None
             self.send_packet(Disconnect(reason, properties))
         self.close()

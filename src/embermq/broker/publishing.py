@@ -74,24 +74,27 @@ class Publishing:
                 ReasonCode.QOS_NOT_SUPPORTED, f"QoS {qos}, the maximum is {self._state.settings.max_qos}"
             )
             return
-        if (self._state.refuse_all or self._state.refused_generations) and self._is_pinned(match):
-            refusal = Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=PINNED)
-            tick.batch.accepted.append(refusal)
-            return
-        origin = None
+        receiving = None
         if qos == 2:
             receiving = session.receiving
             if receiving is None:
                 receiving = session.receiving = set()
             if packet.packet_id in receiving:
-                tick.batch.accepted.append(Accepted(message, b"", NO_MATCH, link, packet.packet_id))
+                repeated = Accepted(message, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
+                tick.batch.accepted.append(repeated)
                 return
+        if (self._state.refuse_all or self._state.refused_generations) and self._is_pinned(match):
+            refusal = Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=PINNED)
+            tick.batch.accepted.append(refusal)
+            return
+        origin = None
+        if receiving is not None:
             receiving.add(packet.packet_id)
             if session.persistent:
                 origin = Origin(session.generation, packet.packet_id)
                 tick.writes.receiving.append((session.generation, packet.packet_id))
         record = encode_record(message, match.stamps, origin)
-        accepted = Accepted(message, record, match, link, packet.packet_id)
+        accepted = Accepted(message, record, match, link, packet.packet_id, receiving=receiving)
         self._take(accepted)
 
     def accept_own(self, message: Message) -> None:
@@ -111,7 +114,7 @@ class Publishing:
         batch.writes.records.append(accepted.record)
         batch.record_bytes += len(accepted.record)
         batch.accepted.append(accepted)
-        if accepted.match.direct or message.qos == 0:
+        if message.qos == 0 or (message.qos == 1 and accepted.match.direct):
             self._deliver_now(accepted)
 
     def _match(self, link: Link, session: Session, topic: str) -> Match | None:
@@ -149,7 +152,7 @@ class Publishing:
         return known
 
     def _deliver_now(self, accepted: Accepted) -> None:
-        """The direct way: receivers that keep nothing, and everybody's QoS 0."""
+        """The direct way: receivers that keep nothing, up to QoS 1, and everybody's QoS 0."""
         direct = self._state.direct
         match = accepted.match
         for receiver in match.direct:
@@ -181,7 +184,7 @@ class Publishing:
                 offset += 1
             elif not self._answers_without_record(accepted):
                 continue
-            if link is not None and message.qos:
+            if link is not None and message.qos and not link.closing:
                 if not link.out:
                     link.dirty.append(link)
                 match = accepted.match
@@ -195,6 +198,9 @@ class Publishing:
             if not message.qos:
                 continue
             match = accepted.match
+            if message.qos == 2:  # only now: a refused one comes again, and exactly once counts
+                for receiver in match.direct:
+                    direct.deliver(receiver.session, receiver, accepted)
             for receiver in match.durable:
                 if receiver.qos:
                     durable.deliver(receiver.session, receiver, accepted)
@@ -226,8 +232,7 @@ class Publishing:
             message = accepted.message
             self._refuse(link, message.qos, accepted.packet_id, ReasonCode.QUOTA_EXCEEDED, accepted.refusal)
             return False
-        session = link.session
-        if session is None or session.receiving is None or accepted.packet_id not in session.receiving:
+        if accepted.receiving is None or accepted.packet_id not in accepted.receiving:
             link.close()
             return False
         return True
@@ -241,7 +246,7 @@ class Publishing:
     def _refuse(self, link: Link, qos: int, packet_id: int, reason: ReasonCode, text: str) -> None:
         """MQTT 5 says why; 3.x has no word for it, so the connection ends."""
         self._counters.publishes_refused += 1
-        if not qos:
+        if not qos or link.closing:
             return
         if link.version is not ProtocolVersion.V5:
             link.close()
@@ -257,15 +262,14 @@ class Publishing:
         for accepted in batch.accepted:
             message, link = accepted.message, accepted.link
             if not accepted.record:
-                if self._answers_without_record(accepted) and link is not None:
+                if self._answers_without_record(accepted) and link is not None and not link.closing:
                     link.send(pubrec(accepted.packet_id))
                 continue
             if link is None:
                 self.accept_own(message)
                 continue
-            session = link.session
-            if message.qos == 2 and session is not None and session.receiving is not None:
-                session.receiving.discard(accepted.packet_id)
+            if accepted.receiving is not None:
+                accepted.receiving.discard(accepted.packet_id)
             self._refuse(link, message.qos, accepted.packet_id, reason, text)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from embermq.model.log_record import Stamp, encode_stamps
+from embermq.model.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
 from embermq.topics.trie import SubscriptionTrie
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _stamp(receiver: Receiver) -> Stamp:
         session.generation,
         receiver.qos,
         receiver.retain_as_published,
-        receiver.identifiers,
+        receiver.identifiers[:IDENTIFIERS_MAX],
     )
 
 

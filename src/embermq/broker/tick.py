@@ -15,7 +15,8 @@ class Accepted(Struct, gc=False):
 
     `record` is empty for a repeated QoS 2 PUBLISH: nothing to store, only an acknowledgement in its place; and for a
     PUBLISH that is refused, where `refusal` says why: it too is answered in its place.
-    `link` is None for messages that no client waits for (wills).
+    `link` is None for messages that no client waits for (wills). `receiving` is where the packet id of a QoS 2 PUBLISH
+    is remembered: the client may be gone before a refusal frees the id.
     """
 
     message: Message
@@ -25,6 +26,7 @@ class Accepted(Struct, gc=False):
     packet_id: int
     offset: int = -1
     refusal: str = ""
+    receiving: set[int] | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
 

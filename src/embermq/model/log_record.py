@@ -109,7 +109,13 @@ def encode_record(
     unknown_fields: tuple[tuple[int, bytes], ...] = (),
 ) -> bytes:
     """One record with its size in front. `stamps` comes from `encode_stamps`."""
-    if message.properties is None and not stamps and origin is None and not message.expires_ms and not unknown_fields:
+    if (
+        message.properties is None
+        and not stamps
+        and origin is None
+        and not message.expires_ms
+        and not unknown_fields
+    ):
         fields = _NO_FIELDS
     else:
         fields = _encode_fields(message, stamps, origin, unknown_fields)
@@ -118,9 +124,7 @@ def encode_record(
     payload = message.payload
     flags = message.qos | (4 if message.retain else 0) | (message.version << 3)
     size = _HEAD_AFTER_SIZE + len(topic) + len(publisher) + len(fields) + len(payload)
-    return b"".join(
-        (_HEAD.pack(size, FORMAT, flags, message.accepted_ms), topic, publisher, fields, payload)
-    )
+    return b"".join((_HEAD.pack(size, FORMAT, flags, message.accepted_ms), topic, publisher, fields, payload))
 
 
 @lru_cache(maxsize=65_536)

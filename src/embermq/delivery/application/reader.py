@@ -100,7 +100,14 @@ class ApplicationReaders:
                 self.lost += 1
             settled = mark.state != QueueState.RELEASED
             return _delivery(
-                None, mark.offset, 2, False, (), packet_id=mark.packet_id, settled=settled, released=not settled
+                None,
+                mark.offset,
+                2,
+                False,
+                (),
+                packet_id=mark.packet_id,
+                settled=settled,
+                released=not settled,
             )
         entries = self._log.read(reader.session.generation, mark.offset, 1)
         entry = entries[0] if entries and entries[0].offset == mark.offset else None
@@ -177,7 +184,7 @@ class ApplicationReaders:
 
     def _send(self, reader: Reader, link: Link, pack: list[Delivery]) -> None:
         """The packet ids are durable."""
-        if reader.session.link is not link:
+        if reader.session.link is not link or link.closing:
             return
         reader.sending = False
         now_ms = self._state.tick.now_ms

@@ -100,7 +100,10 @@ class DevicePath(DeliveryPath):
     # The store
 
     def _store(self, session: Session, delivery: Delivery) -> None:
-        """A new row. With room and nothing before it, it is sent as soon as it is durable."""
+        """A new row. With room and nothing before it, it is sent as soon as it is durable. A session that ended
+        while the message was being committed gets none: nobody would ever remove it."""
+        if session.dead:
+            return
         if session.waiting:
             self._spill(session)
         link = session.link
@@ -260,7 +263,7 @@ class DevicePath(DeliveryPath):
         self._state.tick.batch.after_commit.append(partial(self._send_page, session, link, deliveries))
 
     def _send_page(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
-        if session.link is not link:
+        if session.link is not link or link.closing:
             return
         session.paging = False
         self._send_rows(session, link, deliveries)
@@ -269,7 +272,7 @@ class DevicePath(DeliveryPath):
 
     def _send_rows(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
         """The rows are durable as SENT: send them, in the order in which they now enter the window."""
-        if session.link is not link:
+        if session.link is not link or link.closing:
             return
         now_ms = self._state.tick.now_ms
         window = session.window

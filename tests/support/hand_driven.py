@@ -1,0 +1,376 @@
+"""A broker without sockets: packets are handed in, time is set, ticks are run and committed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+from tests.support.stand_in_store import (
+    StandInApplicationLog,
+    StandInLog,
+    StandInParked,
+    StandInQueue,
+    StandInSessions,
+    StandInStore,
+)
+
+from embermq.broker.broker import Broker
+from embermq.broker.connecting import Identity
+from embermq.broker.link import Link
+from embermq.broker.settings import MqttSettings
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Batch, Tick
+from embermq.delivery.application.reader import ApplicationReaders
+from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.device.path import DevicePath
+from embermq.delivery.device.settings import DeviceSettings
+from embermq.delivery.direct.path import DirectPath
+from embermq.delivery.durable import DurablePath
+from embermq.delivery.recovery import Recovery
+from embermq.model.client_type import ClientType
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt
+from embermq.protocol.decoder import Decoder, Role
+from embermq.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+    Will,
+)
+from embermq.protocol.properties import Properties
+from embermq.protocol.version import ProtocolVersion
+
+START_MS = 1_700_000_000_000
+ROUNDS_MAX = 10_000
+Wanted = TypeVar("Wanted", bound=Packet)
+
+
+class HandLink(Link):
+    """A client's end. What the broker writes is decoded and checked at once: CONNACK comes first and once, nothing
+    comes after DISCONNECT, no packet id is used twice at a time, and the Receive Maximum is kept.
+
+    `acknowledges`: PUBLISH and PUBREL are answered by themselves as they come.
+    """
+
+    __slots__ = ("acknowledges", "auto", "decoder", "ended", "hand", "in_flight", "receive_maximum", "received")
+
+    def __init__(self, hand: HandDrivenBroker, version: ProtocolVersion, receive_maximum: int | None) -> None:
+        super().__init__(hand.state.tick.dirty, "test", hand.state.tick.now_ms)
+        self.version = version
+        self.decoder = Decoder(Role.CLIENT, packet_bytes_max=268_435_460, version=version)
+        self.hand = hand
+        self.acknowledges = True
+        self.receive_maximum = receive_maximum or 65_535
+        self.received: list[Packet] = []
+        self.in_flight: set[int] = set()
+        self.ended = False
+        self.auto: list[Packet] = []
+
+    def flush(self) -> None:
+        for data in self.out:
+            assert not (self.received and isinstance(self.received[-1], Disconnect)), f"{data!r} after DISCONNECT"
+            for packet in self.decoder.feed(data):
+                self._take(packet)
+            assert self.decoder.error is None, self.decoder.error
+        self.out.clear()
+        if self.closing:
+            self.ended = True
+
+    def _take(self, packet: Packet) -> None:
+        assert not self.ended, f"{packet} after the end"
+        assert isinstance(packet, Connack) is (not self.received), f"{packet} after {self.received}"
+        assert not any(isinstance(before, Disconnect) for before in self.received), (
+            f"{packet} after DISCONNECT"
+        )
+        self.received.append(packet)
+        if isinstance(packet, Publish) and packet.qos:
+            assert packet.packet_id not in self.in_flight, f"{packet}: the id is in use"
+            self.in_flight.add(packet.packet_id)
+            assert len(self.in_flight) <= self.receive_maximum, f"{packet} is past the Receive Maximum"
+            if self.acknowledges:
+                self.auto.append((Puback if packet.qos == 1 else Pubrec)(packet.packet_id))
+        elif isinstance(packet, Pubrel):
+            self.in_flight.add(packet.packet_id)
+            if self.acknowledges:
+                self.auto.append(Pubcomp(packet.packet_id))
+
+    # The client speaks
+
+    def does(self, *packets: Packet) -> None:
+        """Send packets, in one piece; nothing happens on a connection that is closing."""
+        if self.closing:
+            return
+        for packet in packets:
+            if isinstance(packet, Puback | Pubcomp) or (
+                isinstance(packet, Pubrec) and packet.reason_code >= 0x80
+            ):
+                self.in_flight.discard(packet.packet_id)
+        self.last_ms = self.hand.state.tick.now_ms
+        self.hand.broker.handle(self, list(packets))
+
+    def drops(self) -> None:
+        """The network breaks."""
+        self.ended = True
+        self.hand.broker.connecting.link_lost(self)
+
+    def leaves(self, reason: int = 0, properties: Properties | None = None) -> None:
+        """A DISCONNECT, then the end of the connection."""
+        self.does(Disconnect(reason, properties))
+        self.hand.run()
+        self.drops()
+
+    def subscribes(
+        self,
+        *filters: str,
+        qos: int = 2,
+        identifier: int = 0,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        retain_handling: int = 0,
+    ) -> tuple[int, ...]:
+        """SUBSCRIBE to the filters and wait for the answer."""
+        asked = tuple(
+            Subscription(text, qos, no_local, retain_as_published, retain_handling) for text in filters
+        )
+        self.does(
+            Subscribe(1, asked, Properties(subscription_identifiers=(identifier,)) if identifier else None)
+        )
+        self.hand.settle()
+        return self.last(Suback).reason_codes
+
+    def unsubscribes(self, *filters: str) -> None:
+        self.does(Unsubscribe(2, filters))
+        self.hand.settle()
+
+    def publishes(
+        self, topic: str, *payloads: bytes, qos: int = 1, retain: bool = False, first_id: int = 1
+    ) -> None:
+        """PUBLISHes with packet ids from `first_id` on; nothing is waited for."""
+        self.does(
+            *(
+                Publish(topic, payload, qos, first_id + number if qos else 0, retain)
+                for number, payload in enumerate(payloads)
+            )
+        )
+
+    # What it has seen
+
+    def all(self, kind: type[Wanted]) -> list[Wanted]:
+        return [packet for packet in self.received if isinstance(packet, kind)]
+
+    def last(self, kind: type[Wanted]) -> Wanted:
+        return self.all(kind)[-1]
+
+    @property
+    def messages(self) -> list[Publish]:
+        return self.all(Publish)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [message.payload for message in self.messages]
+
+    def forgets(self) -> None:
+        """Start a new page: keep only the CONNACK."""
+        del self.received[1:]
+
+
+class HandDrivenBroker:
+    """The deciding rooms on stand-in stores. `run` is one tick of the server, `settle` as many as there is work for.
+
+    `failures` holds the answers to the next commits: an error refuses one. `held` keeps commits open until
+    `finish_commit`.
+    """
+
+    def __init__(
+        self,
+        *,
+        mqtt: MqttSettings | None = None,
+        device: DeviceSettings | None = None,
+        application: ApplicationSettings | None = None,
+        store: StandInStore | None = None,
+        now_ms: int = START_MS,
+    ) -> None:
+        self.store = store or StandInStore()
+        self.queue = StandInQueue(self.store)
+        self.application_log = StandInApplicationLog(self.store)
+        self.parked = StandInParked()
+        self.log = StandInLog(self.store)
+        self.settings = (
+            mqtt or MqttSettings(),
+            device or DeviceSettings(),
+            application or ApplicationSettings(),
+        )
+        direct = DirectPath()
+        self.device = DevicePath(self.queue, self.settings[1])
+        self.applications = ApplicationReaders(self.application_log, self.log, self.parked, self.settings[2])
+        self.delivery = DurablePath(self.device, self.applications)
+        self.state = BrokerState(self.settings[0], Tick(), direct, self.delivery)
+        direct.attach(self.state)
+        self.delivery.attach(self.state)
+        self.broker = Broker(self.state)
+        self.links: list[HandLink] = []
+        self.failures: list[StoreError] = []
+        self.held = False
+        self._batch: Batch | None = None
+        self.state.tick.now_ms = now_ms
+        stored = StandInSessions(self.store).load()
+        self.broker.restore(stored, StandInSessions(self.store).load_retained())
+        self.recovered = Recovery(self.state, self.device, self.log, self.queue).run(stored.dispatcher_floor)
+
+    def restarted(self, *, after_ms: int = 1_000) -> HandDrivenBroker:
+        """Another broker on what a crash leaves: a tick that is not committed is lost."""
+        if self.store.busy:
+            self.store.lose()
+        mqtt, device, application = self.settings
+        again = HandDrivenBroker(
+            mqtt=mqtt, device=device, application=application, store=self.store, now_ms=self.now_ms + after_ms
+        )
+        again.application_log.entries = self.application_log.entries
+        again.application_log.complete = self.application_log.complete
+        return again
+
+    @property
+    def now_ms(self) -> int:
+        return self.state.tick.now_ms
+
+    # The server's part
+
+    def run(self) -> None:
+        """One tick."""
+        state = self.state
+        state.timers.advance(self.now_ms)
+        due_ms = self.device.next_ms
+        if due_ms and due_ms <= self.now_ms:
+            self.device.advance(self.now_ms)
+        if self.device.wants_pages:
+            self.device.read_pages()
+        if not self.store.busy:
+            self._commit()
+        if self.store.busy and not self.held:
+            self.finish_commit()
+        self._flush()
+        self._acknowledge()
+
+    def _commit(self) -> None:
+        batch = self.state.tick.batch
+        if batch.writes.is_empty():
+            if batch.accepted or batch.after_commit:
+                taken = self.state.tick.take()
+                self._committed(taken, Receipt(self.state.log_end, 0))
+            return
+        self._batch = self.state.tick.take()
+        self.state.committing_records = len(self._batch.writes.records)
+        self.store.now_ms = self.now_ms
+        self.store.submit(self._batch.writes, self._done)
+
+    def _done(self, result: Receipt | StoreError) -> None:
+        batch, self._batch = self._batch, None
+        assert batch is not None
+        if isinstance(result, Receipt):
+            self._committed(batch, result)
+        else:
+            self.broker.refused(batch, result)
+
+    def _committed(self, batch: Batch, receipt: Receipt) -> None:
+        self.broker.committed(batch, receipt)
+        self.device.linger.close_tick(self.state.log_end, self.now_ms)
+
+    def finish_commit(self) -> None:
+        """The store answers: with the next of `failures`, else with success."""
+        if self.failures:
+            self.store.refuse(self.failures.pop(0))
+        else:
+            self.store.commit()
+
+    def _flush(self) -> None:
+        dirty = list(self.state.tick.dirty)
+        self.state.tick.dirty.clear()
+        for link in dirty:
+            link.flush()
+        for ended in [link for link in self.links if link.ended]:
+            self.links.remove(ended)
+            self.broker.connecting.link_lost(ended)
+
+    def _acknowledge(self) -> None:
+        for link in self.links:
+            answers, link.auto = link.auto, []
+            if answers and not link.closing:
+                link.does(*answers)
+
+    def settle(self) -> None:
+        """Run ticks until there is nothing left to do, without letting time pass."""
+        for _ in range(ROUNDS_MAX):
+            self.run()
+            batch = self.state.tick.batch
+            working = bool(
+                self.state.tick.dirty
+                or self.device.wants_pages
+                or any(link.auto for link in self.links)
+                or (self.store.busy and not self.held)
+            )
+            if not working and (self.held or (batch.writes.is_empty() and not batch.after_commit)):
+                return
+        raise AssertionError("the broker does not come to rest")
+
+    def passes(self, *, ms: int = 0, s: float = 0) -> None:
+        """Let time pass, and do what falls due; long times go in steps, so that timers fire in their order."""
+        end_ms = self.now_ms + ms + int(s * 1000)
+        while self.now_ms < end_ms:
+            due = [due for due in (self.state.timers.next_ms, self.device.next_ms) if due > self.now_ms]
+            self.state.tick.now_ms = min([*due, end_ms])
+            self.settle()
+
+    # Clients
+
+    def connects(
+        self,
+        client_id: str,
+        *,
+        version: ProtocolVersion = ProtocolVersion.V5,
+        clean_start: bool = True,
+        expiry_s: int = 0,
+        keep_alive_s: int = 0,
+        will: Will | None = None,
+        receive_maximum: int | None = None,
+        properties: Properties | None = None,
+        client_type: ClientType = ClientType.DEVICE,
+        then: Iterable[Packet] = (),
+        settles: bool = True,
+        acknowledges: bool = True,
+    ) -> HandLink:
+        """A CONNECT; `then` is what comes in one piece behind it. CONNACK is there when `settles`."""
+        link = HandLink(self, version, receive_maximum)
+        link.acknowledges = acknowledges
+        self.links.append(link)
+        if version is ProtocolVersion.V5 and (expiry_s or receive_maximum):
+            properties = msgspec.structs.replace(
+                properties or Properties(),
+                session_expiry_interval=expiry_s or None,
+                receive_maximum=receive_maximum,
+            )
+        packet = Connect(client_id, version, clean_start, keep_alive_s, None, None, will, properties)
+        link.inbox = list(then)
+        self.broker.connect(link, packet, Identity("", client_type, "given-id"))
+        if settles:
+            self.settle()
+        return link
+
+    def keeps(self, client_id: str, **options: object) -> HandLink:
+        """A client whose session is kept for a day, and resumed when there is one."""
+        return self.connects(client_id, clean_start=False, expiry_s=86_400, **options)  # type: ignore[arg-type]
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    """Payloads b"0000", b"0001", ..."""
+    return [b"%04d" % number for number in range(start, start + count)]

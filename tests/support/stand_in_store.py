@@ -1,0 +1,342 @@
+"""Stores in memory for tests of the deciding rooms: a test commits or refuses each tick by hand.
+
+They keep every promise of their ports (tests/contracts runs on them too), so that a broker "restarted" on them finds
+what a crash would have left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+
+import msgspec
+
+from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
+from embermq.model.tick_writes import (
+    QUEUE_SEQ_STEP,
+    ApplicationMark,
+    QueueMark,
+    QueueRow,
+    QueueState,
+    TickWrites,
+)
+from embermq.ports.application_log import (
+    ApplicationContext,
+    ApplicationEntry,
+    ApplicationFloor,
+    ApplicationLog,
+)
+from embermq.ports.device_queue import DeviceQueue
+from embermq.ports.errors import StoreError
+from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
+from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
+from embermq.ports.sessions import SessionStore, StoredSession, StoredState
+from embermq.ports.tick_store import Done, Receipt, TickStore
+
+
+class StandInStore(TickStore):
+    """Holds a tick until `commit` or `refuse` is called."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[int, SessionRow] = {}
+        self.subscriptions: dict[tuple[int, str], SubscriptionRow] = {}
+        self.wills: dict[int, WillRow] = {}
+        self.receiving: set[tuple[int, int]] = set()
+        self.retained: dict[str, RetainedRow] = {}
+        self.queue: dict[tuple[int, int], QueueRow] = {}
+        self.marks: dict[tuple[int, int], ApplicationMark] = {}
+        self.floors: dict[int, tuple[str, int]] = {}
+        self.batches: list[tuple[int, list[bytes], int]] = []
+        self.log_end = 0
+        self.dispatcher_floor = 0
+        self.generation_reserved = 1
+        self.trim_below = 0
+        self.now_ms = 0
+        self.pending: TickWrites | None = None
+        self._done: Done | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.pending is not None
+
+    def submit(self, writes: TickWrites, done: Done) -> None:
+        if self.busy:
+            raise RuntimeError("a tick is already being committed")
+        self.pending, self._done = writes, done
+
+    def commit(self) -> Receipt:
+        """The tick becomes durable."""
+        writes, done = self._take()
+        receipt = Receipt(self.log_end, len(writes.records))
+        self._apply(writes)
+        done(receipt)
+        return receipt
+
+    def refuse(self, error: StoreError) -> None:
+        """Nothing of the tick has happened."""
+        self._take()[1](error)
+
+    def lose(self) -> None:
+        """The process dies before the tick is durable."""
+        self._take()
+
+    def settle(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        if self.busy:
+            self.commit()
+
+    def _take(self) -> tuple[TickWrites, Done]:
+        writes, done = self.pending, self._done
+        assert writes is not None and done is not None, "no tick is being committed"
+        self.pending = self._done = None
+        return writes, done
+
+    def _apply(self, writes: TickWrites) -> None:
+        base = self.log_end
+        if writes.records:
+            self.batches.append((base, list(writes.records), self.now_ms))
+            self.log_end += len(writes.records)
+        for retained in writes.retained:
+            if retained.record_index < 0:
+                self.retained.pop(retained.topic, None)
+            else:
+                record = writes.records[retained.record_index]
+                self.retained[retained.topic] = RetainedRow(
+                    retained.topic, base + retained.record_index, record
+                )
+        self.receiving.update(writes.receiving)
+        self._apply_to_sessions(writes)
+        self._apply_to_queue(writes)
+        self._apply_to_applications(writes)
+        for generation in writes.deleted_sessions:
+            self._delete(generation)
+        if writes.dispatcher_floor >= 0:
+            self.dispatcher_floor = writes.dispatcher_floor
+            self._forget_done()
+        if writes.generation_reserved >= 0:
+            self.generation_reserved = writes.generation_reserved
+        self.batches = [batch for batch in self.batches if batch[0] + len(batch[1]) > self.trim_below]
+
+    def _apply_to_sessions(self, writes: TickWrites) -> None:
+        for row in writes.sessions:
+            self.sessions[row.generation] = row
+        for generation, topic_filter, subscription in writes.subscriptions:
+            if subscription is None:
+                self.subscriptions.pop((generation, topic_filter), None)
+            else:
+                self.subscriptions[generation, topic_filter] = subscription
+        for generation, will in writes.wills:
+            if will is None:
+                self.wills.pop(generation, None)
+            else:
+                self.wills[generation] = will
+        self.receiving.difference_update(writes.released)
+
+    def _apply_to_queue(self, writes: TickWrites) -> None:
+        for row in writes.queue_rows:
+            self.queue[row.generation, row.seq] = row
+        for mark in writes.queue_marks:
+            self._mark(mark)
+        for key in writes.queue_dropped:
+            self.queue.pop(key, None)
+
+    def _mark(self, mark: QueueMark) -> None:
+        row = self.queue.get((mark.generation, mark.seq))
+        if row is None:
+            return
+        if mark.state == QueueState.DONE:
+            row = msgspec.structs.replace(row, state=mark.state, record=b"")
+        else:
+            row = msgspec.structs.replace(row, state=mark.state, packet_id=mark.packet_id)
+        self.queue[mark.generation, mark.seq] = row
+        self._forget_done()
+
+    def _forget_done(self) -> None:
+        self.queue = {
+            key: row
+            for key, row in self.queue.items()
+            if row.state != QueueState.DONE or row.offset >= self.dispatcher_floor
+        }
+
+    def _apply_to_applications(self, writes: TickWrites) -> None:
+        for mark in writes.application_marks:
+            self.marks[mark.generation, mark.offset] = mark
+        for generation, floor in writes.application_floors.items():
+            if generation in self.sessions:
+                self.floors[generation] = (self.sessions[generation].client_id, floor)
+            for key in [key for key in self.marks if key[0] == generation and key[1] < floor]:
+                del self.marks[key]
+
+    def _delete(self, generation: int) -> None:
+        self.sessions.pop(generation, None)
+        self.floors.pop(generation, None)
+        self.receiving = {entry for entry in self.receiving if entry[0] != generation}
+        for rows in (self.subscriptions, self.queue, self.marks):
+            for key in [key for key in rows if key[0] == generation]:
+                del rows[key]  # type: ignore[attr-defined]
+
+
+class StandInQueue(DeviceQueue):
+    """The device queue of a StandInStore."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+
+    def _rows(self, generation: int, *states: int) -> list[QueueRow]:
+        rows = [row for row in self._store.queue.values() if row.generation == generation]
+        return sorted((row for row in rows if row.state in states), key=lambda row: row.seq)
+
+    def in_flight(self, generation: int) -> list[QueueRow]:
+        return self._rows(generation, QueueState.SENT, QueueState.RELEASED)
+
+    def page(self, generation: int, after_seq: int, limit: int) -> list[QueueRow]:
+        return [row for row in self._rows(generation, QueueState.QUEUED) if row.seq > after_seq][:limit]
+
+    def oldest(self, generation: int, after_seq: int, limit: int) -> list[int]:
+        return [row.seq for row in self.page(generation, after_seq, limit)]
+
+    def queued_seq_after(self, generation: int, offset: int) -> int | None:
+        return next(
+            (row.seq for row in self._rows(generation, QueueState.QUEUED) if row.offset > offset), None
+        )
+
+    def known_offsets(self, generation: int, from_offset: int) -> set[int]:
+        rows = self._store.queue.values()
+        return {row.offset for row in rows if row.generation == generation and row.offset >= from_offset}
+
+
+class StandInSessions(SessionStore):
+    """The sessions of a StandInStore."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+
+    def load(self) -> StoredState:
+        store = self._store
+        queues: dict[int, list[QueueRow]] = defaultdict(list)
+        for row in store.queue.values():
+            queues[row.generation].append(row)
+        sessions = [
+            StoredSession(
+                row,
+                tuple(sub for key, sub in store.subscriptions.items() if key[0] == generation),
+                tuple(packet_id for owner, packet_id in sorted(store.receiving) if owner == generation),
+                max((queued.seq for queued in queues[generation]), default=0) + QUEUE_SEQ_STEP,
+                sum(queued.state != QueueState.DONE for queued in queues[generation]),
+            )
+            for generation, row in sorted(store.sessions.items())
+        ]
+        return StoredState(
+            sessions,
+            sorted(store.wills.items(), key=lambda entry: entry[0]),
+            store.dispatcher_floor,
+            store.log_end,
+            store.generation_reserved,
+        )
+
+    def load_retained(self) -> list[RetainedRow]:
+        return list(self._store.retained.values())
+
+
+class StandInLog(MessageLog):
+    """The message log of a StandInStore."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+
+    def read(self, from_offset: int, *, records_max: int, bytes_max: int) -> list[LogBatch]:
+        bases = [base for base, _, _ in self._store.batches]
+        first = max(0, bisect_right(bases, from_offset) - 1)
+        found: list[LogBatch] = []
+        records = size = 0
+        for base, frames, _ in self._store.batches[first:]:
+            if base + len(frames) <= from_offset:
+                continue
+            found.append(LogBatch(base, len(frames), b"".join(frames)))
+            records += len(frames)
+            size += len(found[-1].body)
+            if records >= records_max or size >= bytes_max:
+                break
+        return found
+
+    def statistics(self) -> LogStatistics:
+        batches = self._store.batches
+        start = batches[0][0] if batches else self._store.log_end
+        size = sum(len(frame) for _, frames, _ in batches for frame in frames)
+        return LogStatistics(start, self._store.log_end, size)
+
+    def offset_at(self, time_ms: int) -> int:
+        return next(
+            (base for base, _, when_ms in self._store.batches if when_ms >= time_ms), self._store.log_end
+        )
+
+    def trim(self, below_offset: int) -> None:
+        self._store.trim_below = max(self._store.trim_below, below_offset)
+
+
+class StandInApplicationLog(ApplicationLog):
+    """Application logs that a test fills as the pipeline would."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+        self.entries: dict[int, list[ApplicationEntry]] = defaultdict(list)
+        self.complete = 0
+
+    def complete_offset(self) -> int:
+        return self.complete
+
+    def read(self, generation: int, from_offset: int, limit: int) -> list[ApplicationEntry]:
+        entries = [entry for entry in self.entries[generation] if from_offset <= entry.offset < self.complete]
+        return sorted(entries, key=lambda entry: entry.offset)[:limit]
+
+    def context(self, generation: int) -> ApplicationContext | None:
+        floor = self._store.floors.get(generation)
+        if floor is None:
+            return None
+        marks = [mark for key, mark in self._store.marks.items() if key[0] == generation]
+        return ApplicationContext(floor[1], tuple(sorted(marks, key=lambda mark: mark.offset)))
+
+    def floors(self) -> list[ApplicationFloor]:
+        return [
+            ApplicationFloor(client_id, generation, floor)
+            for generation, (client_id, floor) in sorted(self._store.floors.items())
+        ]
+
+
+class StandInParked(ParkedBodies):
+    """Bodies that the log has let go of."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, dict[int, bytes]] = defaultdict(dict)
+        self.next_offsets: dict[int, int] = {}
+
+    def put(self, generation: int, records: list[tuple[int, bytes]], next_offset: int) -> None:
+        self.records[generation].update(records)
+        self.next_offsets[generation] = max(next_offset, self.next_offsets.get(generation, 0))
+
+    def get(self, generation: int, offset: int) -> bytes | None:
+        return self.records[generation].get(offset)
+
+    def logs(self) -> list[ParkedLog]:
+        return [
+            ParkedLog(generation, next_offset, sum(map(len, self.records[generation].values())))
+            for generation, next_offset in self.next_offsets.items()
+        ]
+
+    def drop(self, generation: int, below_offset: int) -> int:
+        gone = [offset for offset in self.records[generation] if offset < below_offset]
+        for offset in gone:
+            del self.records[generation][offset]
+        if not self.records[generation]:
+            self.next_offsets.pop(generation, None)
+        return len(gone)
+
+    def drop_oldest(self, generation: int, body_bytes: int) -> int:
+        freed, below = 0, 0
+        for offset, record in sorted(self.records[generation].items()):
+            if freed >= body_bytes:
+                break
+            freed, below = freed + len(record), offset + 1
+        return self.drop(generation, below)
