@@ -275,7 +275,8 @@ def decode_route(frame: bytes) -> RecordHead:
         size, record_format, flags, accepted_ms = _HEAD.unpack_from(frame)
         if record_format >> 4 != FORMAT >> 4 or size + 4 != len(frame):
             decode_record(frame)  # says what is wrong
-        topic_end = _HEAD.size + topic_length
+        topic_start = _HEAD.size + 2
+        topic_end = topic_start + int.from_bytes(frame[_HEAD.size : topic_start], "big")
         publisher_end = topic_end + 2 + int.from_bytes(frame[topic_end : topic_end + 2], "big")
         at = publisher_end + 4
         (fields_length,) = _U32.unpack_from(frame, publisher_end)
@@ -298,7 +299,7 @@ def decode_route(frame: bytes) -> RecordHead:
                 raise RecordError(f"field {tag} has {length} bytes, must have {_FIXED_BYTES[tag]}")
             at += length
         return RecordHead(
-            frame[_HEAD.size : topic_end].decode(),
+            frame[topic_start:topic_end].decode(),
             frame[topic_end + 2 : publisher_end].decode(),
             flags,
             accepted_ms,
