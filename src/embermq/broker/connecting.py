@@ -11,7 +11,7 @@ from embermq.broker.state import BrokerState
 from embermq.broker.wills import Wills
 from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow
-from embermq.protocol.packets import Connack, Connect, Disconnect
+from embermq.protocol.packets import Connack, Connect, Disconnect, Packet
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode, to_connect_return_code
 from embermq.protocol.version import ProtocolVersion
@@ -82,6 +82,7 @@ class Connecting:
             session.username = identity.username
         session.window_max = self._window_max(packet)
         session.expires_ms = 0
+        self._state.timers.cancel(session.timer)
         session.claimant = link
         link.claimed = session
         if session.persistent:
@@ -107,8 +108,9 @@ class Connecting:
             link.packet_bytes_max = properties.maximum_packet_size or UNLIMITED_PACKET_BYTES
             link.problem_information = properties.request_problem_information != 0
         link.keep_alive_ms = keep_alive_s * 1500
+        self._state.timers.cancel(link.timer)
         if link.keep_alive_ms:
-            self._state.timers.at(
+            link.timer = self._state.timers.at(
                 self._state.tick.now_ms + link.keep_alive_ms, partial(self._check_alive, link)
             )
 
@@ -119,7 +121,7 @@ class Connecting:
         if self._state.tick.now_ms >= due_ms:
             link.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)  # [MQTT-3.1.2-22]
         else:
-            self._state.timers.at(due_ms, partial(self._check_alive, link))
+            link.timer = self._state.timers.at(due_ms, partial(self._check_alive, link))
 
     def _window_max(self, packet: Connect) -> int:
         limit = self._state.settings.inflight_max
@@ -215,24 +217,30 @@ class Connecting:
         if session is None:
             link.close()
             return
-        if packet.properties is not None and packet.properties.session_expiry_interval is not None:
-            asked_s = packet.properties.session_expiry_interval
-            if asked_s and not session.expiry_interval_s:  # [MQTT-3.14.2-2]
-                link.disconnect(ReasonCode.PROTOCOL_ERROR, "Session Expiry Interval was 0 in CONNECT")
-                return
+        if not self._take_leave(session, link, packet):
+            link.disconnect(ReasonCode.PROTOCOL_ERROR, "Session Expiry Interval was 0 in CONNECT")
+            return
+        link.close()
+        self.link_lost(link)
+
+    def _take_leave(self, session: Session, link: Link, packet: Disconnect) -> bool:
+        asked_s = packet.properties.session_expiry_interval if packet.properties is not None else None
+        if asked_s and not session.expiry_interval_s:  # [MQTT-3.14.2-2]
+            return False
+        if asked_s is not None:
             session.expiry_interval_s = min(asked_s, self._state.settings.session_expiry_max_s)
         if packet.reason_code == ReasonCode.NORMAL_DISCONNECTION:
             self._wills.forget(session, link)
-        link.close()
-        self.link_lost(link)
+        return True
 
     def link_lost(self, link: Link) -> None:
         """The connection is over, however it ended. May be called again for the same link."""
         link.closing = True
-        link.inbox = None
+        self._state.timers.cancel(link.timer)
+        waiting, link.inbox = link.inbox, None
         session = link.session
         if session is None:
-            self._claimant_lost(link)
+            self._claimant_lost(link, waiting or [])
             return
         link.session = None
         if session.link is not link:
@@ -240,11 +248,15 @@ class Connecting:
         session.link = None
         self._gone(session, link)
 
-    def _claimant_lost(self, link: Link) -> None:
-        """The client left before its CONNACK was due: its session, if any is kept, goes offline."""
+    def _claimant_lost(self, link: Link, waiting: list[Packet]) -> None:
+        """The client left before its CONNACK was due: its session, if any is kept, goes offline. A DISCONNECT that came
+        right behind CONNECT counts."""
         session, link.claimed = link.claimed, None
         if session is not None and session.claimant is link:
             session.claimant = None
+            for packet in waiting:
+                if isinstance(packet, Disconnect):
+                    self._take_leave(session, link, packet)
             self._gone(session, link)
 
     def _gone(self, session: Session, link: Link) -> None:
@@ -257,7 +269,7 @@ class Connecting:
         state.path(session).suspend(session)
         if session.expiry_interval_s != NEVER_EXPIRES:
             session.expires_ms = state.tick.now_ms + session.expiry_interval_s * 1000
-            state.timers.at(session.expires_ms, partial(self._expire, session, session.epoch))
+            self.watch_expiry(session)
         state.tick.writes.sessions.append(session.row())
 
     def _expire(self, session: Session, epoch: int) -> None:
@@ -270,6 +282,7 @@ class Connecting:
         if session.dead:
             return
         session.dead = True
+        self._state.timers.cancel(session.timer)
         self._wills.session_ended(session)
         for subscriber in session.subscriptions.values():
             self._state.router.discard(subscriber)
@@ -282,6 +295,8 @@ class Connecting:
             self._state.tick.writes.deleted_sessions.append(session.generation)
 
     def watch_expiry(self, session: Session) -> None:
-        """Arm the timer of a session that was read from the store."""
+        """Arm the timer of a session whose client is gone."""
+        timers = self._state.timers
+        timers.cancel(session.timer)
         if session.expires_ms:
-            self._state.timers.at(session.expires_ms, partial(self._expire, session, session.epoch))
+            session.timer = timers.at(session.expires_ms, partial(self._expire, session, session.epoch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from embermq.broker.timers import Timer
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import Disconnect, Packet
 from embermq.protocol.properties import Properties
@@ -38,6 +39,7 @@ class Link:
         "peer",
         "problem_information",
         "session",
+        "timer",
         "version",
     )
 
@@ -56,6 +58,8 @@ class Link:
         self.problem_information = True
         self.aliases: dict[int, str] | None = None
         self.inbox: list[Packet] | None = None
+        self.timer: Timer | None = None
+        """What watches this connection: its keep-alive; once it is closing, that it ends."""
 
     def send(self, data: bytes) -> None:
         """Queue encoded bytes for the next flush; nothing follows what ended the connection [MQTT-3.14.4-1]."""

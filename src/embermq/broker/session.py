@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from embermq.broker.timers import Timer
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow
@@ -74,6 +75,7 @@ class Session:
         "receiving",
         "resend",
         "subscriptions",
+        "timer",
         "uncommitted",
         "username",
         "version",
@@ -109,6 +111,8 @@ class Session:
         self.backlog = False
         self.paging = False
         self.uncommitted = 0
+        self.timer: Timer | None = None
+        """Its expiry, while the client is away."""
 
     @property
     def is_application(self) -> bool:

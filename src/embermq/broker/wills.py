@@ -11,6 +11,7 @@ from embermq.broker.link import Link
 from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
+from embermq.broker.timers import Timer
 from embermq.model.log_record import decode_record, encode_record
 from embermq.model.message import Message
 from embermq.model.session import WillRow
@@ -25,6 +26,7 @@ class _Pending(Struct):
     delay_s: int
     link: Link | None
     due_ms: int = 0
+    timer: Timer | None = None
 
 
 class Wills:
@@ -99,7 +101,7 @@ class Wills:
             self._watch(generation, pending)
 
     def _watch(self, generation: int, pending: _Pending) -> None:
-        self._state.timers.at(pending.due_ms, partial(self._due, generation, pending))
+        pending.timer = self._state.timers.at(pending.due_ms, partial(self._due, generation, pending))
 
     def _due(self, generation: int, pending: _Pending) -> None:
         if self._wills.get(generation) is pending and pending.link is None:
@@ -113,7 +115,7 @@ class Wills:
         self._publishing.accept_own(_published_at(pending.message, now_ms))
 
     def _drop(self, generation: int) -> None:
-        del self._wills[generation]
+        self._state.timers.cancel(self._wills.pop(generation).timer)
         self._state.tick.writes.wills.append((generation, None))
 
     def _store(self, client_id: str, generation: int) -> None:

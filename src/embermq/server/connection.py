@@ -16,6 +16,10 @@ from embermq.server.gate import Gate
 from embermq.server.tick_loop import TickLoop
 
 
+CLOSE_MS = 5_000
+"""How long a connection that is over may take to hand its last bytes to the client."""
+
+
 class Door:
     """What the connections of one listener share."""
 
@@ -64,7 +68,7 @@ class Connection(Link, asyncio.Protocol):
         self.last_ms = door.broker.state.tick.now_ms
         door.connections.add(self)
         door.empty.clear()
-        door.broker.state.timers.at(self.last_ms + door.connect_timeout_ms, self._check_entered)
+        self.timer = door.broker.state.timers.at(self.last_ms + door.connect_timeout_ms, self._check_entered)
 
     def _check_entered(self) -> None:
         if not self._entered and not self.closing:
@@ -153,6 +157,9 @@ class Connection(Link, asyncio.Protocol):
             out.clear()
         if self.closing:
             transport.close()
+            timers = self._door.broker.state.timers
+            timers.cancel(self.timer)
+            self.timer = timers.at(self._door.broker.state.tick.now_ms + CLOSE_MS, self.abort)
 
     def pause_writing(self) -> None:
         self.paused = True
