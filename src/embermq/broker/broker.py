@@ -92,6 +92,8 @@ class Broker:
         state.counters.commits += 1
         state.log_end = receipt.base_offset + receipt.record_count
         state.committing_records = 0
+        if batch.writes.retained:
+            self.publishing.retain(batch, receipt.base_offset)
         for call in batch.after_commit:
             call()
         self.publishing.committed(batch, receipt.base_offset)
@@ -102,7 +104,7 @@ class Broker:
         state.counters.commits_failed += 1
         state.committing_records = 0
         state.tick.give_back(batch)
-        state.tick.writes.cap_offsets(state.log_end)
+        self.subscribing.cap_offsets(state.tick.writes.cap_offsets(state.log_end))
         self.publishing.refused(batch, error)
 
     def restore(self, stored: StoredState, retained: list[RetainedRow]) -> list[Session]:

@@ -193,8 +193,6 @@ class Publishing:
                     link.send_packet(kind(accepted.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
                 else:
                     link.out.append((puback if message.qos == 1 else pubrec)(accepted.packet_id))
-            if message.retain:
-                self._retain(accepted)
             if not message.qos:
                 continue
             match = accepted.match
@@ -213,14 +211,19 @@ class Publishing:
                 self._deliver_to_group(group.receivers, group.turn.next, accepted)
                 group.turn.next += 1
 
-    def _retain(self, accepted: Accepted) -> None:
-        message = accepted.message
-        if message.payload:
-            self._state.retained.put(
-                message.topic, RetainedRow(message.topic, accepted.offset, accepted.record)
-            )
-        else:
-            self._state.retained.discard(message.topic)
+    def retain(self, batch: Batch, base_offset: int) -> None:
+        """What the batch retains; called before its subscriptions are answered, which must find it."""
+        retained = self._state.retained
+        offset = base_offset
+        for accepted in batch.accepted:
+            if not accepted.record:
+                continue
+            message = accepted.message
+            if message.retain and message.payload:
+                retained.put(message.topic, RetainedRow(message.topic, offset, accepted.record))
+            elif message.retain:
+                retained.discard(message.topic)
+            offset += 1
 
     def _answers_without_record(self, accepted: Accepted) -> bool:
         """For what was not to be stored: False when the answer is given here. A repeated QoS 2 PUBLISH is only

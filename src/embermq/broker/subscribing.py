@@ -3,10 +3,10 @@
 from functools import partial
 
 from embermq.broker.link import Link
-from embermq.broker.router import Receiver, Subscriber
+from embermq.broker.retained_replay import RetainedReplay
+from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
-from embermq.model.log_record import decode_record
 from embermq.model.session import SubscriptionRow
 from embermq.protocol.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from embermq.protocol.reason_codes import ReasonCode
@@ -23,6 +23,7 @@ class Subscribing:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self._replay = RetainedReplay(state)
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
         """Add or replace subscriptions; one reason code each, in their order [MQTT-3.9.3-1]."""
@@ -55,8 +56,14 @@ class Subscribing:
             subscriber, new = self._put(session, asked, group, topic_filter, identifier)
             codes.append(subscriber.qos)
             added.append((subscriber, new))
-        answer = partial(self._answer, link, Suback(packet.packet_id, tuple(codes)), session, added)
-        self._when_durable(session, answer)
+        state = self._state
+        horizon = state.offset_next
+        answer = partial(self._answer, link, Suback(packet.packet_id, tuple(codes)), session, added, horizon)
+        # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
+        if session.persistent or horizon > state.log_end:
+            state.tick.batch.after_commit.append(answer)
+        else:
+            answer()
 
     def _put(
         self, session: Session, asked: Subscription, group: str, topic_filter: str, identifier: int
@@ -88,7 +95,12 @@ class Subscribing:
             answer()
 
     def _answer(
-        self, link: Link, packet: Suback, session: Session, added: list[tuple[Subscriber, bool]]
+        self,
+        link: Link,
+        packet: Suback,
+        session: Session,
+        added: list[tuple[Subscriber, bool]],
+        horizon: int,
     ) -> None:
         if session.link is not link:
             return
@@ -97,20 +109,7 @@ class Subscribing:
             handling = subscriber.retain_handling
             if subscriber.group or handling == RETAIN_NEVER or (handling == RETAIN_WHEN_NEW and not new):
                 continue
-            if session.subscriptions.get(subscriber.topic_filter) is subscriber:
-                self._send_retained(session, subscriber)
-
-    def _send_retained(self, session: Session, subscriber: Subscriber) -> None:
-        identifiers = (subscriber.identifier,) if subscriber.identifier else ()
-        receiver = Receiver(session, subscriber.qos, subscriber.retain_as_published, identifiers)
-        state = self._state
-        path = state.path(session)
-        now_ms = state.tick.now_ms
-        for _, row in list(state.retained.match(subscriber.topic_filter)):
-            message = decode_record(row.record).message
-            if message.is_expired(now_ms) or (subscriber.no_local and message.publisher == session.client_id):
-                continue
-            path.deliver_retained(session, receiver, message, row.record)
+            self._replay.start(session, subscriber, horizon)
 
     def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
         """Remove subscriptions [MQTT-3.10.4-1]; messages already on their way still arrive."""
@@ -132,6 +131,16 @@ class Subscribing:
     def _confirm(self, link: Link, packet: Unsuback) -> None:
         if link.session is not None:
             link.send_packet(packet)
+
+    def cap_offsets(self, generations: set[int]) -> None:
+        """Subscriptions of these sessions counted on records that could not be stored."""
+        if not generations:
+            return
+        log_end = self._state.log_end
+        for session in self._state.sessions.values():
+            if session.generation in generations:
+                for subscriber in session.subscriptions.values():
+                    subscriber.since_offset = min(subscriber.since_offset, log_end)
 
     def restore(self, session: Session, row: SubscriptionRow) -> None:
         """A subscription read at start."""

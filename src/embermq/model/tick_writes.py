@@ -93,14 +93,18 @@ class TickWrites(Struct):
     generation_reserved: int = -1
     """Generations below it may be in use; -1 when unchanged."""
 
-    def cap_offsets(self, log_end: int) -> None:
-        """After a failed commit: offsets that counted on its records become the end of the log at most."""
+    def cap_offsets(self, log_end: int) -> set[int]:
+        """After a failed commit: offsets that counted on its records become the end of the log at most. Returns the
+        generations whose subscriptions were changed."""
+        generations: set[int] = set()
         for index, (generation, topic_filter, row) in enumerate(self.subscriptions):
             if row is not None and row.since_offset > log_end:
                 capped = SubscriptionRow(row.topic_filter, row.options, row.identifier, log_end)
                 self.subscriptions[index] = (generation, topic_filter, capped)
+                generations.add(generation)
         for generation, floor in self.application_floors.items():
             self.application_floors[generation] = min(floor, log_end)
+        return generations
 
     def is_empty(self) -> bool:
         """True when a commit would change nothing."""
