@@ -55,6 +55,8 @@ class DurablePath(DeliveryPath):
         self.device.resume(session)
         if session.is_application:
             self.applications.resume(session)
+            self.device.refill(session)
+            self.applications.pump(session)
 
     def suspend(self, session: Session) -> None:
         self.device.suspend(session)

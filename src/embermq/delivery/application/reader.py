@@ -68,9 +68,7 @@ class ApplicationReaders:
         self._state = state
 
     def resume(self, session: Session) -> None:
-        """The client is connected: resend what it has not acknowledged, then read on."""
-        link = session.link
-        assert link is not None
+        """The client is connected: what it has not acknowledged is to be resent, then comes what follows."""
         context = self._log.context(session.generation)
         reader = Reader(
             session,
@@ -78,20 +76,16 @@ class ApplicationReaders:
             context.floor_offset if context else 0,
         )
         self._readers[session] = reader
-        now_ms = self._state.tick.now_ms
-        for mark in context.marks if context else ():
+        marks = context.marks if context else ()
+        if marks and not session.last_packet_id:
+            session.last_packet_id = marks[-1].packet_id
+        for mark in marks:
             reader.next_offset = mark.offset + 1
             delivery = self._from_mark(reader, mark)
             reader.pending.append(delivery)
-            if delivery.settled:
-                continue
-            session.window[delivery.packet_id] = delivery
-            session.last_packet_id = session.last_packet_id or delivery.packet_id
-            if delivery.released:
-                send_pubrel(link, delivery)
-            else:
-                self._put(reader, link, delivery, now_ms)
-        self.pump(session)
+            if not delivery.settled:
+                session.resend = session.resend or deque()
+                session.resend.append(delivery)
 
     def _from_mark(self, reader: Reader, mark: ApplicationMark) -> Delivery:
         found = reader.bodies.get(mark.offset) if mark.state != QueueState.DONE else None

@@ -288,7 +288,10 @@ class DevicePath(DeliveryPath):
         elif not put_on_link(link, delivery, stored_frame(delivery, session, now_ms), self._state.counters):
             del session.window[delivery.packet_id]
             delivery.settled = True
-            self._mark_done(session, delivery)
+            if delivery.application:
+                self._state.path(session).settled(session, delivery)
+            else:
+                self._mark_done(session, delivery)
 
     # Acknowledgements
 
