@@ -56,7 +56,7 @@ bench: $(RUN_READY) ## EmberMQ beside Debian's Mosquitto, in one run, with ratio
 	@exec $(BIN)/python -m benchmarks.run $(ARGS)
 
 .PHONY: demo
-demo: $(RUN_READY) ## A vehicle fleet and one application, counted to the last message
+demo: $(TEST_READY) ## A vehicle fleet and one application, counted to the last message
 	@exec $(BIN)/python examples/fleet/demo.py $(ARGS)
 
 .PHONY: faults

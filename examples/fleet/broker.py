@@ -1,0 +1,64 @@
+"""A broker of one's own: started on free ports and a temporary data directory, gone afterwards."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+EMBERMQ = Path(sys.executable).parent / "embermq"
+READY_S = 60.0
+STOP_S = 15.0
+
+
+class BrokerError(Exception):
+    """The broker did not start; the text is what it said."""
+
+
+@asynccontextmanager
+async def running_broker(application_ids: str) -> AsyncIterator[int]:
+    """Run `embermq run` with its pipeline; gives its MQTT port. Clients whose ids match are APPLICATION clients."""
+    with TemporaryDirectory(prefix="embermq-fleet-", ignore_cleanup_errors=True) as data_dir:
+        process = await asyncio.create_subprocess_exec(
+            *(EMBERMQ, "run", "--data-dir", data_dir),
+            *("--set", "listeners.mqtt=127.0.0.1:0"),
+            *("--set", "listeners.http=127.0.0.1:0"),
+            *("--set", f"clients.application_ids={application_ids}"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for the demo, which then stops the broker in order
+        )
+        try:
+            yield await asyncio.wait_for(_port_when_ready(process), READY_S)
+        finally:
+            await asyncio.shield(_stop(process))
+
+
+async def _port_when_ready(process: asyncio.subprocess.Process) -> int:
+    """The start-up block names the address of each listener; its last line is `ready`."""
+    assert process.stdout is not None
+    port = 0
+    lines: list[str] = []
+    async for raw in process.stdout:
+        line = raw.decode(errors="replace").strip()
+        lines.append(line)
+        name, _, value = line.partition(" ")
+        if name == "mqtt":
+            port = int(value.rpartition(":")[2])
+        elif name == "ready":
+            return port
+    raise BrokerError("\n".join(lines))
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """SIGTERM takes the broker's pipeline along."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()

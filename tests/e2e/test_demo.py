@@ -1,0 +1,82 @@
+"""`make demo`: the vehicle fleet as a person runs it, with fewer vehicles and shorter chapters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "examples" / "fleet" / "demo.py"
+STORY_S = 240
+MARK = "FLEET_DEMO_MARK"
+
+
+def start(mark: str, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(DEMO), *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {MARK: mark, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+
+
+def left_over(mark: str) -> list[int]:
+    """Processes of one demo that still live: the mark is in their environment, whoever started them."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.timeout(STORY_S + 30)
+def test_nothing_is_lost_or_doubled() -> None:
+    mark = uuid4().hex
+    demo = start(mark, "--json", "--vehicles", "30", "--reports-per-s", "2", "--chapter-s", "8")
+    try:
+        answer, told = demo.communicate(timeout=STORY_S)
+    finally:
+        demo.kill()
+    assert demo.returncode == 0, f"{answer}\n{told}"
+    numbers = json.loads(answer)
+    for name, at_least in (("telemetry", 500), ("commands", 100)):
+        line = numbers[name]
+        assert line["sent"] == line["acknowledged"] == line["delivered"] >= at_least, line
+        assert (line["lost"], line["duplicated"], line["reordered"]) == (0, 0, 0), line
+    assert numbers["kept_for_office"] > 50  # the office was away for some seconds
+    assert numbers["tunnels"] > 0
+    assert numbers["commands_to_offline_vehicles"] > 0
+    assert left_over(mark) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> None:
+    mark = uuid4().hex
+    demo = start(mark, "--vehicles", "5")
+    assert demo.stderr is not None
+    try:
+        while "vehicles drive" not in (line := demo.stderr.readline()):
+            assert line, "the demo ended before its vehicles drove"
+        wait_until(lambda: len(left_over(mark)) > 2, 30, "the pipeline has been started")
+        demo.send_signal(number)
+        _, told = demo.communicate(timeout=30)
+    finally:
+        demo.kill()
+    assert demo.returncode == 130, told
+    assert "interrupted" in told
+    wait_until(lambda: not left_over(mark), 5, "everything that the demo started is gone")
