@@ -173,9 +173,9 @@ class StandInStore(TickStore):
         self.sessions.pop(generation, None)
         self.floors.pop(generation, None)
         self.receiving = {entry for entry in self.receiving if entry[0] != generation}
-        for rows in (self.subscriptions, self.queue, self.marks):
-            for key in [key for key in rows if key[0] == generation]:
-                del rows[key]  # type: ignore[attr-defined]
+        self.subscriptions = {key: row for key, row in self.subscriptions.items() if key[0] != generation}
+        self.queue = {key: row for key, row in self.queue.items() if key[0] != generation}
+        self.marks = {key: mark for key, mark in self.marks.items() if key[0] != generation}
 
 
 class StandInQueue(DeviceQueue):

@@ -73,6 +73,7 @@ class Broker:
     def _opened(self, link: Link) -> None:
         """CONNACK is queued: what the client sent after its CONNECT gets its turn."""
         waiting, link.inbox = link.inbox, None
+        link.opened()
         if waiting:
             self.handle(link, waiting)
 

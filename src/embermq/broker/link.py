@@ -84,6 +84,9 @@ class Link:
         """Write `out` and, when `closing`, end the connection. The server's connections know how."""
         raise NotImplementedError
 
+    def opened(self) -> None:
+        """CONNACK is queued: what waited for it gets its turn now."""
+
     def disconnect(self, reason: ReasonCode, text: str | None = None) -> None:
         """End the connection; MQTT 5 clients are told why [MQTT-4.13.1-1], but not before CONNACK [MQTT-3.2.0-1]."""
         if self.closing:

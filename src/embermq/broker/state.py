@@ -58,6 +58,11 @@ class BrokerState:
             self.tick.writes.generation_reserved = self._generations_reserved
         return generation
 
+    @property
+    def generations_reserved(self) -> int:
+        """Generations below it may be in use; what is in store."""
+        return self._generations_reserved
+
     def set_generations(self, reserved: int) -> None:
         """Start after what may have been used."""
         self.generation_next = self._generations_reserved = reserved

@@ -15,7 +15,8 @@ from embermq.protocol.version import ProtocolVersion
 from embermq.server.gate import Gate
 from embermq.server.tick_loop import TickLoop
 
-
+EARLY_BYTES_MAX = 64 * 1024
+"""Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
 CLOSE_MS = 5_000
 """How long a connection that is over may take to hand its last bytes to the client."""
 
@@ -49,13 +50,14 @@ class Door:
 class Connection(Link, asyncio.Protocol):
     """Bytes of one client to packets, and the link's packets to bytes."""
 
-    __slots__ = ("_connect", "_decoder", "_door", "_entered", "_transport")
+    __slots__ = ("_connect", "_decoder", "_door", "_early_bytes", "_entered", "_transport")
 
     def __init__(self, door: Door) -> None:
         super().__init__(door.broker.state.tick.dirty, "", door.broker.state.tick.now_ms)
         self._door = door
         self._decoder = Decoder(Role.SERVER, packet_bytes_max=door.broker.state.settings.packet_bytes_max)
         self._entered = False
+        self._early_bytes = 0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,6 +91,10 @@ class Connection(Link, asyncio.Protocol):
             self._refuse_bytes(self._decoder.error)
             ticks.wake()
             return
+        if self.inbox is not None:
+            self._early_bytes += len(data)
+            if self._early_bytes > EARLY_BYTES_MAX and self._transport is not None:
+                self._transport.pause_reading()
         ticks.after_read()
         if ticks.hold_back(self) and self._transport is not None:
             self._transport.pause_reading()
@@ -97,6 +103,10 @@ class Connection(Link, asyncio.Protocol):
         """The store has caught up."""
         if self._transport is not None and not self.closing:
             self._transport.resume_reading()
+
+    def opened(self) -> None:
+        if self._early_bytes > EARLY_BYTES_MAX:
+            self.read_on()
 
     def _enter(self, packets: list[Packet]) -> None:
         """The first packet is CONNECT, the decoder sees to that."""

@@ -15,6 +15,7 @@ from embermq.server.tick_loop import TickLoop
 BACKLOG = 4_096
 STOP_S = 2.0
 """How long a stop waits for acknowledgements that are due and for sockets to take what they are owed."""
+LAST_WRITES_S = 0.5
 
 
 class MqttServer:
@@ -78,6 +79,9 @@ class MqttServer:
             async with asyncio.timeout(STOP_S):
                 for door in self._doors:
                     await door.empty.wait()
+        await self._ticks.drain(
+            LAST_WRITES_S
+        )  # what the ends of connections left: sessions, unacknowledged messages
         for door in self._doors:
             for check in list(door.checks):
                 check.cancel()

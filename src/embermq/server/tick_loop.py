@@ -55,7 +55,7 @@ class TickLoop:
         self._held_back: list[Connection] = []
         self._ticks = 0
         self._commit_ms = 0.0
-        self._failing = ""
+        self._failure: StoreError | None = None
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._polling: asyncio.TimerHandle | None = None
         self.on_failing: Callable[[str], None] = lambda _text: None
@@ -63,7 +63,8 @@ class TickLoop:
 
     def statistics(self) -> TickStatistics:
         """A snapshot."""
-        return TickStatistics(self._ticks, self._commit_ms, self._failing)
+        failing = str(self._failure) if self._failure is not None else ""
+        return TickStatistics(self._ticks, self._commit_ms, failing)
 
     def wake(self) -> None:
         """Something happened: run a tick when all ready sockets have been read."""
@@ -131,12 +132,19 @@ class TickLoop:
         if batch.writes.is_empty():
             if not batch.is_empty():
                 self._finish(self._tick.take(), Receipt(self._state.log_end, 0))
+                if self._idle_waiters:
+                    self.wake()
             elif self._idle_waiters:
                 self._tell_idle()
+            elif self._failure is not None and self._tick.now_ms >= self._retry_at_ms:
+                # Nobody would find out that there is room again while publishers stay away.
+                batch.writes.generation_reserved = self._state.generations_reserved
+                self._submit()
             return
-        if self._tick.now_ms < self._retry_at_ms:
+        if self._failure is not None and self._tick.now_ms < self._retry_at_ms:
             if batch.accepted:
-                self._broker.refused(self._tick.take(), StoreError(self._failing))
+                self._broker.refused(self._tick.take(), self._failure)
+                self._read_on()
             return
         wait_s = self._committed_at_s + self._linger_s - self._loop.time()
         if wait_s > 0 and not self._idle_waiters:
@@ -147,7 +155,11 @@ class TickLoop:
 
     def _commit_now(self) -> None:
         self._commit_timer = None
-        if not self._store.busy and not self._tick.batch.writes.is_empty():
+        if self._store.busy:
+            return
+        if self._tick.batch.writes.is_empty():
+            self.wake()
+        else:
             self._submit()
 
     def _submit(self) -> None:
@@ -162,20 +174,23 @@ class TickLoop:
         self._tick.now_ms = time.time_ns() // 1_000_000
         if isinstance(result, Receipt):
             self._retry_at_ms = 0
-            if self._failing:
-                self._failing = ""
+            if self._failure is not None:
+                self._failure = None
                 self.on_failing("")
             self._finish(batch, result)
         else:
             self._retry_at_ms = self._tick.now_ms + RETRY_MS
-            if not self._failing:
+            if self._failure is None:
                 self.on_failing(str(result))
-            self._failing = str(result)
+            self._failure = result
             self._broker.refused(batch, result)
+        self._read_on()
+        self._run()
+
+    def _read_on(self) -> None:
         held_back, self._held_back = self._held_back, []
         for connection in held_back:
             connection.read_on()
-        self._run()
 
     def _finish(self, batch: Batch, receipt: Receipt) -> None:
         self._broker.committed(batch, receipt)
