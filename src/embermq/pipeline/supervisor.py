@@ -60,7 +60,7 @@ class PipelineSupervisor:
             self._task = asyncio.create_task(self._keep(), name="pipeline-supervisor")
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """End the driver: SIGTERM, and SIGKILL for its whole group when it takes longer than `timeout_s`."""
+        """End the driver: SIGTERM, and SIGKILL for its whole session when it takes longer than `timeout_s`."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -149,7 +149,7 @@ class PipelineSupervisor:
         return isinstance(report, dict) and report.get("pid") == pid and report.get("state") == "running"
 
     async def _end_child(self, timeout_s: float) -> None:
-        """The driver first, politely; then whatever is left of its group."""
+        """The driver first, politely; then whatever is left of its session: Spark's workers have groups of their own."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -157,8 +157,9 @@ class PipelineSupervisor:
             child.terminate()
             with suppress(TimeoutError):
                 await asyncio.wait_for(child.wait(), timeout_s)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
+        for pid in session_members(child.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if child.stdin is not None:
             child.stdin.close()
         await child.wait()
@@ -196,3 +197,17 @@ class PipelineSupervisor:
         except FileNotFoundError:
             return "no output"
         return lines[-1].strip() if lines else "no output"
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of that session, without those that have ended and wait for their parent."""
+    members: list[int] = []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            # The name, in parentheses, may hold anything; after it: state, parent, group, session.
+            fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == session and fields[0] not in ("Z", "X"):
+            members.append(int(directory.name))
+    return members

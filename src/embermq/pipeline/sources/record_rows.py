@@ -25,6 +25,7 @@ ROWS_PER_ARROW_BATCH = 10_000
 BYTES_PER_ARROW_BATCH = 8 * 1024 * 1024
 _CACHED_FIELDS = 4_096
 _NO_PROPERTIES = Properties()
+_YEAR_10000_MS = 253_402_300_800_000
 
 
 class BrokenRow:
@@ -175,6 +176,7 @@ class _HeadRows(_Rows):
 
     def decode(self, frame: bytes) -> None:
         head = decode_route(frame)
+        _check_time(head.accepted_ms)
         if head.properties:
             _check_properties(head.properties)
         stamps = _cached_stamps(head.stamps) if head.stamps else ()
@@ -206,7 +208,10 @@ class _RecordRows(_Rows):
         self.records: list[LogRecord | None] = []
 
     def decode(self, frame: bytes) -> None:
-        self.records.append(decode_record(frame))
+        record = decode_record(frame)
+        _check_time(record.message.accepted_ms)
+        _check_time(record.message.expires_ms)
+        self.records.append(record)
 
     def add_empty(self) -> None:
         self.records.append(None)
@@ -243,6 +248,12 @@ class _RecordRows(_Rows):
                 r and [{"tag": tag, "value": value} for tag, value in r.unknown_fields] for r in records
             ],
         }
+
+
+def _check_time(unix_ms: int) -> None:
+    """A time that no timestamp can hold would stop the query at its record for ever."""
+    if not 0 <= unix_ms < _YEAR_10000_MS:
+        raise RecordError(f"time {unix_ms} ms is not between the years 1970 and 9999")
 
 
 def _pairs(user_properties: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
