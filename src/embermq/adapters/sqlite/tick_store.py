@@ -42,6 +42,7 @@ class SqliteTickStore(TickStore):
         self._log_end = self._read_log_end()
         self._floor = self._meta("dispatcher_floor", 0)
         self.trim_below = 0
+        self._open_ticks: list[tuple[TickWrites, int]] = []
         self._work: SimpleQueue[tuple[int, int, Done] | None] = SimpleQueue()
         self._thread: Thread | None = None
         if durability == "fsync":
@@ -84,14 +85,21 @@ class SqliteTickStore(TickStore):
             except sqlite3.Error as error:
                 self._fail(error, done)
                 return
+            self._open_ticks.clear()
+        else:
+            self._open_ticks.append((writes, base))
         self._succeed(base, count, done)
 
     def settle(self) -> None:
         if self._durability != "memory" or not self._connection.in_transaction:
             return
         if time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
-            with suppress(sqlite3.Error):  # the transaction stays open: the next tick tries again and reports
+            try:
                 self._connection.execute("COMMIT")
+                self._open_ticks.clear()
+            except sqlite3.Error:
+                if not self._connection.in_transaction:
+                    self._apply_again()  # else it stays open: the next tick tries again and reports
 
     def close(self) -> None:
         if self._thread is not None:
@@ -123,14 +131,31 @@ class SqliteTickStore(TickStore):
 
     def _fail(self, error: sqlite3.Error, done: Done) -> None:
         failure: StoreError = to_store_error(error, "cannot commit a tick to broker.db")
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # it may have been rolled back already
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        self._apply_again()
 
         def finish() -> None:
             self._busy = False
             done(failure)
 
         self._post(finish)
+
+    def _apply_again(self) -> None:
+        """Of the level `memory`: ticks that were answered for and shared the transaction with the one that failed."""
+        ticks, self._open_ticks = self._open_ticks, []
+        if not ticks:
+            return
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for writes, base in ticks:
+                self._apply(writes, base)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error:
+            with suppress(sqlite3.Error):
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
 
     def _apply(self, writes: TickWrites, base: int) -> None:
         run = self._connection.execute
