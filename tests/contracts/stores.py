@@ -1,0 +1,119 @@
+"""Every implementation of the stores that a tick writes and the broker reads back, for the contract suites."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal
+
+from tests.support.stand_in_store import (
+    StandInApplicationLog,
+    StandInLog,
+    StandInQueue,
+    StandInSessions,
+    StandInStore,
+)
+
+from embermq.adapters.sqlite.application_log import SqliteApplicationLog
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue
+from embermq.adapters.sqlite.message_log import SqliteMessageLog
+from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.application_log import ApplicationLog
+from embermq.ports.device_queue import DeviceQueue
+from embermq.ports.errors import StoreError
+from embermq.ports.message_log import MessageLog
+from embermq.ports.sessions import SessionStore
+from embermq.ports.tick_store import Receipt, TickStore
+
+ANSWER_S = 10.0
+Kind = Literal["fsync", "os", "memory", "stand-in"]
+KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")
+SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
+
+
+class Stores:
+    """One set of stores. `write` is a tick from submit to answer; `reopen` is an orderly restart."""
+
+    store: TickStore
+    log: MessageLog
+    queue: DeviceQueue
+    sessions: SessionStore
+    applications: ApplicationLog
+
+    def __init__(self, kind: Kind, folder: Path) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._closing: list[Callable[[], None]] = []
+        self._stand_in = StandInStore()
+        self._open()
+
+    def _open(self) -> None:
+        if self.kind == "stand-in":
+            stand_in = self.store = self._stand_in
+            self.log = StandInLog(stand_in)
+            self.queue = StandInQueue(stand_in)
+            self.sessions = StandInSessions(stand_in)
+            self.applications = StandInApplicationLog(stand_in)
+            return
+        path = self.folder / "broker.db"
+        self.writer = open_writer(path, synchronous=SYNCHRONOUS[self.kind])
+        apply_broker_schema(self.writer)
+        reader = self.writer if self.kind == "memory" else open_reader(path)
+        self.store = store = SqliteTickStore(self.writer, durability=self.kind, post=self.posted.put)
+        self.log = SqliteMessageLog(reader, store)
+        self.queue = SqliteDeviceQueue(reader)
+        self.sessions = SqliteSessionStore(reader)
+        applications = SqliteApplicationLog(reader, self.folder / "applications.db")
+        self.applications = applications
+        self._closing = [applications.close, store.close]
+        if reader is not self.writer:
+            self._closing.insert(0, reader.close)
+
+    def close(self) -> None:
+        for close in self._closing:
+            close()
+        self._closing = []
+
+    def reopen(self) -> None:
+        self.close()
+        self._open()
+
+    def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
+        """Start a tick; the list gets its answer."""
+        answers: list[Receipt | StoreError] = []
+        self.store.submit(writes, answers.append)
+        return answers
+
+    def answer(self) -> None:
+        """Let the answer of the tick under way arrive."""
+        if isinstance(self.store, StandInStore):
+            self.store.commit()
+        else:
+            self.posted.get(timeout=ANSWER_S)()
+
+    def write(self, **writes: object) -> Receipt:
+        """A tick that must succeed."""
+        answers = self.submit(TickWrites(**writes))  # type: ignore[arg-type]
+        self.answer()
+        (answer,) = answers
+        assert isinstance(answer, Receipt), answer
+        return answer
+
+    def fill(self) -> None:
+        """No page can be added from now on."""
+        (pages,) = self.writer.execute("PRAGMA page_count").fetchone()
+        self.writer.execute(f"PRAGMA max_page_count = {pages}")
+
+    def make_room(self) -> None:
+        self.writer.execute("PRAGMA max_page_count = 1073741823")
+
+
+def open_descriptors() -> int:
+    """File descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,203 @@
+"""What every application log promises, the readers' side of the pipeline's files, and the message store."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from tests.contracts.stores import Stores
+from tests.support.stand_in_store import StandInApplicationLog
+
+from embermq.adapters.sqlite.log_readers import PIPELINE_FILES, SqliteLogReaders
+from embermq.adapters.sqlite.message_store import SqliteMessageStore
+from embermq.model.client_type import ClientType
+from embermq.model.message import Message
+from embermq.model.session import SessionRow
+from embermq.model.tick_writes import ApplicationMark, QueueState
+from embermq.ports.application_log import ApplicationEntry, ApplicationFloor
+from embermq.ports.log_readers import LogReader
+from embermq.protocol.properties import Properties
+
+Fill = Callable[[int, dict[int, list[ApplicationEntry]]], None]
+
+
+def entry(
+    offset: int, qos: int = 1, *, retained: bool = False, ids: tuple[int, ...] = ()
+) -> ApplicationEntry:
+    return ApplicationEntry(offset, qos, retained, ids)
+
+
+def session(generation: int, client_id: str) -> SessionRow:
+    return SessionRow(client_id, generation, 1, ClientType.APPLICATION, "", 5, 60, True, 0, 0)
+
+
+def pipeline_file(path: Path, *schemas: str) -> sqlite3.Connection:
+    """A file as the pipeline makes it."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    for schema in (*schemas, "progress.sql"):
+        connection.executescript(files("embermq.model").joinpath(schema).read_text())
+    return connection
+
+
+@pytest.fixture
+def fill(stores: Stores) -> Iterator[Fill]:
+    """Does the pipeline's part: adds entries and confirms everything below an offset."""
+    opened: list[sqlite3.Connection] = []
+
+    def fill_sqlite(complete: int, entries: dict[int, list[ApplicationEntry]]) -> None:
+        if not opened:
+            opened.append(pipeline_file(stores.folder / "applications.db", "applications.sql"))
+        (connection,) = opened
+        connection.execute("BEGIN")
+        for generation, found in entries.items():
+            for one in found:
+                flags = one.qos | one.retain_as_published << 2
+                ids = struct.pack(f">{len(one.identifiers)}I", *one.identifiers)
+                row = (generation, one.offset, flags, ids)
+                connection.execute("INSERT INTO application_log VALUES (?, ?, ?, ?)", row)
+        connection.execute("INSERT OR REPLACE INTO progress VALUES ('dispatch', ?, 0)", (complete,))
+        connection.execute("COMMIT")
+
+    def fill_stand_in(complete: int, entries: dict[int, list[ApplicationEntry]]) -> None:
+        assert isinstance(stores.applications, StandInApplicationLog)
+        for generation, found in entries.items():
+            stores.applications.entries[generation] += found
+        stores.applications.complete = complete
+
+    yield fill_stand_in if stores.kind == "stand-in" else fill_sqlite
+    for connection in opened:
+        connection.close()
+
+
+@pytest.mark.promise("application-3")
+def test_entries_come_in_order_up_to_what_is_complete(stores: Stores, fill: Fill) -> None:
+    assert stores.applications.complete_offset() == 0
+    assert stores.applications.read(1, 0, 10) == []
+    fill(6, {1: [entry(5), entry(1, 2, retained=True, ids=(1, 268_435_455)), entry(9)], 2: [entry(2)]})
+    assert stores.applications.complete_offset() == 6
+    assert stores.applications.read(1, 0, 10) == [
+        entry(1, 2, retained=True, ids=(1, 268_435_455)),
+        entry(5),
+    ]
+    assert stores.applications.read(1, 2, 10) == [entry(5)]
+    assert stores.applications.read(1, 0, 1)[0].offset == 1
+    assert stores.applications.read(3, 0, 10) == []
+    fill(10, {1: [entry(7)]})
+    assert [found.offset for found in stores.applications.read(1, 6, 10)] == [7, 9]
+
+
+@pytest.mark.promise("application-4", "application-8")
+def test_the_context_is_floor_and_marks_in_order(stores: Stores) -> None:
+    assert stores.applications.context(1) is None
+    stores.write(sessions=[session(1, "app"), session(2, "other")], application_floors={1: 10, 2: 3})
+    stores.write(
+        application_marks=[
+            ApplicationMark(1, 12, 2, QueueState.SENT),
+            ApplicationMark(1, 11, 1, QueueState.SENT),
+            ApplicationMark(1, 12, 2, QueueState.RELEASED),
+            ApplicationMark(2, 4, 9, QueueState.DONE),
+        ]
+    )
+    stores.reopen()
+    context = stores.applications.context(1)
+    assert context is not None
+    assert context.floor_offset == 10
+    assert context.marks == (
+        ApplicationMark(1, 11, 1, QueueState.SENT),
+        ApplicationMark(1, 12, 2, QueueState.RELEASED),
+    )
+    assert sorted(stores.applications.floors(), key=lambda floor: floor.generation) == [
+        ApplicationFloor("app", 1, 10),
+        ApplicationFloor("other", 2, 3),
+    ]
+
+
+@pytest.mark.promise("application-2")
+def test_a_deleted_session_has_no_context(stores: Stores) -> None:
+    stores.write(sessions=[session(1, "app")], application_floors={1: 10})
+    stores.write(application_marks=[ApplicationMark(1, 12, 2, QueueState.SENT)], deleted_sessions=[1])
+    assert stores.applications.context(1) is None
+    stores.write(application_floors={1: 99})
+    assert stores.applications.floors() == []
+
+
+@pytest.mark.parametrize("stores", ["os"], indirect=True)
+def test_a_file_that_is_just_being_made_is_an_empty_log(stores: Stores) -> None:
+    connection = sqlite3.connect(stores.folder / "applications.db")
+    connection.execute("CREATE TABLE other (x)")
+    connection.commit()
+    assert stores.applications.complete_offset() == 0
+    connection.close()
+
+
+@pytest.mark.promise("pipeline-5")
+def test_log_readers_are_what_the_files_say(tmp_path: Path) -> None:
+    readers = SqliteLogReaders(tmp_path)
+    assert readers.positions() == []
+    sqlite3.connect(tmp_path / PIPELINE_FILES[0]).close()
+    assert readers.positions() == []
+    for number, name in enumerate(PIPELINE_FILES):
+        connection = pipeline_file(tmp_path / name)
+        connection.execute("INSERT INTO progress VALUES (?, ?, ?)", (f"reader {number}", 2**40 + number, 7))
+        connection.commit()
+        connection.close()
+    assert readers.positions() == [
+        LogReader(f"reader {number}", 2**40 + number, 7) for number in range(len(PIPELINE_FILES))
+    ]
+
+
+@pytest.fixture
+def message_store(tmp_path: Path) -> Iterator[SqliteMessageStore]:
+    store = SqliteMessageStore(tmp_path / "messages.db")
+    yield store
+    store.close()
+
+
+def test_a_message_store_without_its_file_is_empty(message_store: SqliteMessageStore) -> None:
+    assert message_store.get("t", 0) is None
+    assert message_store.range("t", -1, 10) == []
+
+
+def test_messages_come_back_with_everything(message_store: SqliteMessageStore, tmp_path: Path) -> None:
+    connection = pipeline_file(tmp_path / "messages.db", "messages.sql")
+    properties = (
+        '{"payload_format_indicator": 1, "content_type": "text", "correlation_data": "AAH/",'
+        ' "response_topic": "r", "user_properties": [{"name": "k", "value": "v"}, {"name": "k", "value": ""}]}'
+    )
+    statement = (
+        'INSERT INTO message ("offset", topic, accepted_ms, qos, retain, publisher, version, expires_ms,'
+    )
+    statement += " properties, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    connection.execute(statement, (5, "t", 1_000, 2, 1, "p", 5, 2_000, properties, b"\x00five"))
+    for offset in (9, 7, 8):
+        connection.execute(statement, (offset, "t", 0, 1, 0, "p", 4, None, None, b""))
+    connection.execute(statement, (6, "other", 0, 1, 0, "p", 4, None, None, b""))
+    connection.commit()
+    connection.close()
+    five = message_store.get("t", 5)
+    assert five is not None
+    assert five.message == Message(
+        "t",
+        b"\x00five",
+        2,
+        True,
+        "p",
+        5,
+        1_000,
+        2_000,
+        Properties(
+            payload_format_indicator=1,
+            content_type="text",
+            response_topic="r",
+            correlation_data=b"\x00\x01\xff",
+            user_properties=(("k", "v"), ("k", "")),
+        ),
+    )
+    assert message_store.get("t", 6) is None
+    assert [found.offset for found in message_store.range("t", 5, 2)] == [7, 8]
+    assert [found.offset for found in message_store.range("t", 8, 9)] == [9]

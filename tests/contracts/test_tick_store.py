@@ -1,0 +1,318 @@
+"""What every store of ticks promises, together with the message log that it appends to."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from tests.contracts.stores import Stores, open_descriptors
+from tests.support.waiting import wait_until
+
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.model.client_type import ClientType
+from embermq.model.log_record import decode_record, encode_record, iter_frames
+from embermq.model.message import Message
+from embermq.model.session import SessionRow, SubscriptionRow, WillRow
+from embermq.model.tick_writes import (
+    ApplicationMark,
+    QueueMark,
+    QueueRow,
+    QueueState,
+    RetainedWrite,
+    TickWrites,
+)
+from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
+from embermq.ports.tick_store import Receipt
+
+
+def record(payload: bytes, topic: str = "a/b") -> bytes:
+    return encode_record(Message(topic, payload, 1, False, "p", 4, 1_700_000_000_000))
+
+
+def session(generation: int, client_id: str = "c") -> SessionRow:
+    return SessionRow(client_id, generation, 1, ClientType.DEVICE, "", 5, 60, True, 0, 1_700_000_000_000)
+
+
+def row(generation: int, seq: int, offset: int, state: int = QueueState.QUEUED) -> QueueRow:
+    return QueueRow(generation, seq, offset, 0, state, 1, 2**41, (7, 268_435_455), b"record")
+
+
+def payloads(stores: Stores, start: int = 0) -> list[bytes]:
+    found: list[bytes] = []
+    for batch in stores.log.read(start, records_max=10_000, bytes_max=2**30):
+        frames = list(iter_frames(batch.body))
+        assert len(frames) == batch.record_count
+        found += [
+            decode_record(frame).message.payload
+            for number, frame in enumerate(frames)
+            if batch.base_offset + number >= start
+        ]
+    return found
+
+
+@pytest.mark.promise("repositories-2")
+def test_offsets_follow_one_another_over_ticks_and_restarts(stores: Stores) -> None:
+    assert stores.write(records=[record(b"0"), record(b"1")]) == Receipt(0, 2)
+    assert stores.write() == Receipt(2, 0)
+    assert stores.write(records=[record(b"2")]) == Receipt(2, 1)
+    stores.reopen()
+    assert stores.write(records=[record(b"3")]) == Receipt(3, 1)
+    assert payloads(stores) == [b"0", b"1", b"2", b"3"]
+    assert stores.log.statistics().end_offset == 4
+    assert stores.sessions.load().log_end == 4
+
+
+def test_a_tick_under_way_is_busy_and_not_seen(stores: Stores) -> None:
+    stores.write(records=[record(b"0")])
+    answers = stores.submit(TickWrites(records=[record(b"1")]))
+    assert stores.store.busy
+    assert answers == []
+    with pytest.raises(RuntimeError):
+        stores.store.submit(TickWrites(), lambda _: None)
+    stores.answer()
+    assert answers == [Receipt(1, 1)]
+    assert not stores.store.busy
+
+
+def test_reading_begins_where_asked_and_stops_at_limits(stores: Stores) -> None:
+    for first in range(0, 30, 3):
+        stores.write(records=[record(b"%d" % number) for number in range(first, first + 3)])
+    assert payloads(stores, 10) == [b"%d" % number for number in range(10, 30)]
+    (only,) = stores.log.read(10, records_max=1, bytes_max=2**30)
+    assert (only.base_offset, only.record_count) == (9, 3)
+    (only,) = stores.log.read(10, records_max=100, bytes_max=1)
+    assert only.base_offset == 9
+    assert [batch.base_offset for batch in stores.log.read(10, records_max=4, bytes_max=2**30)] == [9, 12]
+    assert stores.log.read(30, records_max=1, bytes_max=1) == []
+    assert stores.log.read(1_000, records_max=1, bytes_max=1) == []
+
+
+@pytest.mark.promise("repositories-2")
+def test_trimming_forgets_whole_batches_and_never_an_offset(stores: Stores) -> None:
+    for number in range(6):
+        stores.write(records=[record(b"%d" % (2 * number)), record(b"%d" % (2 * number + 1))])
+    before = stores.log.statistics()
+    stores.log.trim(5)
+    stores.write()
+    after = stores.log.statistics()
+    assert (after.start_offset, after.end_offset) == (4, 12)
+    assert after.body_bytes < before.body_bytes
+    assert payloads(stores) == [b"%d" % number for number in range(4, 12)]
+    stores.log.trim(1_000)
+    stores.write()
+    statistics = stores.log.statistics()
+    assert (statistics.start_offset, statistics.end_offset, statistics.body_bytes) == (12, 12, 0)
+    stores.reopen()
+    assert stores.log.statistics().end_offset == 12
+    assert stores.write(records=[record(b"12")]) == Receipt(12, 1)
+
+
+def test_statistics_count_the_bytes_of_bodies(stores: Stores) -> None:
+    assert (stores.log.statistics().start_offset, stores.log.statistics().body_bytes) == (0, 0)
+    bodies = [record(b"x" * size) for size in (0, 1, 100_000)]
+    stores.write(records=bodies)
+    assert stores.log.statistics().body_bytes == sum(map(len, bodies))
+
+
+def test_offset_at_a_time(stores: Stores) -> None:
+    stores.write(records=[record(b"0")])
+    assert stores.log.offset_at(0) == 0
+    assert stores.log.offset_at(2**50) == 1
+
+
+def test_retained_messages_point_at_the_records_of_their_tick(stores: Stores) -> None:
+    stores.write(records=[record(b"0")])
+    writes = [RetainedWrite("a/b", 0), RetainedWrite("x", 1), RetainedWrite("a/b", 2)]
+    stores.write(records=[record(b"1"), record(b"2", "x"), record(b"3")], retained=writes)
+    kept = {row.topic: (row.offset, row.record) for row in stores.sessions.load_retained()}
+    assert kept == {"a/b": (3, record(b"3")), "x": (2, record(b"2", "x"))}
+    stores.write(records=[record(b"")], retained=[RetainedWrite("a/b", -1)])
+    assert [row.topic for row in stores.sessions.load_retained()] == ["x"]
+
+
+def test_sessions_are_deleted_after_everything_of_the_tick(stores: Stores) -> None:
+    stores.write(
+        records=[record(b"0")], sessions=[session(1)], queue_rows=[row(1, 65_536, 0)], receiving=[(1, 7)]
+    )
+    stores.write(
+        sessions=[session(1), session(2)],
+        subscriptions=[(1, "x", SubscriptionRow("x", 1, 0, 0))],
+        queue_rows=[row(1, 131_072, 1), row(2, 65_536, 1)],
+        application_floors={1: 5, 2: 5},
+        deleted_sessions=[1],
+    )
+    state = stores.sessions.load()
+    assert [stored.row.generation for stored in state.sessions] == [2]
+    assert stores.queue.page(1, 0, 10) == []
+    assert stores.applications.context(1) is None
+    assert stores.applications.context(2) is not None
+
+
+def test_released_beats_receiving_and_drop_beats_mark_in_one_tick(stores: Stores) -> None:
+    stores.write(
+        records=[record(b"0")],
+        sessions=[session(1)],
+        receiving=[(1, 7), (1, 8)],
+        released=[(1, 7)],
+        queue_rows=[row(1, 65_536, 0), row(1, 131_072, 1)],
+        queue_marks=[QueueMark(1, 65_536, 0, QueueState.SENT, 9)],
+        queue_dropped=[(1, 65_536)],
+    )
+    (stored,) = stores.sessions.load().sessions
+    assert stored.receiving == (8,)
+    assert stores.queue.in_flight(1) == []
+    assert [queued.seq for queued in stores.queue.page(1, 0, 10)] == [131_072]
+
+
+@pytest.mark.promise("device-13")
+def test_a_full_store_refuses_the_whole_tick_and_recovers(sqlite_stores: Stores) -> None:
+    stores = sqlite_stores
+    stores.write(records=[record(b"0")], sessions=[session(1)])
+    stores.fill()
+    everything = TickWrites(
+        records=[record(b"1" * 200_000)],
+        retained=[RetainedWrite("a/b", 0)],
+        receiving=[(1, 1)],
+        sessions=[session(2, "d")],
+        deleted_sessions=[1],
+        subscriptions=[(1, "f", SubscriptionRow("f", 1, 0, 0))],
+        wills=[(1, WillRow("c", 0, b"w"))],
+        queue_rows=[row(1, 65_536, 1)],
+        application_floors={1: 1},
+        dispatcher_floor=1,
+        generation_reserved=99,
+    )
+    answers = stores.submit(everything)
+    stores.answer()
+    assert [type(answer) for answer in answers] == [StoreFull]
+    assert not stores.store.busy
+    stores.make_room()
+    assert stores.write(records=[record(b"1")]) == Receipt(1, 1)
+    state = stores.sessions.load()
+    assert [stored.row for stored in state.sessions] == [session(1)]
+    assert (state.wills, state.dispatcher_floor, state.generation_reserved) == ([], 0, 1)
+    assert stores.sessions.load_retained() == []
+    assert stores.queue.page(1, 0, 10) == []
+    assert stores.sessions.load().sessions[0].subscriptions == ()
+    assert payloads(stores) == [b"0", b"1"]
+
+
+@pytest.mark.promise("device-13")
+def test_a_refused_tick_takes_no_earlier_one_with_it(sqlite_stores: Stores) -> None:
+    stores = sqlite_stores
+    for number in range(5):
+        assert stores.write(records=[record(b"%d" % number)]) == Receipt(number, 1)
+    stores.fill()
+    answers = stores.submit(TickWrites(records=[record(b"x" * 500_000)]))
+    stores.answer()
+    assert isinstance(answers[0], StoreFull)
+    stores.make_room()
+    assert stores.write(records=[record(b"5")]) == Receipt(5, 1)
+    assert payloads(stores) == [b"%d" % number for number in range(6)]
+
+
+class _FailingConnection(sqlite3.Connection):
+    """Answers COMMIT with an error while `fails` is set."""
+
+    fails = False
+
+    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:  # type: ignore[override]
+        if self.fails and sql == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+        return super().execute(sql, *parameters)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stores", ["fsync", "os"], indirect=True)
+def test_a_failed_sync_is_no_receipt(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores.close()
+    monkeypatch.setattr(sqlite3, "connect", _connect(sqlite3.connect))
+    stores.reopen()
+    stores.write(records=[record(b"0")])
+    assert isinstance(stores.writer, _FailingConnection)
+    stores.writer.fails = True
+    answers = stores.submit(TickWrites(records=[record(b"lost")], sessions=[session(1)]))
+    stores.answer()
+    assert isinstance(answers[0], StoreError)
+    stores.writer.fails = False
+    assert stores.write(records=[record(b"1")]) == Receipt(1, 1)
+    assert payloads(stores) == [b"0", b"1"]
+    assert stores.sessions.load().sessions == []
+
+
+def _connect(connect):  # type: ignore[no-untyped-def]
+    def opened(*arguments: object, **options: object) -> sqlite3.Connection:
+        found: sqlite3.Connection = connect(*arguments, factory=_FailingConnection, **options)
+        return found
+
+    return opened
+
+
+@pytest.mark.parametrize("stores", ["memory"], indirect=True)
+def test_the_level_memory_writes_soon_also_when_nothing_follows(stores: Stores) -> None:
+    stores.write(records=[record(b"0")])
+    other = open_reader(stores.folder / "broker.db")
+
+    def seen() -> int:
+        stores.store.settle()
+        return int(other.execute("SELECT COUNT(*) FROM log_batch").fetchone()[0])
+
+    wait_until(lambda: seen() == 1, 5, "the tick is written")
+    other.close()
+
+
+def test_readers_of_other_processes_see_only_what_is_committed(sqlite_stores: Stores) -> None:
+    stores = sqlite_stores
+    stores.write(records=[record(b"0")])
+    stores.reopen()
+    other = open_reader(stores.folder / "broker.db")
+    assert other.execute("SELECT COUNT(*) FROM log_batch").fetchone() == (1,)
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        other.execute("DELETE FROM log_batch")
+    other.close()
+
+
+def test_closing_releases_every_file(sqlite_stores: Stores) -> None:
+    sqlite_stores.write(records=[record(b"0")])
+    before = open_descriptors()
+    for _ in range(3):
+        sqlite_stores.reopen()
+    assert open_descriptors() <= before
+
+
+def test_application_marks_below_the_floor_are_forgotten(stores: Stores) -> None:
+    stores.write(
+        sessions=[session(1)],
+        application_marks=[ApplicationMark(1, offset, offset + 1, QueueState.SENT) for offset in (3, 4, 5)],
+        application_floors={1: 2},
+    )
+    stores.write(application_marks=[ApplicationMark(1, 4, 5, QueueState.DONE)], application_floors={1: 4})
+    context = stores.applications.context(1)
+    assert context is not None
+    assert context.floor_offset == 4
+    assert [(mark.offset, mark.state) for mark in context.marks] == [
+        (4, QueueState.DONE),
+        (5, QueueState.SENT),
+    ]
+
+
+@pytest.mark.parametrize("stores", ["os"], indirect=True)
+def test_a_file_of_a_newer_schema_is_refused_by_number(stores: Stores) -> None:
+    stores.writer.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
+    stores.close()
+    again = open_writer(stores.folder / "broker.db", synchronous="NORMAL")
+    with pytest.raises(StoreUnavailable, match="99"):
+        apply_broker_schema(again)
+    again.close()
+
+
+@pytest.mark.promise("repositories-2")
+@pytest.mark.parametrize("stores", ["os"], indirect=True)
+def test_offsets_beyond_31_bits(stores: Stores) -> None:
+    stores.writer.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (2**31,))
+    stores.reopen()
+    assert stores.write(records=[record(b"0"), record(b"1")]) == Receipt(2**31, 2)
+    assert payloads(stores, 2**31 + 1) == [b"1"]
+    stores.reopen()
+    assert stores.write(records=[record(b"2")]) == Receipt(2**31 + 2, 1)
