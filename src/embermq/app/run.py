@@ -144,7 +144,7 @@ class _Application:
                     service.bound[listener] = service.bound.get(listener, []) + await opening([address])
                 except OSError as error:
                     raise StartError(
-                        f"listeners.{listener}: cannot listen on {address}: {error.strerror or error}"
+                        f"listeners.{listener}: cannot listen on {address}: {_told(error)}"
                     ) from error
         return http
 
@@ -198,6 +198,13 @@ def _bind(address: Address) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _told(error: OSError) -> str:
+    """The system's word for it: the event loop's own text repeats the address."""
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def _report_store(text: str) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from embermq.admin.service import Health, Readiness
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
+from embermq.app.pipeline_news import PipelineNews
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.ports.errors import StoreError
@@ -52,6 +53,7 @@ class BrokerService:
         self._retained: RetentionState | None = None
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
+        self._news = PipelineNews()
 
     def health(self) -> Health:
         status = "ok" if not self._ticks.statistics().failing else "store-failing"
@@ -113,8 +115,15 @@ class BrokerService:
                 self._retained = retained
                 state.refuse_all = retained.refuse_all
                 state.refused_generations = retained.refused_generations
-            self._pipeline = read_status(self._data_dir) if self._supervisor is not None else None
+            self._look_at_pipeline()
             await asyncio.sleep(HOUSEKEEPING_S)
+
+    def _look_at_pipeline(self) -> None:
+        if self._supervisor is None:
+            return
+        self._pipeline = read_status(self._data_dir)
+        for level, text in self._news.since(self._supervisor.statistics(), self._pipeline):
+            LOG.log(level, text)
 
     def _say_pins(self, now: RetentionState) -> None:
         """One line when readers begin or cease to hold back more of the log than they may."""

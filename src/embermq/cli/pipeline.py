@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
+from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from embermq.pipeline.status import PipelineStatus, QueryStatus
+
+HEADINGS = ("query", "state", "position", "behind", "behind for", "last batch", "ended", "restarts")
+NAMES = 2
+"""The first columns are names, to the left; the others are numbers, to the right."""
 
 app = typer.Typer(help="The Spark pipeline: status.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -35,58 +38,61 @@ def status(
     """Show every query's state, position, lag, last batch and last error, whether or not the pipeline runs."""
     from embermq.pipeline.status import read_status
 
-    settings = configuration(config, assignments, data_dir).settings
-    found = read_status(Path(settings.data_dir))
+    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    if not (directory / "broker.db").is_file():
+        raise UserError(f"{directory} is not the data directory of a broker; name it with --data-dir")
+    found = read_status(directory)
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(_headline(found))
-    console.print(_table(found))
-    for warning in found.warnings:
-        console.print(f"! {warning}", markup=False)
-
-
-def _headline(found: PipelineStatus) -> str:
-    parts = [f"pipeline {found.state}"]
-    if found.pid:
-        parts.append(f"driver {found.pid}")
-    if found.spark:
-        parts.append(f"Spark {found.spark} on Java {found.java}")
-    parts.append(f"log end {found.log_end:,}")
-    if found.driver_restarts:
-        parts.append(f"{found.driver_restarts} driver restarts")
-    if found.last_error and found.state not in ("running", "starting"):
-        parts.append(found.last_error)
-    return ", ".join(parts)
-
-
-def _table(found: PipelineStatus) -> Table:
-    from rich.table import Table
-
-    table = Table("query", "state", "mode")
-    for heading in ("position", "lag", "lag s", "last batch", "restarts"):
-        table.add_column(heading, justify="right")
-    table.add_column("last error", overflow="fold")
+    for name, text in _summary(found):
+        print(f"{name:<9} {text}")
+    if found.queries:
+        print()
+        for line in _table([HEADINGS, *map(_cells, found.queries)]):
+            print(line)
     for query in found.queries:
-        table.add_row(
-            query.name,
-            query.state,
-            query.mode,
-            f"{query.position:,}",
-            f"{query.lag_messages:,}",
-            f"{query.lag_s:.1f}",
-            _last_batch(query),
-            str(query.restarts),
-            query.last_error,
+        if query.last_error:
+            print(f"\n{query.name}, last error: {query.last_error}")
+    for warning in found.warnings:
+        print(f"\nwarning: {warning}")
+
+
+def _summary(found: PipelineStatus) -> list[tuple[str, str]]:
+    lines = [("pipeline", found.state if not found.pid else f"{found.state}, process {found.pid}")]
+    if found.spark:
+        lines.append(("runs on", f"Spark {found.spark}, Java {found.java}"))
+    if found.driver_restarts:
+        lines.append(("restarts", f"{found.driver_restarts}, the last one because {found.last_error}"))
+    elif found.last_error:
+        lines.append(("error", found.last_error))
+    lines.append(("log end", f"{found.log_end:,} (application logs wait for {found.waiting:,} records)"))
+    return lines
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index < NAMES else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-    return table
+        for row in rows
+    ]
 
 
-def _last_batch(query: QueryStatus) -> str:
-    if not query.last_batch_at_ms:
-        return "-"
-    at = datetime.fromtimestamp(query.last_batch_at_ms / 1000, UTC)
-    return f"{query.last_batch_records:,} in {query.last_batch_ms} ms at {at:%H:%M:%S}Z"
+def _cells(query: QueryStatus) -> tuple[str, ...]:
+    batch = ended = "-"
+    if query.last_batch_at_ms:
+        batch = f"{query.last_batch_records:,} in {query.last_batch_ms:,} ms"
+        ended = f"{max(0.0, time.time() - query.last_batch_at_ms / 1000):.0f} s ago"
+    return (
+        query.name,
+        query.state,
+        f"{query.position:,}",
+        f"{query.lag_messages:,}",
+        f"{query.lag_s:.1f} s",
+        batch,
+        ended,
+        f"{query.restarts}",
+    )

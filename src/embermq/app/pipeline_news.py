@@ -1,0 +1,47 @@
+"""What the broker's log says about the pipeline: one line when it comes, when it goes, when a query stumbles."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from embermq.pipeline.status import PipelineStatus
+
+if TYPE_CHECKING:
+    from embermq.pipeline.supervisor import SupervisorStatistics
+
+News = tuple[int, str]
+"""Level of `logging`, and the line."""
+
+
+class PipelineNews:
+    """Compares each look with the one before."""
+
+    def __init__(self) -> None:
+        self._state = "starting"
+        self._restarts = 0
+
+    def since(self, supervisor: "SupervisorStatistics", found: PipelineStatus) -> list[News]:
+        """What is worth a line now."""
+        news: list[News] = []
+        if supervisor.restarts > self._restarts:
+            news.append((logging.WARNING, f"the pipeline was started again: {supervisor.last_error}"))
+        self._restarts = supervisor.restarts
+        state = found.state if supervisor.state == "running" else supervisor.state
+        if state != self._state:
+            self._state = state
+            if state == "running":
+                news.append((logging.INFO, f"the pipeline runs (Spark {found.spark}, Java {found.java})"))
+            elif state == "degraded":
+                news.append((logging.WARNING, f"the pipeline has a query that fails: {_told(found)}"))
+            elif state == "failed":
+                news.append(
+                    (
+                        logging.ERROR,
+                        f"the pipeline is given up, application logs wait: {supervisor.last_error}",
+                    )
+                )
+        return news
+
+
+def _told(found: PipelineStatus) -> str:
+    failing = [f"{query.name}: {query.last_error}" for query in found.queries if query.state == "backoff"]
+    return "; ".join(failing)

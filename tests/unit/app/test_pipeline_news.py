@@ -1,0 +1,77 @@
+"""The lines of the broker's log about its pipeline."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec.structs import replace
+
+from embermq.app.pipeline_news import PipelineNews
+from embermq.pipeline.status import PipelineStatus, QueryStatus
+from embermq.pipeline.supervisor import SupervisorStatistics
+
+STARTING = SupervisorStatistics("starting", 7, 0, "")
+RUNNING = SupervisorStatistics("running", 7, 0, "")
+FOUND = PipelineStatus(
+    state="running",
+    pid=7,
+    started_ms=0,
+    updated_ms=0,
+    java="17 (path)",
+    spark="4.2.1",
+    driver_restarts=0,
+    last_error="",
+    log_end=0,
+    waiting=0,
+    warnings=(),
+    queries=(),
+)
+STUMBLING = QueryStatus(
+    name="lake",
+    state="backoff",
+    mode="microbatch",
+    position=0,
+    lag_messages=1,
+    lag_s=1.0,
+    last_batch_records=0,
+    last_batch_ms=0,
+    last_batch_at_ms=0,
+    last_error="OSError: no room",
+    restarts=1,
+    totals={},
+)
+
+
+def test_a_start_is_one_line() -> None:
+    news = PipelineNews()
+    assert news.since(STARTING, replace(FOUND, state="down")) == []
+    assert news.since(RUNNING, FOUND) == [(logging.INFO, "the pipeline runs (Spark 4.2.1, Java 17 (path))")]
+    assert news.since(RUNNING, FOUND) == []
+
+
+def test_a_failing_query_is_named_once_and_its_recovery_is_told() -> None:
+    news = PipelineNews()
+    news.since(RUNNING, FOUND)
+    failing = replace(FOUND, state="degraded", queries=(STUMBLING,))
+    assert news.since(RUNNING, failing) == [
+        (logging.WARNING, "the pipeline has a query that fails: lake: OSError: no room")
+    ]
+    assert news.since(RUNNING, failing) == []
+    assert [level for level, _ in news.since(RUNNING, FOUND)] == [logging.INFO]
+
+
+def test_a_restart_is_told_even_when_nobody_saw_it_go() -> None:
+    news = PipelineNews()
+    news.since(RUNNING, FOUND)
+    again = SupervisorStatistics("running", 8, 1, "the driver ended with code 70")
+    assert news.since(again, FOUND) == [
+        (logging.WARNING, "the pipeline was started again: the driver ended with code 70")
+    ]
+
+
+def test_giving_up_is_an_error() -> None:
+    news = PipelineNews()
+    given_up = SupervisorStatistics("failed", 0, 0, "cannot start")
+    assert news.since(given_up, replace(FOUND, state="failed")) == [
+        (logging.ERROR, "the pipeline is given up, application logs wait: cannot start")
+    ]
