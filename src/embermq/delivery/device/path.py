@@ -39,6 +39,7 @@ class DevicePath(DeliveryPath):
         self._over_limit: set[Session] = set()
         self._touched: set[Session] = set()
         self._touched_batch: Batch | None = None
+        self._floor = -1
         self._floor_due = -1
         self._floor_written_ms = 0
 
@@ -197,8 +198,8 @@ class DevicePath(DeliveryPath):
                 self._add_row(session, delivery, QueueState.SENT)
             else:
                 self._spill(session)
-        if end_offset >= 0:
-            self._floor_due = end_offset
+        if end_offset > self._floor:  # the same again would be a commit that leads to the next one
+            self._floor = self._floor_due = end_offset
         if self._floor_due >= 0 and now_ms - self._floor_written_ms >= FLOOR_WRITE_MS:
             self._state.tick.writes.dispatcher_floor = self._floor_due
             self._floor_due = -1
