@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from uuid import uuid4
+from weakref import finalize
 
 from tests.support.waiting import wait_until
 
@@ -52,7 +53,8 @@ class BrokerProcess:
         self.http_port = free_port()
         self._mark = uuid4().hex
         self._process: subprocess.Popen[bytes] | None = None
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the broker
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this object
+        finalize(self, self._output.close)
 
     def __enter__(self) -> BrokerProcess:
         try:
