@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 import pytest
 from tests.contracts.stores import Stores, open_descriptors
@@ -216,7 +217,7 @@ class _FailingConnection(sqlite3.Connection):
 
     fails = False
 
-    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:  # type: ignore[override]
+    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
         if self.fails and sql == "COMMIT":
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
@@ -241,10 +242,9 @@ def test_a_failed_sync_is_no_receipt(stores: Stores, monkeypatch: pytest.MonkeyP
     assert stores.sessions.load().sessions == []
 
 
-def _connect(connect):  # type: ignore[no-untyped-def]
+def _connect(connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:
     def opened(*arguments: object, **options: object) -> sqlite3.Connection:
-        found: sqlite3.Connection = connect(*arguments, factory=_FailingConnection, **options)
-        return found
+        return connect(*arguments, factory=_FailingConnection, **options)
 
     return opened
 

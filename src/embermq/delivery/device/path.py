@@ -51,6 +51,9 @@ class DevicePath(DeliveryPath):
 
     def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
         message = accepted.message
+        if message.expires_ms and message.is_expired(self._state.tick.now_ms):
+            self._state.counters.dropped_expired += 1
+            return
         qos = min(message.qos, receiver.qos)
         delivery = Delivery(
             message,
