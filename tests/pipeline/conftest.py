@@ -1,0 +1,37 @@
+"""One Spark session a test process; each test has its own data directory."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from embermq.pipeline.java import find_java
+from embermq.pipeline.jobs.streaming import register_sources
+from embermq.pipeline.places import Places
+from embermq.pipeline.session import start_session
+from embermq.pipeline.settings import PipelineSettings
+from tests.pipeline.log_writer import LogWriter
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    places = Places(tmp_path_factory.mktemp("spark"))
+    with tempfile.TemporaryDirectory(prefix="embermq-") as sockets:
+        session = start_session(PipelineSettings(), places, find_java(places.java_wrapper), Path(sockets))
+        register_sources(session)
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "data")
+
+
+@pytest.fixture
+def log(places: Places) -> Iterator[LogWriter]:
+    writer = LogWriter(places.data_dir)
+    yield writer
+    writer.close()

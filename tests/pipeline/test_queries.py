@@ -1,0 +1,177 @@
+"""The jobs as the streaming queries that they are."""
+
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from embermq.model.log_record import Stamp
+from embermq.pipeline.errors import LogBehindProgressError
+from embermq.pipeline.jobs.archive import Archive
+from embermq.pipeline.jobs.dispatch import Dispatch
+from embermq.pipeline.jobs.lake import LakeFeed
+from embermq.pipeline.jobs.traffic import Traffic
+from embermq.pipeline.keeper import Keeper
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import PipelineSettings
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import DEADLINE_S, rows_of, running, wait_for_position
+from tests.pipeline.test_sinks import offsets_in, receipts
+from tests.support.waiting import wait_until
+
+STAMP = (Stamp("billing", 7, 1),)
+QUICK = PipelineSettings(
+    archive_trigger_ms=0,
+    lake_trigger_ms=0,
+    traffic_trigger_ms=0,
+    dispatch_trigger_ms=0,
+    idle_wait_ms=100,
+    backoff_first_ms=1,
+    max_records_per_batch=7,
+    split_records=3,
+)
+
+
+class Recorded(Dispatch):
+    """Keeps the size of every batch."""
+
+    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+        super().__init__(settings, places)
+        self.sizes: list[int] = []
+
+    def write(self, rows: DataFrame) -> int:
+        records = super().write(rows)
+        self.sizes.append(records)
+        return records
+
+
+def dispatched(places: Places) -> list[object]:
+    return [row[0] for row in rows_of(places.applications, 'SELECT "offset" FROM application_log ORDER BY 1')]
+
+
+@pytest.mark.promise("pipeline-7", "pipeline-1")
+def test_a_backlog_drains_in_bounded_batches_and_the_query_follows_the_log(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    log.append([record(stamps=STAMP)] * 20)
+    job = Recorded(QUICK, places)
+    with running(spark, job) as query:
+        wait_for_position(job, query, 20)
+        log.append([record(stamps=STAMP)] * 3)
+        wait_for_position(job, query, 23)
+    assert max(job.sizes) <= 7 and sum(job.sizes) == 23
+    assert dispatched(places) == list(range(23))
+
+
+@pytest.mark.promise("pipeline-2")
+def test_a_lost_checkpoint_costs_nothing_and_repeats_nothing(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    log.append([record(stamps=STAMP)] * 10)
+    job = Dispatch(QUICK, places)
+    with running(spark, job) as query:
+        wait_for_position(job, query, 10)
+    shutil.rmtree(places.checkpoints)
+    log.append([record(stamps=STAMP)] * 4)
+    again = Recorded(QUICK, places)
+    with running(spark, again) as query:
+        wait_for_position(again, query, 14)
+    assert sum(again.sizes) == 4 and dispatched(places) == list(range(14))
+
+
+@pytest.mark.promise("pipeline-5", "pipeline-4")
+def test_records_that_were_trimmed_unread_are_counted_and_the_query_goes_on(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    for _ in range(4):
+        log.append([record(stamps=STAMP)] * 5)
+    job = Dispatch(QUICK, places)
+    job.file.begin_at(3)
+    log.trim_below(10)
+    with running(spark, job) as query:
+        wait_for_position(job, query, 20)
+        assert job.file.counts() == {"records": 17, "entries": 10, "missing": 7}
+    assert dispatched(places) == list(range(10, 20))
+
+
+@pytest.mark.promise("pipeline-2", "pipeline-10", "pipeline-9")
+def test_lake_and_traffic_as_queries(spark: SparkSession, log: LogWriter, places: Places) -> None:
+    log.append([record(accepted_ms=NOON_MS) for _ in range(10)])
+    log.add_receipts(receipts(NOON_MS, range(1_000, 101_000, 1_000)))
+    log.add_receipts(b"torn")
+    lake, traffic = LakeFeed(QUICK, places), Traffic(QUICK, places)
+    with running(spark, lake) as filling, running(spark, traffic) as counting:
+        wait_for_position(lake, filling, 10)
+        wait_for_position(traffic, counting, 10)
+        log.add_receipts(receipts(NOON_MS, range(1_000, 101_000, 1_000)))
+        log.append([record(accepted_ms=NOON_MS)])
+        wait_for_position(lake, filling, 11)
+        latency = "SELECT deliveries, p50_us, p95_us, p99_us, max_us FROM latency_window"
+        wait_until(lambda: (rows_of(places.traffic, latency) or [(0,)])[0][0] == 200, DEADLINE_S, "latency")
+    assert offsets_in(places) == list(range(11))
+    ((_, p50, p95, p99, largest),) = rows_of(places.traffic, latency)
+    assert p50 == pytest.approx(50_000, rel=0.05) and p95 == pytest.approx(95_000, rel=0.05)
+    assert p99 == pytest.approx(99_000, rel=0.05) and largest == 100_000
+    assert rows_of(places.traffic, "SELECT SUM(messages) FROM traffic_window") == [(11,)]
+    assert rows_of(places.traffic, "SELECT value FROM traffic_state WHERE name = 'receipts_next'") == [(4,)]
+
+
+@pytest.mark.promise("pipeline-2")
+def test_a_log_of_another_life_is_not_read_as_if_it_went_on(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    log.append([record()] * 3)
+    job = Dispatch(QUICK, places)
+    job.file.begin_at(10)
+    with pytest.raises(LogBehindProgressError, match="ends 7 records before"):
+        job.start(spark)
+    job.file.close()
+
+
+class Failing(Archive):
+    """Fails on its first batches, as with a full disk."""
+
+    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+        super().__init__(settings, places)
+        self.failures_left = 2
+
+    def write(self, rows: DataFrame) -> int:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise OSError("no space left on device")
+        return super().write(rows)
+
+
+@pytest.fixture
+def stopping() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.promise("pipeline-14", "pipeline-13")
+def test_a_query_that_dies_starts_again_and_the_others_go_on(
+    spark: SparkSession,
+    log: LogWriter,
+    places: Places,
+    stopping: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR, "py4j")
+    log.append([record(stamps=STAMP)] * 5)
+    keepers = [Keeper(job, spark, stopping) for job in (Failing(QUICK, places), Dispatch(QUICK, places))]
+    for keeper in keepers:
+        keeper.start()
+    for keeper in keepers:
+        wait_until(lambda job=keeper.job: not job.lag(), DEADLINE_S, keeper.job.name, poll_s=0.1)
+    wait_until(lambda: keepers[0].report().state == "running", DEADLINE_S, "running again", poll_s=0.1)
+    failed, healthy = keepers[0].report(), keepers[1].report()
+    assert failed.restarts == 2 and "no space left on device" in failed.last_error
+    assert healthy.restarts == 0 and healthy.last_batch_records == 5
+    stopping.set()
+    for query in spark.streams.active:
+        query.stop()
+    assert len(rows_of(places.messages, "SELECT 1 FROM message")) == 5

@@ -1,0 +1,268 @@
+"""The sinks: each position has one effect, whatever is repeated, cut differently or interrupted."""
+
+import shutil
+import sqlite3
+import struct
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from embermq.model.log_record import Stamp
+from embermq.pipeline.places import Places
+from embermq.pipeline.sinks.application_logs import ApplicationLogs
+from embermq.pipeline.sinks.lake import OTHER_ROOT, STAGING, Lake
+from embermq.pipeline.sinks.message_store import MessageStoreSink
+from embermq.pipeline.sinks.traffic_windows import TrafficWindows
+from embermq.pipeline.transforms.archive import stored_messages
+from embermq.pipeline.transforms.dispatch import application_entries
+from embermq.pipeline.transforms.lake import lake_rows
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import log_rows, rows_of
+
+REPLAYS = [(0, 10), (0, 10), (5, 17), (3, 30), (29, 40)]
+"""Offset ranges as a query might repeat them after losing its checkpoint."""
+STAMP = (Stamp("billing", 7, 1),)
+
+
+def fill(log: LogWriter) -> None:
+    """40 records of three roots, one of them poison."""
+    for tick in range(4):
+        log.append([record(f"r{i % 3}/x", b"%d" % (tick * 10 + i), stamps=STAMP) for i in range(10)])
+    log.connection.execute("UPDATE log_batch SET body = ? WHERE base_offset = 20", (record() * 2,))
+
+
+@pytest.mark.promise("pipeline-2", "pipeline-4")
+def test_dispatch_repeated_with_other_boundaries(spark: SparkSession, log: LogWriter, places: Places) -> None:
+    log.append([record(stamps=STAMP) for _ in range(15)])
+    log.append([b"\0\0\0\1\x10", record(stamps=(*STAMP, Stamp("audit", 8, 2)))])
+    log.append([record(stamps=STAMP) for _ in range(23)])
+    sink = ApplicationLogs(places.applications)
+    for start, end in REPLAYS:
+        sink.write(application_entries(log_rows(spark, places, start, end, "route")))
+    assert sink.file.position() == 40
+    assert sink.file.counts() == {"records": 40, "entries": 40, "rejected": 1}
+    found = rows_of(places.applications, 'SELECT generation, "offset" FROM application_log ORDER BY 1, 2')
+    assert found == [(7, offset) for offset in range(40) if offset != 15] + [(8, 16)]
+    assert rows_of(places.applications, "SELECT * FROM application_name") == [(7, "billing"), (8, "audit")]
+    rejected = rows_of(places.applications, 'SELECT "offset", reason, body FROM rejected')
+    assert len(rejected) == 1 and rejected[0][0] == 15 and rejected[0][2] == b"\0\0\0\1\x10"
+    assert "cannot decode" in str(rejected[0][1])
+
+
+@pytest.mark.promise("pipeline-2")
+def test_dispatch_writes_all_of_a_batch_or_nothing(
+    spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append([record(stamps=STAMP)] * 5)
+    sink = ApplicationLogs(places.applications)
+    rows = application_entries(log_rows(spark, places, 0, 5, "route"))
+
+    def fail(**_: int) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(sink.file, "count", fail)
+    with pytest.raises(sqlite3.OperationalError):
+        sink.write(rows)
+    assert sink.file.position() is None
+    assert rows_of(places.applications, "SELECT COUNT(*) FROM application_log") == [(0,)]
+    monkeypatch.undo()
+    assert sink.write(rows) == 5
+    assert rows_of(places.applications, "SELECT COUNT(*) FROM application_log") == [(5,)]
+
+
+@pytest.mark.promise("pipeline-2", "pipeline-11", "pipeline-3")
+def test_the_message_store_repeated_with_other_boundaries(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    fill(log)
+    sink = MessageStoreSink(places.messages)
+    for start, end in REPLAYS:
+        sink.write(stored_messages(log_rows(spark, places, start, end)))
+    assert sink.file.counts() == {"records": 40, "entries": 32, "rejected": 8}
+    found = rows_of(
+        places.messages, 'SELECT "offset", payload FROM message WHERE topic = \'r1/x\' ORDER BY "offset"'
+    )
+    expected = [(offset, b"%d" % offset) for offset in range(40) if offset % 10 % 3 == 1 and offset // 10 != 2]
+    assert found == expected
+    plan = rows_of(
+        places.messages,
+        "EXPLAIN QUERY PLAN SELECT * FROM message WHERE topic = 'r1/x' AND \"offset\" > 5 ORDER BY \"offset\"",
+    )
+    assert "message_by_topic" in str(plan) and "SCAN" not in str(plan)
+
+
+@pytest.mark.promise("pipeline-11", "pipeline-7")
+def test_the_message_store_is_pruned_by_age_a_bounded_number_at_a_time(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    log.append([record(accepted_ms=NOON_MS + i) for i in range(10)])
+    sink = MessageStoreSink(places.messages)
+    sink.write(stored_messages(log_rows(spark, places, 0, 10)))
+    assert [sink.prune(NOON_MS + 5, 3) for _ in range(3)] == [3, 2, 0]
+    assert rows_of(places.messages, 'SELECT MIN("offset"), COUNT(*) FROM message') == [(5, 5)]
+
+
+def lake_of(places: Places, roots_max: int = 200) -> Lake:
+    return Lake(places.lake, places.lake_ledger, roots_max)
+
+
+def offsets_in(places: Places) -> list[int]:
+    return sorted(pd.read_parquet(places.lake)["offset"].tolist())
+
+
+@pytest.mark.promise("pipeline-2", "pipeline-10")
+def test_the_lake_repeated_with_other_boundaries_and_read_without_embermq(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    fill(log)
+    lake = lake_of(places)
+    for start, end in REPLAYS:
+        lake.write(lake_rows(log_rows(spark, places, start, end)))
+    good = [offset for offset in range(40) if offset not in range(22, 30)]
+    assert offsets_in(places) == good
+    assert spark.read.parquet(str(places.lake)).count() == len(good)
+    table = pq.read_table(places.lake)
+    assert set(table.column("root").to_pylist()) == {"r0", "r1", "r2", "cars"}
+    assert set(table.column("date").to_pylist()) == {"2025-06-15"}
+    names = [path.name for path in places.lake.glob("date=*/root=r0/*.parquet")]
+    assert sorted(names) == ["part-0-10-0.parquet", "part-10-17-0.parquet", "part-17-30-0.parquet", "part-30-40-0.parquet"]
+    assert lake.file.counts()["files"] == len(list(places.lake.rglob("*.parquet")))
+
+
+@pytest.mark.promise("pipeline-2", "pipeline-10")
+def test_a_lake_batch_that_was_never_committed_is_removed(
+    spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(log)
+    lake = lake_of(places)
+    lake.write(lake_rows(log_rows(spark, places, 0, 5)))
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lake, "_commit", die)
+    with pytest.raises(KeyboardInterrupt):
+        lake.write(lake_rows(log_rows(spark, places, 5, 12)))
+    assert list((places.lake / STAGING).rglob("*.parquet")), "written, not committed"
+    assert offsets_in(places) == [0, 1, 2, 3, 4], "readers see nothing of it"
+    lake.file.close()
+    again = lake_of(places)
+    assert not list((places.lake / STAGING).iterdir())
+    again.write(lake_rows(log_rows(spark, places, 5, 15)))
+    assert offsets_in(places) == list(range(15))
+
+
+@pytest.mark.promise("pipeline-2")
+@pytest.mark.parametrize("renamed", [0, 1], ids=["none renamed", "one renamed"])
+def test_a_committed_lake_batch_is_published_after_a_crash(
+    spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    fill(log)
+    lake = lake_of(places)
+    left = renamed
+    rename = Path.rename
+
+    def die_after(self: Path, target: Path) -> Path:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", die_after)
+    with pytest.raises(KeyboardInterrupt):
+        lake.write(lake_rows(log_rows(spark, places, 0, 10)))
+    monkeypatch.undo()
+    assert lake.file.position() == 10
+    lake.file.close()
+    again = lake_of(places)
+    assert offsets_in(places) == list(range(10))
+    again.write(lake_rows(log_rows(spark, places, 0, 20)))
+    assert offsets_in(places) == list(range(20))
+
+
+@pytest.mark.promise("pipeline-7")
+def test_a_flood_of_first_levels_is_not_a_flood_of_directories(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    log.append([record("many/x", b"x" * 500) for _ in range(5)] + [record(f"dev{i}/x") for i in range(20)])
+    lake_of(places, roots_max=3).write(lake_rows(log_rows(spark, places, 0, 25)))
+    roots = {path.name for path in places.lake.glob("date=*/root=*")}
+    assert len(roots) == 4 and {"root=many", f"root={OTHER_ROOT}"} <= roots
+    assert offsets_in(places) == list(range(25))
+    assert {row.topic for row in spark.read.parquet(str(places.lake)).collect()} >= {"dev0/x", "dev19/x"}
+
+
+def event_rows(spark: SparkSession, log: LogWriter, places: Places, start: int, end: int):  # type: ignore[no-untyped-def]
+    """Rows as the traffic source gives them, without receipts."""
+    rows = log_rows(spark, places, start, end, "traffic")
+    return rows.selectExpr("*", "CAST(NULL AS BIGINT) AS latency_us", "CAST(NULL AS INT) AS client_type")
+
+
+@pytest.mark.promise("pipeline-9", "pipeline-2")
+def test_late_messages_are_counted_in_their_window_and_nothing_counts_twice(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    second = 1_000
+    log.append([record(accepted_ms=NOON_MS, qos=1), record(accepted_ms=NOON_MS + 9_999, qos=2)])
+    log.append([record("other/x", accepted_ms=NOON_MS + 200 * second), b"\0\0\0\1\x10"])
+    log.append([record(accepted_ms=NOON_MS + 1), record(accepted_ms=NOON_MS + 190 * second)])
+    sink = TrafficWindows(places.traffic, window_s=10, watermark_s=60)
+    for start, end in [(0, 2), (0, 4), (1, 4), (2, 6), (0, 6)]:
+        sink.write(event_rows(spark, log, places, start, end))
+    size = len(b'{"speed": 80}')
+    windows = rows_of(
+        places.traffic,
+        "SELECT window_ms, root, messages, payload_bytes, qos1, qos2, late FROM traffic_window ORDER BY 1, 2",
+    )
+    assert windows == [
+        (NOON_MS, "cars", 2, 2 * size, 1, 1, 1),
+        (NOON_MS + 190 * second, "cars", 1, size, 1, 0, 0),
+        (NOON_MS + 200 * second, "other", 1, size, 1, 0, 0),
+    ]
+    assert sink.file.counts() == {"records": 6, "entries": 4, "late": 1, "rejected": 1}
+    assert sink.position().watermark_ms == NOON_MS + 140 * second
+    assert sink.prune(NOON_MS + 195 * second, 1) == 1
+    assert sink.prune(NOON_MS + 195 * second, 10) == 1
+
+
+@pytest.mark.promise("application-2", "pipeline-7")
+def test_application_logs_are_trimmed_below_floors_and_dropped_with_their_generation(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    stamps = (Stamp("a", 1, 1), Stamp("b", 2, 1))
+    log.append([record(stamps=stamps)] * 10)
+    log.set_floor(1, 6)
+    log.set_floor(2, 0)
+    sink = ApplicationLogs(places.applications)
+    sink.write(application_entries(log_rows(spark, places, 0, 8, "route")))
+    assert [sink.trim(log.path, 4) for _ in range(3)] == [4, 2, 0]
+
+    def entries() -> list[tuple[object, ...]]:
+        return rows_of(
+            places.applications, 'SELECT generation, MIN("offset"), COUNT(*) FROM application_log GROUP BY 1'
+        )
+
+    assert entries() == [(1, 6, 2), (2, 0, 8)]
+    log.forget(2)
+    assert sink.trim(log.path, 100) == 0, "offsets 8 and 9 may still carry its stamp"
+    assert sink.trim(log.path, 100) == 0
+    sink.write(application_entries(log_rows(spark, places, 8, 10, "route")))
+    assert [sink.trim(log.path, 7) for _ in range(3)] == [7, 3, 0]
+    assert entries() == [(1, 6, 4)]
+    assert rows_of(places.applications, "SELECT log FROM application_name") == [("a",)]
+
+
+def test_a_lost_lake_directory_is_made_again(places: Places) -> None:
+    lake = lake_of(places)
+    lake.file.close()
+    shutil.rmtree(places.lake)
+    lake_of(places)
+    assert (places.lake / STAGING).is_dir()
+
+
+def receipts(accepted_ms: int, latencies_us: range) -> bytes:
+    return b"".join(struct.pack(">qIBB", accepted_ms, us, 1, 4) + b"cars" for us in latencies_us)
