@@ -319,7 +319,7 @@ class HandDrivenBroker:
                 or any(link.auto for link in self.links)
                 or (self.store.busy and not self.held)
             )
-            if not working and (self.held or (batch.writes.is_empty() and not batch.after_commit)):
+            if not working and (self.held or batch.is_empty()):
                 return
         raise AssertionError("the broker does not come to rest")
 

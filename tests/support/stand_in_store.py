@@ -146,12 +146,14 @@ class StandInStore(TickStore):
         row = self.queue.get((mark.generation, mark.seq))
         if row is None:
             return
-        if mark.state == QueueState.DONE:
-            row = msgspec.structs.replace(row, state=mark.state, record=b"")
-        else:
+        if mark.state != QueueState.DONE:
             row = msgspec.structs.replace(row, state=mark.state, packet_id=mark.packet_id)
+        elif row.offset < self.dispatcher_floor:
+            del self.queue[mark.generation, mark.seq]
+            return
+        else:
+            row = msgspec.structs.replace(row, state=mark.state, record=b"")
         self.queue[mark.generation, mark.seq] = row
-        self._forget_done()
 
     def _forget_done(self) -> None:
         self.queue = {
