@@ -15,3 +15,4 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     stop_timeout_s: Annotated[int, Meta(ge=1, le=60)] = 1
     """How long requests under way may take when the broker stops."""
     header_bytes_max: Annotated[int, Meta(ge=1_024, le=1024 * 1024)] = 16 * 1024
+    """Bytes of a request before its body."""

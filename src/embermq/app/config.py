@@ -40,6 +40,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set; each section is defined by the room that it is for."""
 
     data_dir: str = "./embermq-data"
+    """Where everything is kept; made when it is missing, relative to where the broker is started."""
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
     clients: ClientSettings = field(default_factory=ClientSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)

@@ -9,4 +9,6 @@ class LoggingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Lines for people or JSON for machines, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written."""
     format: Literal["text", "json"] = "text"
+    """Lines for people, or one JSON object a line."""

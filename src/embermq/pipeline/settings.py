@@ -13,20 +13,25 @@ QUERIES: tuple[QueryName, ...] = ("dispatch", "archive", "lake", "traffic")
 
 
 class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every bound of the pipeline, with its unit. `check_settings` refuses what cannot work."""
+    """The Spark pipeline and its bounds; what the embedded stores cannot run is refused."""
 
     enabled: bool = True
+    """Whether the broker starts Spark; without it application logs wait."""
     queries: tuple[QueryName, ...] = QUERIES
     """Which queries run. Without `dispatch` application logs wait."""
     mode: Mode = "auto"
+    """`auto` is `microbatch` here; Spark's real-time mode needs Kafka and is refused."""
     master: str = "local"
     """`local` (as many task slots as cores, and two more) or `local[N]`."""
     java_home: str = ""
     """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
     heap_mb: int = 512
+    """The largest heap of the JVM, MiB."""
     shuffle_partitions: int = 2
+    """Tasks after a shuffle; more only cost time on one machine."""
 
     max_records_per_batch: int = 50_000
+    """Records of the message log read for one batch."""
     max_bytes_per_batch: int = 32 * 1024 * 1024
     """Bodies read for one batch; one batch of the log is always read, however large."""
     split_records: int = 10_000
@@ -35,16 +40,22 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dispatch_trigger_ms: int = 100
     """From the start of one batch to the start of the next; 0 for none. Shorter is sooner and costs more CPU."""
     archive_trigger_ms: int = 2_000
+    """Shortest time between two batches of the message store."""
     lake_trigger_ms: int = 30_000
+    """Shortest time between two batches of the lake; longer ones give fewer and larger files."""
     traffic_trigger_ms: int = 10_000
+    """Shortest time between two batches of the traffic windows."""
     idle_wait_ms: int = 1_000
     """How long a source waits for a first record before it lets Spark look round."""
     poll_ms: int = 10
     """How often a waiting source looks at the log."""
 
     archive_retention_hours: int = 168
+    """How long the message store keeps a message."""
     traffic_retention_hours: int = 168
+    """How long traffic windows are kept."""
     traffic_window_s: int = 10
+    """Length of a traffic window."""
     traffic_watermark_s: int = 60
     """A record accepted this long before the newest one seen is late: counted as such in its window."""
     prune_rows_max: int = 20_000
@@ -53,12 +64,17 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """First topic levels with a directory of their own in one batch; the rest share `root=__other__`."""
 
     restarts_max: int = 5
+    """Restarts of the driver within `restart_window_s` that are tried."""
     restart_window_s: int = 300
     """More than `restarts_max` restarts of the driver in this time: state `failed`, which ready shows."""
     backoff_first_ms: int = 500
+    """Pause before the first restart of a query or of the driver; it doubles each time."""
     backoff_max_ms: int = 30_000
+    """The longest such pause."""
     stop_timeout_s: float = 4.0
+    """How long the driver may take to stop before it is killed with all that it started."""
     driver_log_bytes_max: int = 4 * 1024 * 1024
+    """Past this size `driver.log` is moved to `driver.log.1`, in place of the one before."""
 
 
 _AT_LEAST: dict[str, int] = {
@@ -109,4 +125,6 @@ def check_settings(settings: PipelineSettings) -> None:
 
 def _is_local(master: str) -> bool:
     slots = master.removeprefix("local[").removesuffix("]")
-    return master == "local" or (master == f"local[{slots}]" and (slots == "*" or (slots.isdigit() and int(slots) > 0)))
+    return master == "local" or (
+        master == f"local[{slots}]" and (slots == "*" or (slots.isdigit() and int(slots) > 0))
+    )

@@ -53,14 +53,23 @@ def parse_address(text: str) -> Address:
 
 
 class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each `"host:port"` or a list of them; empty = no such listener."""
+    """Each `"host:port"` or a list of them; empty = no such listener.
+
+    IPv6 addresses stand in brackets, `[::1]:1883`; the host `*` is every IPv4 interface, the port 0 any free one.
+    """
 
     mqtt: str | tuple[str, ...] = "127.0.0.1:1883"
+    """MQTT over TCP."""
     mqtts: str | tuple[str, ...] = ()
+    """MQTT over TLS; not served by this version."""
     ws: str | tuple[str, ...] = ()
+    """MQTT over WebSocket; not served by this version."""
     wss: str | tuple[str, ...] = ()
+    """MQTT over WebSocket and TLS; not served by this version."""
     http: str | tuple[str, ...] = "127.0.0.1:8080"
+    """`/health`, `/ready`, `/metrics` and `/api/v1/pipeline`; without a password, so keep it to yourself."""
     grpc: str | tuple[str, ...] = ()
+    """gRPC; not served by this version."""
 
     def addresses(self, listener: str) -> tuple[Address, ...]:
         """The addresses of `mqtt`, `http`, ...; raises ValueError as `parse_address` does."""

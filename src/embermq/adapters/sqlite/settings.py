@@ -17,7 +17,9 @@ class LogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     linger_ms: Annotated[float, Meta(ge=0, le=100)] = 2.0
     """How long a commit may wait for company under load; it never waits when the broker is idle."""
     retention_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
+    """How long the message log keeps a record; longer while somebody still has to read it."""
     retention_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 1024 * 1024 * 1024
+    """How many bytes of records the message log keeps, with the same exception."""
     disk_budget_bytes: Annotated[int, Meta(ge=16 * 1024 * 1024)] = 10 * 1024 * 1024 * 1024
     """What the log may take at most, with what readers still need."""
     pin_limit_share: Annotated[float, Meta(gt=0, le=1)] = 0.8
