@@ -63,7 +63,16 @@ class HandLink(Link):
     `acknowledges`: PUBLISH and PUBREL are answered by themselves as they come.
     """
 
-    __slots__ = ("acknowledges", "auto", "decoder", "ended", "hand", "in_flight", "receive_maximum", "received")
+    __slots__ = (
+        "acknowledges",
+        "auto",
+        "decoder",
+        "ended",
+        "hand",
+        "in_flight",
+        "receive_maximum",
+        "received",
+    )
 
     def __init__(self, hand: HandDrivenBroker, version: ProtocolVersion, receive_maximum: int | None) -> None:
         super().__init__(hand.state.tick.dirty, "test", hand.state.tick.now_ms)
@@ -79,7 +88,9 @@ class HandLink(Link):
 
     def flush(self) -> None:
         for data in self.out:
-            assert not (self.received and isinstance(self.received[-1], Disconnect)), f"{data!r} after DISCONNECT"
+            assert not (self.received and isinstance(self.received[-1], Disconnect)), (
+                f"{data!r} after DISCONNECT"
+            )
             for packet in self.decoder.feed(data):
                 self._take(packet)
             assert self.decoder.error is None, self.decoder.error

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TypeVar, cast
+from weakref import WeakSet
+
+import uvloop
 
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.encoder import encode, puback, pubcomp, pubrec, pubrel
@@ -42,6 +45,27 @@ class ConnectionEnded(ConnectionError):
     def __init__(self, text: str, disconnect: Disconnect | None = None) -> None:
         super().__init__(text)
         self.disconnect = disconnect
+
+
+_OPEN: WeakSet[MqttClient] = WeakSet()
+
+
+def run(scenario: Coroutine[None, None, None], deadline_s: float = 100.0) -> None:
+    """Run on an event loop of its own, with a deadline; connections that it left open are dropped.
+
+    The loop itself watches the deadline: what a signal handler raises inside a callback would only be logged.
+    """
+    uvloop.run(_run(scenario, deadline_s))
+
+
+async def _run(scenario: Coroutine[None, None, None], deadline_s: float) -> None:
+    try:
+        await asyncio.wait_for(scenario, deadline_s)
+    finally:
+        left = [client for client in _OPEN if not client.ended.done() and client.is_open]
+        for client in left:
+            client.abort()
+        await asyncio.gather(*(client.ended for client in left))
 
 
 class MqttClient(asyncio.Protocol):
@@ -229,6 +253,7 @@ class MqttClient(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        _OPEN.add(self)
 
     def data_received(self, data: bytes) -> None:
         for packet in self._decoder.feed(data):

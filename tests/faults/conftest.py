@@ -1,0 +1,17 @@
+"""Seeded rounds: FAULT_ROUNDS of them (3 unless told), from FAULT_SEED on; the seed stands in the test's name."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
+FIRST_SEED = int(os.environ.get("FAULT_SEED", "1"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test with the argument `seed` runs once a round."""
+    if "seed" in metafunc.fixturenames:
+        seeds = range(FIRST_SEED, FIRST_SEED + ROUNDS)
+        metafunc.parametrize("seed", seeds, ids=[f"seed-{seed}" for seed in seeds])
