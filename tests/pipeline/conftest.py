@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline.log_writer import LogWriter
 
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.streaming import register_sources
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
 from embermq.pipeline.settings import PipelineSettings
-from tests.pipeline.log_writer import LogWriter
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,8 @@ class LogWriter:
     def set_floor(self, generation: int, floor: int) -> None:
         """What the application with this session generation has settled."""
         self.connection.execute(
-            "INSERT OR REPLACE INTO application_context VALUES (?, ?, ?)", (generation, f"app-{generation}", floor)
+            "INSERT OR REPLACE INTO application_context VALUES (?, ?, ?)",
+            (generation, f"app-{generation}", floor),
         )
 
     def forget(self, generation: int) -> None:

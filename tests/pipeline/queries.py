@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from tests.support.waiting import wait_until
 
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
-from tests.support.waiting import wait_until
 
 DEADLINE_S = 60
 

@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import log_rows
 
 from embermq.model.log_record import Origin, RecordError, Stamp, decode_record, decode_route, encode_stamps
 from embermq.pipeline.places import Places
@@ -15,11 +17,11 @@ from embermq.pipeline.sources.log_file import LogBounds, LogFile
 from embermq.pipeline.sources.message_log import UNBOUNDED
 from embermq.pipeline.sources.record_rows import MISSING, read_rows
 from embermq.protocol.properties import Properties
-from tests.pipeline.log_writer import NOON_MS, LogWriter, record
-from tests.pipeline.queries import log_rows
 
 STAMPS = (Stamp("billing", 7, 1, True, (1, 300)), Stamp("audit", 9, 0))
-PROPERTIES = Properties(content_type="text/plain", user_properties=(("a", "b"), ("a", "c")), correlation_data=b"\1")
+PROPERTIES = Properties(
+    content_type="text/plain", user_properties=(("a", "b"), ("a", "c")), correlation_data=b"\1"
+)
 FULL = record(
     "cars/1/speed",
     b"\xff\x00",
@@ -35,7 +37,8 @@ FULL = record(
 def read(log: LogWriter, start: int, end: int, columns: Columns = "route") -> list[dict[str, object]]:
     schema = to_arrow_schema(record_schema(columns), timezone="UTC")
     batches = list(read_rows(LogFile(log.path), start, end, schema))
-    return pa.Table.from_batches(batches, schema).to_pylist()
+    rows: list[dict[str, object]] = pa.Table.from_batches(batches, schema).to_pylist()
+    return rows
 
 
 def test_no_file_and_an_empty_file_mean_no_data_yet(tmp_path: Path) -> None:
@@ -141,7 +144,9 @@ def test_a_torn_batch_gives_what_can_be_read_and_one_row_for_the_rest(log: LogWr
     ]
 
 
-@pytest.mark.parametrize("frame", [record(), FULL, record(stamps=STAMPS), record("a", b"", properties=PROPERTIES)])
+@pytest.mark.parametrize(
+    "frame", [record(), FULL, record(stamps=STAMPS), record("a", b"", properties=PROPERTIES)]
+)
 def test_routing_and_decoding_see_the_same(frame: bytes) -> None:
     head, whole = decode_route(frame), decode_record(frame)
     assert (head.topic, head.publisher) == (whole.message.topic, whole.message.publisher)
@@ -181,4 +186,6 @@ def test_every_field_is_a_column_and_unknown_ones_are_carried(
         ("billing", 7, 1, True, [1, 300]),
         ("audit", 9, 0, False, []),
     ]
-    assert second.stamps == [] and second.origin is None and second.expires_at is None and second.error is None
+    assert (
+        second.stamps == [] and second.origin is None and second.expires_at is None and second.error is None
+    )

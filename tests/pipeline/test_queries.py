@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import DEADLINE_S, rows_of, running, wait_for_position
+from tests.pipeline.test_sinks import offsets_in, receipts
+from tests.support.waiting import wait_until
 
 from embermq.model.log_record import Stamp
 from embermq.pipeline.errors import LogBehindProgressError
@@ -17,10 +21,6 @@ from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
-from tests.pipeline.log_writer import NOON_MS, LogWriter, record
-from tests.pipeline.queries import DEADLINE_S, rows_of, running, wait_for_position
-from tests.pipeline.test_sinks import offsets_in, receipts
-from tests.support.waiting import wait_until
 
 STAMP = (Stamp("billing", 7, 1),)
 QUICK = PipelineSettings(
@@ -165,8 +165,7 @@ def test_a_query_that_dies_starts_again_and_the_others_go_on(
     keepers = [Keeper(job, spark, stopping) for job in (Failing(QUICK, places), Dispatch(QUICK, places))]
     for keeper in keepers:
         keeper.start()
-    for keeper in keepers:
-        wait_until(lambda job=keeper.job: not job.lag(), DEADLINE_S, keeper.job.name, poll_s=0.1)
+    wait_until(lambda: not any(keeper.job.lag() for keeper in keepers), DEADLINE_S, "all read", poll_s=0.1)
     wait_until(lambda: keepers[0].report().state == "running", DEADLINE_S, "running again", poll_s=0.1)
     failed, healthy = keepers[0].report(), keepers[1].report()
     assert failed.restarts == 2 and "no space left on device" in failed.last_error

@@ -9,6 +9,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import log_rows, rows_of
 
 from embermq.model.log_record import Stamp
 from embermq.pipeline.places import Places
@@ -19,8 +21,6 @@ from embermq.pipeline.sinks.traffic_windows import TrafficWindows
 from embermq.pipeline.transforms.archive import stored_messages
 from embermq.pipeline.transforms.dispatch import application_entries
 from embermq.pipeline.transforms.lake import lake_rows
-from tests.pipeline.log_writer import NOON_MS, LogWriter, record
-from tests.pipeline.queries import log_rows, rows_of
 
 REPLAYS = [(0, 10), (0, 10), (5, 17), (3, 30), (29, 40)]
 """Offset ranges as a query might repeat them after losing its checkpoint."""
@@ -85,11 +85,13 @@ def test_the_message_store_repeated_with_other_boundaries(
     found = rows_of(
         places.messages, 'SELECT "offset", payload FROM message WHERE topic = \'r1/x\' ORDER BY "offset"'
     )
-    expected = [(offset, b"%d" % offset) for offset in range(40) if offset % 10 % 3 == 1 and offset // 10 != 2]
+    expected = [
+        (offset, b"%d" % offset) for offset in range(40) if offset % 10 % 3 == 1 and offset // 10 != 2
+    ]
     assert found == expected
     plan = rows_of(
         places.messages,
-        "EXPLAIN QUERY PLAN SELECT * FROM message WHERE topic = 'r1/x' AND \"offset\" > 5 ORDER BY \"offset\"",
+        'EXPLAIN QUERY PLAN SELECT * FROM message WHERE topic = \'r1/x\' AND "offset" > 5 ORDER BY "offset"',
     )
     assert "message_by_topic" in str(plan) and "SCAN" not in str(plan)
 
@@ -128,7 +130,12 @@ def test_the_lake_repeated_with_other_boundaries_and_read_without_embermq(
     assert set(table.column("root").to_pylist()) == {"r0", "r1", "r2", "cars"}
     assert set(table.column("date").to_pylist()) == {"2025-06-15"}
     names = [path.name for path in places.lake.glob("date=*/root=r0/*.parquet")]
-    assert sorted(names) == ["part-0-10-0.parquet", "part-10-17-0.parquet", "part-17-30-0.parquet", "part-30-40-0.parquet"]
+    assert sorted(names) == [
+        "part-0-10-0.parquet",
+        "part-10-17-0.parquet",
+        "part-17-30-0.parquet",
+        "part-30-40-0.parquet",
+    ]
     assert lake.file.counts()["files"] == len(list(places.lake.rglob("*.parquet")))
 
 

@@ -5,6 +5,8 @@ import struct
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import log_rows
 
 from embermq.model.log_record import Stamp
 from embermq.pipeline.places import Places
@@ -12,8 +14,6 @@ from embermq.pipeline.transforms.archive import stored_messages
 from embermq.pipeline.transforms.dispatch import application_entries
 from embermq.pipeline.transforms.lake import lake_rows
 from embermq.protocol.properties import Properties
-from tests.pipeline.log_writer import NOON_MS, LogWriter, record
-from tests.pipeline.queries import log_rows
 
 
 @pytest.mark.promise("pipeline-1")
@@ -22,7 +22,9 @@ def test_dispatch_gives_one_row_a_stamp_and_keeps_every_position(
 ) -> None:
     stamps = (Stamp("billing", 7, 1, True, (1, 70_000)), Stamp("audit", 9, 2))
     log.append([record(stamps=stamps), record(), b"\0\0\0\1\x10"])
-    rows = application_entries(log_rows(spark, places, 0, 3, "route")).orderBy("offset", "generation").collect()
+    rows = (
+        application_entries(log_rows(spark, places, 0, 3, "route")).orderBy("offset", "generation").collect()
+    )
     assert [(row.offset, row.generation, row.log, row.flags) for row in rows] == [
         (0, 7, "billing", 5),
         (0, 9, "audit", 2),
@@ -48,7 +50,9 @@ def test_the_lake_has_decoded_json_and_directories_that_can_be_named(
     assert rows[6].root.startswith("sha256-") and rows[7].root.startswith("sha256-")
 
 
-def test_the_message_store_keeps_properties_as_json(spark: SparkSession, log: LogWriter, places: Places) -> None:
+def test_the_message_store_keeps_properties_as_json(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
     properties = Properties(
         payload_format_indicator=1,
         response_topic="re",

@@ -22,7 +22,9 @@ def main() -> int:
     """Read the settings, run the driver, return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m embermq.pipeline", description=__doc__)
     parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--settings-json", required=True, metavar="FILE", help="a file, or - for standard input")
+    parser.add_argument(
+        "--settings-json", required=True, metavar="FILE", help="a file, or - for standard input"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # others from WARNING on
     logging.getLogger("embermq").setLevel(logging.INFO)

@@ -50,7 +50,9 @@ class Driver:
         self._started_ms = _now_ms()
         self._java = self._spark_version = ""
         self._jvm: subprocess.Popen[bytes] | None = None
-        self._sockets = Path(tempfile.mkdtemp(prefix="embermq-"))  # a short path: sockets have 107 bytes at most
+        self._sockets = Path(
+            tempfile.mkdtemp(prefix="embermq-")
+        )  # a short path: sockets have 107 bytes at most
 
     def stop(self, *_: object) -> None:
         """Ask `run` to return; safe in a signal handler and from any thread."""

@@ -37,7 +37,9 @@ class JavaRuntime(Struct, frozen=True):
     origin: str
 
 
-def find_java(wrapper_dir: Path, preferred: str = "", environment: Mapping[str, str] = os.environ) -> JavaRuntime:
+def find_java(
+    wrapper_dir: Path, preferred: str = "", environment: Mapping[str, str] = os.environ
+) -> JavaRuntime:
     """The first of: `preferred`, JAVA_HOME, the path, the installed runtime; at least version 17.
 
     May write a launcher below `wrapper_dir`. Raises JavaNotFoundError that names what was tried.

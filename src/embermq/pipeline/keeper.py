@@ -84,7 +84,7 @@ class Keeper:
 
     def _backoff_s(self) -> float:
         settings = self.job.settings
-        doubled = settings.backoff_first_ms * 2 ** min(self._failures - 1, 20)
+        doubled = settings.backoff_first_ms << min(self._failures - 1, 20)
         return min(doubled, settings.backoff_max_ms) / 1000
 
 

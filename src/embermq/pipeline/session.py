@@ -1,4 +1,4 @@
-"""The Spark session of the embedded profile: local, loopback, no UI, no catalogue, nothing outside the data directory."""
+"""The Spark session of the embedded profile: local, on loopback, without UI and catalogue."""
 
 import os
 import sys

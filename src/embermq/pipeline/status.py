@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from embermq.pipeline.places import Places
-from embermq.pipeline.sources.log_file import LogFile, connect_readonly, is_not_there
+from embermq.pipeline.sources.log_file import LogBounds, LogFile, connect_readonly, is_not_there
 
 STALE_MS = 10_000
 """A driver that has not written its status for so long does not run."""
@@ -118,16 +118,18 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
     alive = driver is not None and driver.state != "stopped" and _is_alive(driver, now_ms)
     log = LogFile(places.log)
     try:
-        log_end = log.end() or 0
+        bounds = log.bounds() or LogBounds(0, 0)
         queries = tuple(
-            _query_status(name, getattr(places, place), log, log_end, driver if alive else None, now_ms)
+            _query_status(
+                _read_sink(getattr(places, place), name), log, bounds, driver if alive else None, now_ms
+            )
             for name, place in _FILES
             if getattr(places, place).exists() or (driver and any(q.name == name for q in driver.queries))
         )
     finally:
         log.close()
     dispatch = next((query for query in queries if query.name == "dispatch"), None)
-    waiting = dispatch.lag_messages if dispatch else log_end
+    waiting = dispatch.lag_messages if dispatch else bounds.end - bounds.first
     state = _state(driver if alive else None, supervisor, queries)
     return PipelineStatus(
         state=state,
@@ -138,23 +140,31 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
         spark=driver.spark if driver else "",
         driver_restarts=supervisor.restarts if supervisor else 0,
         last_error=supervisor.last_error if supervisor else "",
-        log_end=log_end,
+        log_end=bounds.end,
         waiting=waiting,
         warnings=_warnings(state, waiting, queries),
         queries=queries,
     )
 
 
+class _Sink(Struct, frozen=True):
+    """What a sink's file says; `position` is None before its first batch."""
+
+    name: str
+    position: int | None
+    totals: dict[str, int]
+
+
 def _query_status(
-    name: str, path: Path, log: LogFile, log_end: int, driver: DriverReport | None, now_ms: int
+    sink: _Sink, log: LogFile, bounds: LogBounds, driver: DriverReport | None, now_ms: int
 ) -> QueryStatus:
-    position, totals = _read_sink(path, name)
-    report = next((query for query in driver.queries if query.name == name), None) if driver else None
-    report = report or QueryReport(name=name, state="down" if driver is None else "stopped")
-    lag = max(0, log_end - position)
+    report = next((query for query in driver.queries if query.name == sink.name), None) if driver else None
+    report = report or QueryReport(name=sink.name, state="down" if driver is None else "stopped")
+    position = bounds.first if sink.position is None else sink.position
+    lag = max(0, bounds.end - position)
     committed_ms = log.committed_ms(position) if lag else None
     return QueryStatus(
-        name=name,
+        name=sink.name,
         state=report.state,
         mode=report.mode,
         position=position,
@@ -165,24 +175,26 @@ def _query_status(
         last_batch_at_ms=report.last_batch_at_ms,
         last_error=report.last_error,
         restarts=report.restarts,
-        totals=totals,
+        totals=sink.totals,
     )
 
 
-def _read_sink(path: Path, reader: str) -> tuple[int, dict[str, int]]:
+def _read_sink(path: Path, reader: str) -> _Sink:
     connection = connect_readonly(path)
     if connection is None:
-        return 0, {}
+        return _Sink(reader, None, {})
     try:
-        position = connection.execute("SELECT next_offset FROM progress WHERE reader = ?", (reader,)).fetchall()
+        position = connection.execute(
+            "SELECT next_offset FROM progress WHERE reader = ?", (reader,)
+        ).fetchall()
         totals = connection.execute("SELECT what, total FROM counted WHERE reader = ?", (reader,)).fetchall()
     except sqlite3.OperationalError as error:
         if is_not_there(error):
-            return 0, {}
+            return _Sink(reader, None, {})
         raise
     finally:
         connection.close()
-    return (int(position[0][0]) if position else 0), dict(totals)
+    return _Sink(reader, int(position[0][0]) if position else None, dict(totals))
 
 
 def _state(
@@ -215,12 +227,11 @@ def _is_alive(driver: DriverReport, now_ms: int) -> bool:
     if now_ms - driver.updated_ms > STALE_MS:
         return False
     try:
-        os.kill(driver.pid, 0)
-    except ProcessLookupError:
+        # The name, in parentheses, may hold anything; after it comes the state. A zombie does not run.
+        state = Path(f"/proc/{driver.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except PermissionError:
-        return True  # another user's: it is there
-    return True
+    return state not in ("Z", "X")
 
 
 def _read(path: Path, kind: type[_Report]) -> _Report | None:

@@ -91,7 +91,7 @@ class PipelineSupervisor:
                 self._enter("failed")
                 return
             self._enter("backoff")
-            doubled = self._settings.backoff_first_ms * 2 ** min(self._failures - 1, 20)
+            doubled = self._settings.backoff_first_ms << min(self._failures - 1, 20)
             await asyncio.sleep(min(doubled, self._settings.backoff_max_ms) / 1000)
             self._restarts += 1
 
@@ -138,7 +138,9 @@ class PipelineSupervisor:
                     self._enter("running")
                 self._bound_log()
                 continue
-            self._last_error = f"the driver ended with code {code}: {self._log_tail()}"[:_ERROR_CHARACTERS_MAX]
+            self._last_error = f"the driver ended with code {code}: {self._log_tail()}"[
+                :_ERROR_CHARACTERS_MAX
+            ]
             return
 
     def _driver_runs(self, pid: int) -> bool:
@@ -149,7 +151,7 @@ class PipelineSupervisor:
         return isinstance(report, dict) and report.get("pid") == pid and report.get("state") == "running"
 
     async def _end_child(self, timeout_s: float) -> None:
-        """The driver first, politely; then whatever is left of its session: Spark's workers have groups of their own."""
+        """The driver first, politely; then what is left of its session: Spark's workers have own groups."""
         child, self._child = self._child, None
         if child is None:
             return

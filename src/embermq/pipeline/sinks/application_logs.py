@@ -22,7 +22,9 @@ class ApplicationLogs:
     """Writes a batch of dispatch in one transaction: entries, names, rejected records, progress."""
 
     def __init__(self, path: Path) -> None:
-        self.file = SinkFile(path, READER, ("embermq.model", "applications.sql"), (__package__ or "", "gone.sql"))
+        self.file = SinkFile(
+            path, READER, ("embermq.model", "applications.sql"), (__package__ or "", "gone.sql")
+        )
 
     def write(self, entries: DataFrame) -> int:
         """Take what `application_entries` gives; returns the number of log positions it covered."""
@@ -41,7 +43,10 @@ class ApplicationLogs:
         with self.file.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO application_log VALUES (?, ?, ?, ?)",
-                zip(*(good[name].to_pylist() for name in ("generation", "offset", "flags", "identifiers")), strict=True),
+                zip(
+                    *(good[name].to_pylist() for name in ("generation", "offset", "flags", "identifiers")),
+                    strict=True,
+                ),
             )
             self._write_names(good)
             rejected, missing = self._write_rejected(broken)

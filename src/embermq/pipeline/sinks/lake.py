@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from embermq.pipeline.sinks.sink_file import SinkFile
 
@@ -71,7 +71,9 @@ class Lake:
         bounded = self._staging / "bounded"
         shutil.rmtree(bounded, ignore_errors=True)
         surplus = [str(path) for path in batch.glob("date=*/root=*") if path.name not in kept]
-        rows = spark.read.option("basePath", str(batch)).parquet(*surplus).withColumn("root", F.lit(OTHER_ROOT))
+        rows = (
+            spark.read.option("basePath", str(batch)).parquet(*surplus).withColumn("root", F.lit(OTHER_ROOT))
+        )
         _write_parquet(rows.coalesce(1), bounded)
         for path in batch.glob("date=*/root=*"):
             if path.name in kept:
@@ -93,7 +95,9 @@ class Lake:
             _sync(directory)
         with self.file.transaction() as connection:
             connection.executemany("INSERT INTO lake_pending VALUES (?, ?)", pending)
-            self.file.count(records=end - first, entries=good, rejected=end - first - good, files=len(pending))
+            self.file.count(
+                records=end - first, entries=good, rejected=end - first - good, files=len(pending)
+            )
             self.file.move_to(end)
 
     def _publish(self) -> None:

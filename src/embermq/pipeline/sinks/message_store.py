@@ -54,7 +54,9 @@ class MessageStoreSink:
         good = table.filter(pc.is_null(table["error"])).select(_COLUMNS)
         with self.file.transaction() as connection:
             for batch in good.to_batches(max_chunksize=_ROWS_PER_INSERT):
-                connection.executemany(_INSERT, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+                connection.executemany(
+                    _INSERT, zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                )
             self.file.count(records=end - begin, entries=len(good), rejected=end - begin - len(good))
             self.file.move_to(end)
         return int(end - begin)

@@ -31,7 +31,11 @@ class SinkFile:
             PRAGMA journal_size_limit = {WAL_BYTES_MAX};
             """
         )
-        for package, name in (("embermq.model", "progress.sql"), (__package__ or "", "counted.sql"), *schemas):
+        for package, name in (
+            ("embermq.model", "progress.sql"),
+            (__package__ or "", "counted.sql"),
+            *schemas,
+        ):
             self.connection.executescript(files(package).joinpath(name).read_text())
 
     def position(self) -> int | None:

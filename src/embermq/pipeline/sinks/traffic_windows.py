@@ -1,12 +1,13 @@
 """traffic.db: windows of rates, sizes and latencies, added up batch by batch."""
 
+import math
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.sink_file import SinkFile
@@ -86,7 +87,9 @@ class TrafficWindows:
                 covered = int(end - pc.min(log["first"]).as_py())
                 late = pc.sum(log["late"]).as_py()
                 messages = pc.sum(log["messages"]).as_py()
-                self.file.count(records=covered, entries=messages, late=late, rejected=covered - messages - late)
+                self.file.count(
+                    records=covered, entries=messages, late=late, rejected=covered - messages - late
+                )
                 self.file.move_to(end)
                 newest_ms = pc.max(log["newest_ms"]).as_py()
                 if newest_ms is not None:
@@ -113,7 +116,7 @@ class TrafficWindows:
         """Delete windows older than that, and buckets whose window will not change any more."""
         watermark_ms = self.position().watermark_ms
         deleted = 0
-        with self.file.transaction() as connection:
+        with self.file.transaction():
             for table, before_ms in (
                 ("traffic_window", older_than_ms),
                 ("latency_window", older_than_ms),
@@ -131,7 +134,8 @@ class TrafficWindows:
         ).fetchone()[0]
         if edge is None:
             return 0
-        return self.file.connection.execute(f"DELETE FROM {table} WHERE window_ms <= ?", (edge,)).rowcount
+        deleted = self.file.connection.execute(f"DELETE FROM {table} WHERE window_ms <= ?", (edge,))
+        return deleted.rowcount
 
 
 def _quantile(buckets: list[tuple[int, int, int]], total: int, share: float) -> int:
@@ -141,5 +145,5 @@ def _quantile(buckets: list[tuple[int, int, int]], total: int, share: float) -> 
     for bucket, deliveries, max_us in buckets:
         seen += deliveries
         if seen >= wanted:
-            return min(max_us, round(2.0 ** ((bucket + 0.5) / BUCKETS_PER_DOUBLING)))
+            return min(max_us, round(math.exp2((bucket + 0.5) / BUCKETS_PER_DOUBLING)))
     return 0

@@ -186,7 +186,7 @@ class LogFile(BrokerFile):
 
     def _sizes(self, start: int, end: int, rows: int) -> list[BatchSize]:
         found = self.query(_SIZES, {"start": start, "end": end, "rows": rows}) or []
-        return [BatchSize(*row) for row in found]
+        return [BatchSize(base, count, int(size)) for base, count, size in found]
 
     def _bodies(self, page: list[BatchSize]) -> Iterator[LogBatch]:
         found = self.query(_BODIES, (page[0].base, page[-1].base)) or []

@@ -240,7 +240,9 @@ class _RecordRows(_Rows):
                 [record.stamps if record else () for record in records], self._schema.field("stamps").type
             ),
             "origin": [
-                {"generation": r.origin.generation, "packet_id": r.origin.packet_id} if r and r.origin else None
+                {"generation": r.origin.generation, "packet_id": r.origin.packet_id}
+                if r and r.origin
+                else None
                 for r in records
             ],
             "payload": [m and m.payload for m in messages],

@@ -1,7 +1,7 @@
 """From records to rows of the message store."""
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 PROPERTIES = (
     "payload_format_indicator",

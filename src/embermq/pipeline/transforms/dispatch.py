@@ -1,7 +1,7 @@
 """From records to entries of application logs: a native explode of the stamps made at accept time."""
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 RETAIN_AS_PUBLISHED = 4
 

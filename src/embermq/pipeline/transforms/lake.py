@@ -1,7 +1,7 @@
 """From records to rows of the Parquet lake."""
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 ROOT_BYTES_MAX = 80
 """A longer first level would not fit a directory name once its special characters are written as %XX."""

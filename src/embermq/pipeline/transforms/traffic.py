@@ -1,7 +1,7 @@
 """From records and delivery receipts to windows of event time."""
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 BUCKETS_PER_DOUBLING = 16
 """Latency buckets are this fine; see traffic.sql."""
@@ -16,7 +16,15 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
     All of it adds up over batches, so that the sink needs no state but its own rows.
     """
     ours = events.select(
-        "partition", "offset", "span", "accepted_at", "root", "qos", "payload_bytes", "latency_us", "client_type"
+        "partition",
+        "offset",
+        "span",
+        "accepted_at",
+        "root",
+        "qos",
+        "payload_bytes",
+        "latency_us",
+        "client_type",
     )
     is_receipt = F.col("latency_us").isNotNull()
     is_message = F.col("accepted_at").isNotNull() & ~is_receipt

@@ -1,0 +1,99 @@
+"""Status: right whether the driver runs or not."""
+
+import os
+import time
+
+import msgspec
+import pytest
+from tests.pipeline.log_writer import LogWriter, record
+
+from embermq.pipeline.places import Places
+from embermq.pipeline.sinks.application_logs import ApplicationLogs
+from embermq.pipeline.status import DriverReport, QueryReport, SupervisorReport, read_status, write_report
+
+
+def driver(query: QueryReport, updated_ms: int) -> DriverReport:
+    return DriverReport(
+        pid=os.getpid(),
+        state="running",
+        started_ms=updated_ms,
+        updated_ms=updated_ms,
+        java="17 (path)",
+        spark="4.2.1",
+        queries=(query,),
+    )
+
+
+def test_nothing_there_yet(places: Places) -> None:
+    found = read_status(places.data_dir)
+    assert (found.state, found.log_end, found.waiting, found.queries, found.warnings) == (
+        "down",
+        0,
+        0,
+        (),
+        (),
+    )
+
+
+@pytest.mark.promise("pipeline-5", "pipeline-13")
+def test_a_pipeline_that_is_down_says_what_waits_and_for_how_long(log: LogWriter, places: Places) -> None:
+    log.append([record()] * 5)
+    sink = ApplicationLogs(places.applications)
+    with sink.file.transaction():
+        sink.file.move_to(3)
+    now_ms = time.time_ns() // 1_000_000 + 60_000
+    found = read_status(places.data_dir, now_ms)
+    (dispatch,) = found.queries
+    assert (dispatch.state, dispatch.position, dispatch.lag_messages) == ("down", 3, 2)
+    assert dispatch.lag_s == pytest.approx(60, abs=5)
+    assert found.waiting == 2
+    assert found.warnings == ("the pipeline is down: application logs wait for 2 records",)
+
+
+@pytest.mark.promise("pipeline-13")
+def test_a_running_driver_is_reported_with_its_queries(log: LogWriter, places: Places) -> None:
+    log.append([record()] * 5)
+    now_ms = time.time_ns() // 1_000_000
+    healthy = QueryReport(
+        name="dispatch", state="running", last_batch_records=5, restarts=2, last_error="OSError: x"
+    )
+    write_report(places.status, driver(healthy, now_ms))
+    found = read_status(places.data_dir)
+    assert (found.state, found.pid, found.spark) == ("running", os.getpid(), "4.2.1")
+    (query,) = found.queries
+    assert (query.mode, query.last_batch_records, query.restarts, query.last_error) == (
+        "microbatch",
+        5,
+        2,
+        "OSError: x",
+    )
+    write_report(places.status, driver(msgspec.structs.replace(healthy, state="backoff"), now_ms))
+    assert read_status(places.data_dir).state == "degraded"
+    assert read_status(places.data_dir, now_ms + 60_000).state == "down", "it has not been heard of"
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_supervisor_that_gave_up_is_a_state_of_its_own(log: LogWriter, places: Places) -> None:
+    log.append([record()])
+    write_report(places.supervisor, SupervisorReport(state="failed", restarts=5, last_error="no Java"))
+    found = read_status(places.data_dir)
+    assert (found.state, found.driver_restarts, found.last_error) == ("failed", 5, "no Java")
+    assert found.warnings == ("the pipeline is failed: application logs wait for 1 records",)
+
+
+@pytest.mark.promise("pipeline-4", "pipeline-5")
+def test_rejected_and_missing_records_are_warned_of(places: Places) -> None:
+    sink = ApplicationLogs(places.applications)
+    with sink.file.transaction():
+        sink.file.count(rejected=2, missing=3)
+    warnings = read_status(places.data_dir).warnings
+    assert warnings == (
+        "dispatch: 3 records were removed from the log before they were read",
+        "dispatch: 2 records could not be understood",
+    )
+
+
+def test_half_a_report_is_no_report(places: Places) -> None:
+    places.work.mkdir(parents=True)
+    places.status.write_text('{"pid": 1, "sta')
+    assert read_status(places.data_dir).state == "down"
