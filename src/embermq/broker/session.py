@@ -23,7 +23,8 @@ PACKET_IDS = 65_535
 class Delivery(Struct, gc=False):
     """One QoS 1 or 2 message on its way to one session.
 
-    `seq` is its place in the device queue, 0 while it is not stored; `offset` its source position, -1 for a
+    `seq` is its place in the device queue, 0 while it is not stored; `place` is the one that is kept free for it, when
+    something that was sent later has been stored already; `offset` its source position, -1 for a
     retained message; `application` tells the log it came from. `released` is True from PUBREC on.
     """
 
@@ -39,6 +40,7 @@ class Delivery(Struct, gc=False):
     released: bool = False
     settled: bool = False
     dup: bool = False
+    place: int = 0
 
 
 class Session:
@@ -128,6 +130,12 @@ class Session:
             if packet_id not in window:
                 self.last_packet_id = packet_id
                 return packet_id
+
+    def next_place(self) -> int:
+        """A sequence number in the device queue, behind all others."""
+        place = self.queue_seq_next
+        self.queue_seq_next = place + QUEUE_SEQ_STEP
+        return place
 
     def row(self) -> SessionRow:
         """What is stored of it now."""

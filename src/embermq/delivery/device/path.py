@@ -20,7 +20,7 @@ from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.sending import put_on_link, send_pubrel, stored_frame
 from embermq.model.log_record import decode_record
 from embermq.model.message import Message
-from embermq.model.tick_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState
+from embermq.model.tick_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 
 FLOOR_WRITE_MS = 50
@@ -122,6 +122,7 @@ class DevicePath(DeliveryPath):
             self._add_row(session, delivery, QueueState.QUEUED)
             session.backlog = link is not None
             return
+        _keep_places(session)
         delivery.packet_id = session.next_packet_id()
         session.window[delivery.packet_id] = delivery
         self._add_row(session, delivery, QueueState.SENT)
@@ -129,8 +130,7 @@ class DevicePath(DeliveryPath):
 
     def _add_row(self, session: Session, delivery: Delivery, state: int) -> None:
         if not delivery.seq:
-            delivery.seq = session.queue_seq_next
-            session.queue_seq_next += QUEUE_SEQ_STEP
+            delivery.seq = delivery.place or session.next_place()
         session.queued += 1
         now_ms = self._state.tick.now_ms
         expires_ms = now_ms + self._settings.ttl_s * 1000
@@ -396,6 +396,19 @@ class DevicePath(DeliveryPath):
 
     def writable(self, session: Session) -> None:
         self.refill(session)
+
+
+def _keep_places(session: Session) -> None:
+    """What is in flight and not written comes before the row that is about to be: it may have to be written later,
+    and is resent in the order in which it was first sent [MQTT-4.6.0-1]."""
+    unwritten: list[Delivery] = []
+    for delivery in reversed(session.window.values()):
+        if delivery.seq or delivery.place:
+            break
+        if not delivery.application:
+            unwritten.append(delivery)
+    for delivery in reversed(unwritten):
+        delivery.place = session.next_place()
 
 
 def _from_row(row: QueueRow) -> Delivery:

@@ -1,0 +1,231 @@
+"""Delivery from application logs: packs, the sliding window, the floor, resending, what the log no longer has."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
+
+from embermq.delivery.application.settings import ApplicationSettings
+from embermq.model.client_type import ClientType
+from embermq.model.log_record import decode_record, iter_frames
+from embermq.model.tick_writes import QueueState
+from embermq.ports.application_log import ApplicationEntry
+from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from embermq.protocol.properties import Properties
+
+APPLICATION = ClientType.APPLICATION
+
+
+@pytest.fixture
+def hand() -> HandDrivenBroker:
+    return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10))
+
+
+def dispatch(hand: HandDrivenBroker, *, until: int | None = None) -> None:
+    """What the pipeline does: every stamped record below `until` goes to its application logs."""
+    log = hand.application_log
+    end = hand.store.log_end if until is None else until
+    for batch in hand.log.read(log.complete, records_max=10**6, bytes_max=2**30):
+        for number, frame in enumerate(iter_frames(batch.body)):
+            offset = batch.base_offset + number
+            if log.complete <= offset < end:
+                for stamp in decode_record(frame).stamps:
+                    entry = ApplicationEntry(
+                        offset, stamp.qos, stamp.retain_as_published, stamp.subscription_identifiers
+                    )
+                    log.entries[stamp.generation].append(entry)
+    log.complete = end
+    hand.applications.poll()
+    hand.settle()
+
+
+def an_application(hand: HandDrivenBroker, **options: object) -> tuple[HandLink, HandLink]:
+    application = hand.keeps("app", client_type=APPLICATION, **options)
+    if not hand.state.sessions["app"].subscriptions:
+        application.does(Subscribe(1, (Subscription("t", 2),), Properties(subscription_identifiers=(7,))))
+        hand.settle()
+    return hand.connects("p"), application
+
+
+def floor(hand: HandDrivenBroker) -> int:
+    ((_, offset),) = hand.store.floors.values()
+    return offset
+
+
+@pytest.mark.promise("application-3", "application-4")
+def test_messages_come_from_the_log_once_and_in_order(hand: HandDrivenBroker) -> None:
+    publisher, application = an_application(hand)
+    publisher.publishes("t", *numbered(25))
+    publisher.publishes("t", *numbered(25, 25), qos=2, first_id=100)
+    hand.settle()
+    assert application.messages == []
+    dispatch(hand, until=30)
+    assert application.payloads == numbered(30)
+    dispatch(hand)
+    assert application.payloads == numbered(50)
+    assert [message.qos for message in application.messages] == [1] * 25 + [2] * 25
+    assert {message.properties for message in application.messages} == {
+        Properties(subscription_identifiers=(7,))
+    }
+    assert floor(hand) == 50
+    assert hand.store.marks == {}
+
+
+@pytest.mark.promise("application-5")
+def test_qos_0_is_delivered_at_once(hand: HandDrivenBroker) -> None:
+    publisher, application = an_application(hand)
+    publisher.publishes("t", b"x", qos=0)
+    hand.settle()
+    assert application.payloads == [b"x"]
+
+
+@pytest.mark.promise("application-4")
+def test_the_window_slides_and_the_floor_is_the_contiguous_prefix(hand: HandDrivenBroker) -> None:
+    publisher, application = an_application(hand, acknowledges=False)
+    publisher.publishes("t", *numbered(30))
+    hand.settle()
+    dispatch(hand)
+    sent = [message.packet_id for message in application.messages]
+    assert application.payloads == numbered(30)
+    for packet_id in sent[1:]:
+        application.does(Puback(packet_id))
+    hand.settle()
+    assert floor(hand) == 0
+    assert {mark.state for key, mark in hand.store.marks.items() if key[1] > 0} == {QueueState.DONE}
+    application.drops()
+    publisher.publishes("t", b"new", first_id=100)
+    hand.settle()
+    again = hand.keeps("app", client_type=APPLICATION)
+    dispatch(hand)
+    assert [(message.payload, message.dup) for message in again.messages] == [
+        (b"0000", True),
+        (b"new", False),
+    ]
+    assert floor(hand) == 31
+
+
+@pytest.mark.promise("application-8")
+@pytest.mark.parametrize("crash", [True, False])
+def test_unacknowledged_ones_come_again_with_their_ids(hand: HandDrivenBroker, crash: bool) -> None:
+    publisher, application = an_application(hand, acknowledges=False)
+    publisher.publishes("t", *numbered(4), qos=1)
+    publisher.publishes("t", *numbered(2, 4), qos=2, first_id=50)
+    hand.settle()
+    dispatch(hand)
+    ids = [message.packet_id for message in application.messages]
+    application.does(Puback(ids[1]), Pubrec(ids[5]))
+    hand.settle()
+    if crash:
+        hand = hand.restarted()
+    else:
+        application.drops()
+    again = hand.keeps("app", client_type=APPLICATION, acknowledges=False)
+    assert [(message.payload, message.packet_id) for message in again.messages] == [
+        (b"%04d" % number, ids[number]) for number in (0, 2, 3, 4)
+    ]
+    assert all(message.dup for message in again.messages)
+    assert [packet.packet_id for packet in again.all(Pubrel)] == [ids[5]]
+    again.does(*(Puback(ids[number]) for number in (0, 2, 3)), Pubrec(ids[4]), Pubcomp(ids[5]))
+    hand.settle()
+    again.does(Pubcomp(ids[4]))
+    hand.settle()
+    assert floor(hand) == 6
+    publisher = hand.connects("p2")
+    publisher.publishes("t", b"next")
+    hand.settle()
+    dispatch(hand)
+    assert again.messages[-1].packet_id == ids[-1] + 1
+
+
+@pytest.mark.promise("application-8")
+def test_a_smaller_receive_maximum_holds_back_the_resend(hand: HandDrivenBroker) -> None:
+    publisher, application = an_application(hand, acknowledges=False)
+    publisher.publishes("t", *numbered(25))
+    hand.settle()
+    dispatch(hand)
+    application.drops()
+    publisher.publishes("t", *numbered(5, 25), first_id=100)
+    hand.settle()
+    again = hand.keeps("app", client_type=APPLICATION, receive_maximum=2)
+    dispatch(hand)
+    hand.passes(s=1)
+    assert again.payloads == numbered(30)
+
+
+@pytest.mark.promise("application-9")
+def test_an_expired_message_is_skipped_and_takes_no_id(hand: HandDrivenBroker) -> None:
+    publisher, application = an_application(hand)
+    for number, interval_s in enumerate((None, 10, 100)):
+        expiry = Properties(message_expiry_interval=interval_s)
+        publisher.does(Publish("t", b"%d" % number, 1, number + 1, properties=expiry))
+    hand.settle()
+    hand.passes(s=30)
+    dispatch(hand)
+    assert [(message.payload, message.packet_id) for message in application.messages] == [
+        (b"0", 1),
+        (b"2", 2),
+    ]
+    last = application.messages[-1].properties
+    assert last is not None and last.message_expiry_interval == 70
+    assert floor(hand) == 3
+
+
+@pytest.mark.promise("application-2")
+def test_a_new_life_under_the_same_id_sees_nothing_of_the_old(hand: HandDrivenBroker) -> None:
+    publisher, application = an_application(hand)
+    publisher.publishes("t", b"old")
+    hand.settle()
+    application.drops()
+    hand.connects("app").leaves()
+    publisher, application = an_application(hand)
+    publisher.publishes("t", b"new")
+    hand.settle()
+    dispatch(hand)
+    assert application.payloads == [b"new"]
+
+
+@pytest.mark.promise("application-4")
+def test_an_idle_application_holds_back_no_log(hand: HandDrivenBroker) -> None:
+    publisher, _ = an_application(hand)
+    publisher.publishes("other", *numbered(20))
+    hand.settle()
+    hand.passes(s=5)
+    dispatch(hand)
+    hand.passes(s=5)
+    publisher.publishes("other", b"x", first_id=99)
+    hand.settle()
+    dispatch(hand)
+    assert floor(hand) >= 20
+
+
+@pytest.mark.promise("pipeline-5")
+def test_a_record_that_only_the_parking_place_has_is_delivered(hand: HandDrivenBroker) -> None:
+    publisher, application = an_application(hand)
+    publisher.publishes("t", b"1", b"2")
+    hand.settle()
+    generation = hand.state.sessions["app"].generation
+    (batch,) = hand.log.read(0, records_max=9, bytes_max=2**20)
+    frames = list(iter_frames(batch.body))
+    hand.parked.put(generation, [(1, frames[1])], 2)
+    hand.log.trim(2)
+    publisher.publishes("t", b"3", first_id=9)
+    hand.settle()
+    log = hand.application_log
+    log.entries[generation] = [ApplicationEntry(offset, 1, False, ()) for offset in range(3)]
+    log.complete = 3
+    hand.applications.poll()
+    hand.settle()
+    assert application.payloads == [b"2", b"3"]
+    assert hand.applications.lost == 1
+
+
+@pytest.mark.promise("application-11")
+def test_shared_and_retained_messages_reach_an_application_too(hand: HandDrivenBroker) -> None:
+    publisher = hand.connects("p")
+    publisher.publishes("kept", b"retained", retain=True)
+    hand.settle()
+    application = hand.keeps("app", client_type=APPLICATION)
+    application.subscribes("kept", "$share/g/shared", qos=1)
+    publisher.publishes("shared", *numbered(3))
+    hand.settle()
+    assert application.payloads == [b"retained", *numbered(3)]
