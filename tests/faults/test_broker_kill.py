@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -18,14 +19,22 @@ MESSAGES = 2_500
 QUEUE = {"device.queue_limit": 60_000}
 
 
-async def kill_and_restart(broker: BrokerProcess, random: Random) -> None:
+def nothing() -> None:
+    """What happens to the disk when only the process dies."""
+
+
+async def kill_and_restart(
+    broker: BrokerProcess, random: Random, after_kill: Callable[[], object] = nothing
+) -> None:
     """At a random moment of the load, and in some cases again while the broker is still starting."""
     await asyncio.sleep(random.uniform(0.02, 0.6))
     broker.kill()
+    after_kill()
     while random.random() < 0.3:
         broker.launch()
         await asyncio.sleep(random.uniform(0.1, 0.7))
         broker.kill()
+        after_kill()
     await asyncio.to_thread(broker.start)
 
 
