@@ -67,6 +67,7 @@ class HandLink(Link):
         "acknowledges",
         "auto",
         "decoder",
+        "dropped",
         "ended",
         "hand",
         "in_flight",
@@ -83,10 +84,12 @@ class HandLink(Link):
         self.receive_maximum = receive_maximum or 65_535
         self.received: list[Packet] = []
         self.in_flight: set[int] = set()
-        self.ended = False
+        self.ended = self.dropped = False
         self.auto: list[Packet] = []
 
     def flush(self) -> None:
+        if self.dropped:
+            self.out.clear()
         for data in self.out:
             assert not (self.received and isinstance(self.received[-1], Disconnect)), (
                 f"{data!r} after DISCONNECT"
@@ -132,7 +135,7 @@ class HandLink(Link):
 
     def drops(self) -> None:
         """The network breaks."""
-        self.ended = True
+        self.ended = self.dropped = True
         self.hand.broker.connecting.link_lost(self)
 
     def leaves(self, reason: int = 0, properties: Properties | None = None) -> None:
