@@ -1,0 +1,109 @@
+"""The documentation against the source: links, anchors, metric names, commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from embermq.broker.counters import Counters
+from embermq.cli.main import COMMANDS
+from embermq.delivery.retention import Pin, RetentionState
+from embermq.observability.metrics import Metrics, Snapshot
+from embermq.pipeline.status import PipelineStatus, QueryStatus
+from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.server.tick_loop import TickStatistics
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as GitHub names them."""
+    names = (heading.lower().replace("`", "") for heading in HEADING.findall(page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", name).strip().replace(" ", "-") for name in names}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(" ".join(page.read_text().split("\n"))):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{link} does not exist"
+        if anchor:
+            assert anchor in anchors(target), f"{link}: there is no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_exist(page: Path) -> None:
+    for command in re.findall(r"(?:bin/|`)embermq ([a-z][a-z-]+)", page.read_text()):
+        assert command in COMMANDS
+
+
+def measured() -> set[str]:
+    """Every metric of a broker whose parts all have something to say."""
+    query = QueryStatus(
+        name="dispatch",
+        state="running",
+        mode="microbatch",
+        position=0,
+        lag_messages=0,
+        lag_s=0.0,
+        last_batch_records=0,
+        last_batch_ms=0,
+        last_batch_at_ms=0,
+        last_error="",
+        restarts=0,
+        totals={},
+    )
+    pipeline = PipelineStatus(
+        state="running",
+        pid=1,
+        started_ms=0,
+        updated_ms=0,
+        java="",
+        spark="",
+        driver_restarts=0,
+        last_error="",
+        log_end=0,
+        waiting=0,
+        warnings=(),
+        queries=(query,),
+    )
+    retention = RetentionState(
+        start_offset=0,
+        end_offset=0,
+        body_bytes=0,
+        parked_bytes=0,
+        pins=(Pin("dispatcher", 0),),
+        over_limit=False,
+        refuse_all=False,
+        refused_generations=frozenset(),
+        dropped=0,
+    )
+    text = Metrics().text(
+        Snapshot(
+            counters=Counters(),
+            connections=0,
+            sessions=0,
+            subscriptions=0,
+            retained=0,
+            application_readers=0,
+            application_lost=0,
+            ticks=TickStatistics(0, 0.0, ""),
+            retention=retention,
+            pipeline=pipeline,
+            supervisor=SupervisorStatistics("running", 1, 0, ""),
+        )
+    )
+    return set(re.findall(r"^(embermq_\w+)", text, re.MULTILINE))
+
+
+def test_operations_explains_every_metric() -> None:
+    explained = re.findall(r"^\| `(embermq_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    assert sorted(explained) == sorted(measured())
