@@ -132,13 +132,6 @@ CONNECT_ERRORS: tuple[WireError, ...] = (
     opening("connect-id-overlong-utf8", V5, connect(b"\x02", b"\0\0\2\xc0\x80"), MALFORMED, "MQTT-1.5.4-1"),
     opening("connect-will-topic-wildcard", V5, connect(b"\x06", b"\0\0\0\0\0\1#\0\0"), TOPIC, "MQTT-3.3.2-2"),
     opening("connect-will-topic-empty", V5, connect(b"\x06", b"\0\0\0\0\0\0\0\0"), TOPIC, "MQTT-4.7.3-1"),
-    opening(
-        "connect-will-format",
-        V5,
-        connect(b"\x06", b"\0\0\0\x02\x01\x01\0\x01w\0\x01\xff"),
-        ReasonCode.PAYLOAD_FORMAT_INVALID,
-        "MQTT-3.3.2-4",
-    ),
     opening("connect-padded-length", V5, b"\x10\x8d\0\0\x04MQTT\5\2\0\0\0\0\0", MALFORMED, "MQTT-1.5.5-1"),
     opening("connect-receive-max-0", V5, connect(b"\2", b"\3\x21\0\0\0\0"), PROTOCOL, "MQTT 5.0, 3.1.2.11.3"),
     opening(

@@ -33,7 +33,10 @@ class Acknowledging:
         if session is None:
             return
         delivery = session.window.get(packet.packet_id)
-        if delivery is None or delivery.qos != 1:
+        if delivery is None:
+            return
+        if delivery.qos != 1:
+            self._out_of_order(link, "PUBACK for a message of QoS 2")
             return
         del session.window[packet.packet_id]
         delivery.settled = True
@@ -45,16 +48,18 @@ class Acknowledging:
         if session is None:
             return
         delivery = session.window.get(packet.packet_id)
-        if delivery is None or delivery.qos != 2:
+        if delivery is None:
             if packet.reason_code < FIRST_ERROR:  # also in 3.x: the client would hold the id for ever
                 known = link.version is not ProtocolVersion.V5
                 link.send_packet(
                     Pubrel(packet.packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
                 )
             return
-        if packet.reason_code >= FIRST_ERROR:
+        if delivery.qos != 2:
+            self._out_of_order(link, "PUBREC for a message of QoS 1")
+        elif packet.reason_code >= FIRST_ERROR:
             self._settle(session, packet.packet_id)
-        elif not delivery.released:
+        else:  # a repeated one is answered by PUBREL again [MQTT-4.3.3-4]
             delivery.released = True
             self._state.path(session).released(session, delivery)
 
@@ -64,8 +69,17 @@ class Acknowledging:
         if session is None:
             return
         delivery = session.window.get(packet.packet_id)
-        if delivery is not None and delivery.released:
+        if delivery is None:
+            return
+        if delivery.released:
             self._settle(session, packet.packet_id)
+        else:
+            self._out_of_order(link, "PUBCOMP before PUBREL")
+
+    def _out_of_order(self, link: Link, text: str) -> None:
+        """A step that the delivery is not at. In 3.x, where old clients repeat themselves, it is ignored."""
+        if link.version is ProtocolVersion.V5:
+            link.disconnect(ReasonCode.PROTOCOL_ERROR, text)
 
     def _settle(self, session: Session, packet_id: int) -> None:
         delivery = session.window.pop(packet_id)
@@ -85,11 +99,12 @@ class Acknowledging:
             return
         receiving.discard(packet_id)
         if not session.persistent:
-            link.send(pubcomp(packet_id))
+            self._complete(link, packet_id)
             return
         self._state.tick.writes.released.append((session.generation, packet_id))
         self._state.tick.batch.after_commit.append(partial(self._complete, link, packet_id))
 
     def _complete(self, link: Link, packet_id: int) -> None:
-        if not link.closing:
-            link.send(pubcomp(packet_id))
+        if link.unanswered:  # it may be of a connection before
+            link.unanswered -= 1
+        link.send(pubcomp(packet_id))

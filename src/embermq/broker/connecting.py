@@ -11,12 +11,23 @@ from embermq.broker.state import BrokerState
 from embermq.broker.wills import Wills
 from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow
-from embermq.protocol.packets import Connack, Connect, Disconnect, Packet
-from embermq.protocol.properties import Properties
+from embermq.protocol.packets import Connack, Connect, Disconnect, Packet, Will
+from embermq.protocol.properties import Properties, is_payload_format_valid
 from embermq.protocol.reason_codes import ReasonCode, to_connect_return_code
 from embermq.protocol.version import ProtocolVersion
+from embermq.topics.errors import TopicError
+from embermq.topics.names import SYSTEM_PREFIX, validate_topic
 
 V31_CLIENT_ID_CHARACTERS = 23
+UNSPEAKABLE_IN_3 = frozenset(
+    {
+        ReasonCode.QOS_NOT_SUPPORTED,
+        ReasonCode.RETAIN_NOT_SUPPORTED,
+        ReasonCode.TOPIC_NAME_INVALID,
+        ReasonCode.PAYLOAD_FORMAT_INVALID,
+    }
+)
+"""Refusals for which MQTT 3.x has no return code."""
 
 
 class Identity(Struct, frozen=True):
@@ -43,27 +54,29 @@ class Connecting:
         self._state.counters.connections_refused += 1
         if link.version is ProtocolVersion.V5:
             link.send_packet(Connack(False, reason, Properties(reason_string=text) if text else None))
-        else:
+        elif reason not in UNSPEAKABLE_IN_3:  # [MQTT 3.1.1, MQTT-3.2.2-6]
             link.send_packet(Connack(False, to_connect_return_code(reason)))
         link.close()
 
+    def introduce(self, link: Link, packet: Connect) -> None:
+        """Take from a CONNECT what holds for every answer to it."""
+        link.version = packet.version
+        if packet.version == ProtocolVersion.V5 and packet.properties is not None:
+            properties = packet.properties
+            link.packet_bytes_max = properties.maximum_packet_size or UNLIMITED_PACKET_BYTES
+            link.problem_information = properties.request_problem_information is not False
+            alias_max = min(properties.topic_alias_maximum or 0, self._state.settings.topic_alias_out_max)
+            link.aliases_out_max = alias_max
+            link.aliases_out = {} if alias_max else None
+
     def connect(self, link: Link, packet: Connect, identity: Identity) -> None:
         """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
-        client_id = packet.client_id
-        if not client_id:
-            if packet.version != ProtocolVersion.V5 and not packet.clean_start:
-                self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)  # [MQTT-3.1.3-8]
-                return
-            client_id = identity.new_client_id
-        elif packet.version == ProtocolVersion.V31 and len(client_id) > V31_CLIENT_ID_CHARACTERS:
-            self.refuse(link, ReasonCode.CLIENT_IDENTIFIER_NOT_VALID)
+        self.introduce(link, packet)
+        objection = self._objection(packet)
+        if objection is not None:
+            self.refuse(link, *objection)
             return
-        if packet.will is not None and packet.will.qos > self._state.settings.max_qos:
-            self.refuse(link, ReasonCode.QOS_NOT_SUPPORTED, f"will QoS {packet.will.qos}")  # [MQTT-3.2.2-12]
-            return
-        if packet.properties is not None and packet.properties.authentication_method is not None:
-            self.refuse(link, ReasonCode.BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
-            return
+        client_id = packet.client_id or identity.new_client_id
         self._configure(link, packet)
         old = self._state.sessions.get(client_id)
         must_wait = False
@@ -97,16 +110,42 @@ class Connecting:
         else:
             attach()
 
+    def _objection(self, packet: Connect) -> tuple[ReasonCode, str] | None:
+        """Why the client may not enter with this CONNECT, if it may not."""
+        if not packet.client_id:
+            empty_allowed = packet.version == ProtocolVersion.V5 or (
+                packet.version == ProtocolVersion.V311 and packet.clean_start  # [MQTT 3.1.1, MQTT-3.1.3-8]
+            )
+            if not empty_allowed or not self._state.settings.allow_empty_client_id:
+                return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
+        elif packet.version == ProtocolVersion.V31 and len(packet.client_id) > V31_CLIENT_ID_CHARACTERS:
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "more than 23 characters"
+        if packet.properties is not None and packet.properties.authentication_method is not None:
+            return ReasonCode.BAD_AUTHENTICATION_METHOD, "no enhanced authentication"  # [MQTT-4.12.0-1]
+        return self._objection_to_will(packet.will) if packet.will is not None else None
+
+    def _objection_to_will(self, will: Will) -> tuple[ReasonCode, str] | None:
+        settings = self._state.settings
+        if will.qos > settings.max_qos:  # [MQTT-3.2.2-12]
+            return ReasonCode.QOS_NOT_SUPPORTED, f"will of QoS {will.qos}, the maximum is {settings.max_qos}"
+        if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
+            return ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
+        try:
+            validate_topic(will.topic, settings.topic_bytes_max, settings.topic_levels_max)
+        except TopicError as error:
+            return ReasonCode.TOPIC_NAME_INVALID, str(error)
+        if will.topic.startswith(SYSTEM_PREFIX):
+            return ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own"
+        if settings.validate_payload_format and not is_payload_format_valid(will.properties, will.payload):
+            return ReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"
+        return None
+
     def _configure(self, link: Link, packet: Connect) -> None:
-        link.version = packet.version
         keep_alive_s = packet.keep_alive_s
         if packet.version == ProtocolVersion.V5:
             limit_s = self._state.settings.keep_alive_max_s
             if limit_s < PACKET_IDS and (keep_alive_s == 0 or keep_alive_s > limit_s):
                 keep_alive_s = limit_s
-            properties = packet.properties or Properties()
-            link.packet_bytes_max = properties.maximum_packet_size or UNLIMITED_PACKET_BYTES
-            link.problem_information = properties.request_problem_information != 0
         link.keep_alive_ms = keep_alive_s * 1500
         self._state.timers.cancel(link.timer)
         if link.keep_alive_ms:
@@ -165,10 +204,10 @@ class Connecting:
                 self._state.counters.takeovers += 1
                 link.disconnect(ReasonCode.SESSION_TAKEN_OVER)
             link.inbox = None
-            self._wills.connection_ended(old, link, session_goes_on=not clean_start and old.persistent)
+            self._wills.connection_ended(old, link, session_goes_on=not clean_start and _is_kept(old))
         was_connected = old.link is not None
         old.link = old.claimant = None
-        if clean_start or not old.persistent or self._is_over(old):
+        if clean_start or not _is_kept(old) or self._is_over(old):
             self.end_session(old)
             return
         if was_connected:
@@ -205,11 +244,22 @@ class Connecting:
             else session.expiry_interval_s,
             receive_maximum=settings.receive_maximum,
             maximum_qos=settings.max_qos if settings.max_qos < 2 else None,
+            retain_available=_unless_true(settings.retain_available),
             maximum_packet_size=settings.packet_bytes_max,
             assigned_client_identifier=client_id if not packet.client_id else None,
             topic_alias_maximum=settings.topic_alias_maximum or None,
+            wildcard_subscription_available=_unless_true(settings.wildcard_subscription_available),
+            subscription_identifier_available=_unless_true(settings.subscription_identifier_available),
+            shared_subscription_available=_unless_true(settings.shared_subscription_available),
             server_keep_alive=limit_s if capped else None,
+            response_information=self._response_information(packet, client_id),
         )
+
+    def _response_information(self, packet: Connect, client_id: str) -> str | None:
+        """Only for who asks for it [MQTT-3.1.2-28]."""
+        asked = packet.properties is not None and packet.properties.request_response_information
+        text = self._state.settings.response_information
+        return text.replace("%c", client_id) if asked and text else None
 
     def disconnect(self, link: Link, packet: Disconnect) -> None:
         """The client says good-bye: no will unless it asks for it [MQTT-3.1.2-10], [MQTT-3.14.4-3]."""
@@ -261,7 +311,7 @@ class Connecting:
 
     def _gone(self, session: Session, link: Link) -> None:
         state = self._state
-        keeps = session.persistent and session.expiry_interval_s > 0
+        keeps = _is_kept(session)
         self._wills.connection_ended(session, link, session_goes_on=keeps)
         if not keeps:
             self.end_session(session)
@@ -300,3 +350,13 @@ class Connecting:
         timers.cancel(session.timer)
         if session.expires_ms:
             session.timer = timers.at(session.expires_ms, partial(self._expire, session, session.epoch))
+
+
+def _is_kept(session: Session) -> bool:
+    """Whether the session outlives its connection. It may have been resumed to end with this one."""
+    return session.persistent and session.expiry_interval_s > 0
+
+
+def _unless_true(available: bool) -> bool | None:
+    """What CONNACK says of a feature: nothing when it is there."""
+    return None if available else False

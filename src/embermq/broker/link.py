@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from embermq.broker.timers import Timer
 from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Disconnect, Packet
+from embermq.protocol.packets import Disconnect, Packet, Publish
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
@@ -27,6 +29,8 @@ class Link:
 
     __slots__ = (
         "aliases",
+        "aliases_out",
+        "aliases_out_max",
         "claimed",
         "closing",
         "dirty",
@@ -40,6 +44,7 @@ class Link:
         "problem_information",
         "session",
         "timer",
+        "unanswered",
         "version",
     )
 
@@ -57,6 +62,12 @@ class Link:
         self.packet_bytes_max = UNLIMITED_PACKET_BYTES
         self.problem_information = True
         self.aliases: dict[int, str] | None = None
+        """Topics that the client has given an alias."""
+        self.aliases_out: dict[str, int] | None = None
+        """Aliases that we have given; None when the client allows none."""
+        self.aliases_out_max = 0
+        self.unanswered = 0
+        """QoS 1 and 2 PUBLISHes of the client without PUBACK, PUBCOMP or an error [MQTT-3.3.4-7]."""
         self.inbox: list[Packet] | None = None
         self.timer: Timer | None = None
         """What watches this connection: its keep-alive; once it is closing, that it ends."""
@@ -70,8 +81,15 @@ class Link:
         self.out.append(data)
 
     def send_packet(self, packet: Packet) -> None:
-        """Encode for the version of this connection and queue."""
-        self.send(encode(packet, self.version))
+        """Encode for the version of this connection and queue. What is too large for the client goes without its
+        explanation [MQTT-3.4.2-2]; when that does not help, the connection ends [MQTT-3.1.2-24]."""
+        data = encode(packet, self.version)
+        if len(data) > self.packet_bytes_max:
+            data = encode(_unexplained(packet), self.version)
+            if len(data) > self.packet_bytes_max:
+                self.close()
+                return
+        self.send(data)
 
     def close(self) -> None:
         """Ask the server to close after what is queued has been written."""
@@ -95,3 +113,14 @@ class Link:
             properties = Properties(reason_string=text) if text and self.problem_information else None
             self.send_packet(Disconnect(reason, properties))
         self.close()
+
+
+def _unexplained(packet: Packet) -> Packet:
+    """The packet without Reason String and User Properties."""
+    properties: Properties | None = getattr(packet, "properties", None)
+    if properties is None or isinstance(packet, Publish):
+        return packet
+    kept: Properties | None = replace(properties, reason_string=None, user_properties=())
+    if kept == Properties():
+        kept = None
+    return replace(packet, properties=kept)

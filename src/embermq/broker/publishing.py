@@ -12,13 +12,12 @@ from embermq.model.tick_writes import RetainedWrite
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.protocol.encoder import puback, pubrec
 from embermq.protocol.packets import Puback, Publish, Pubrec
-from embermq.protocol.properties import Properties
+from embermq.protocol.properties import Properties, is_payload_format_valid
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
-from embermq.topics.names import validate_topic
+from embermq.topics.names import SYSTEM_PREFIX, validate_topic
 
-SYSTEM_PREFIX = "$SYS/"
 PINNED = "readers of the message log are too far behind"
 
 
@@ -29,6 +28,8 @@ class Publishing:
         self._state = state
         self._tick = state.tick
         self._counters = state.counters
+        self._receive_maximum = state.settings.receive_maximum
+        self._validates_format = state.settings.validate_payload_format
 
     def accept(self, link: Link, packet: Publish) -> None:
         """Take a PUBLISH from a connected client."""
@@ -44,6 +45,9 @@ class Publishing:
                     return
                 topic = resolved
             properties = _kept(properties) if properties is not None else None
+        if packet.retain and not self._state.settings.retain_available:
+            link.disconnect(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
+            return
         match = self._match(link, session, topic)
         if match is None:
             return
@@ -65,6 +69,9 @@ class Publishing:
             expires_ms,
             properties,
         )
+        if self._validates_format and not is_payload_format_valid(properties, packet.payload):
+            self._refuse_format(link, message, packet.packet_id)
+            return
         if qos == 0 and not packet.retain:
             if not match.is_empty:
                 self._deliver_now(Accepted(message, b"", match, None, 0))
@@ -82,6 +89,12 @@ class Publishing:
             if packet.packet_id in receiving:
                 repeated = Accepted(message, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
                 tick.batch.accepted.append(repeated)
+                return
+        if qos:
+            link.unanswered += 1
+            if link.unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
+                limit = self._receive_maximum
+                link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
                 return
         if (self._state.refuse_all or self._state.refused_generations) and self._is_pinned(match):
             refusal = Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=PINNED)
@@ -134,6 +147,19 @@ class Publishing:
         if match.no_local:
             return router.match_for(topic, session.client_id)
         return match
+
+    def _refuse_format(self, link: Link, message: Message, packet_id: int) -> None:
+        """The payload is not the UTF-8 text that its format indicator announces [MQTT-3.3.2-4]: answered in its place,
+        or by DISCONNECT when there is no answer to a PUBLISH."""
+        text = "the payload is not UTF-8"
+        if not message.qos:
+            link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+            return
+        link.unanswered += 1
+        code = ReasonCode.PAYLOAD_FORMAT_INVALID
+        self._tick.batch.accepted.append(
+            Accepted(message, b"", NO_MATCH, link, packet_id, refusal=text, refusal_code=code)
+        )
 
     def _resolve_alias(self, link: Link, topic: str, properties: Properties | None) -> str | None:
         alias = properties.topic_alias if properties is not None else None
@@ -188,6 +214,8 @@ class Publishing:
                 if not link.out:
                     link.dirty.append(link)
                 match = accepted.match
+                if message.qos == 1:
+                    link.unanswered -= 1
                 if match.is_empty and accepted.record and link.version is ProtocolVersion.V5:
                     kind = Puback if message.qos == 1 else Pubrec
                     link.send_packet(kind(accepted.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
@@ -233,7 +261,7 @@ class Publishing:
             return False
         if accepted.refusal:
             message = accepted.message
-            self._refuse(link, message.qos, accepted.packet_id, ReasonCode.QUOTA_EXCEEDED, accepted.refusal)
+            self._refuse(link, message.qos, accepted.packet_id, accepted.refusal_code, accepted.refusal)
             return False
         if accepted.receiving is None or accepted.packet_id not in accepted.receiving:
             link.close()
@@ -251,6 +279,7 @@ class Publishing:
         self._counters.publishes_refused += 1
         if not qos or link.closing:
             return
+        link.unanswered -= 1
         if link.version is not ProtocolVersion.V5:
             link.close()
             return

@@ -11,7 +11,7 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     packet_bytes_max: Annotated[int, Meta(ge=256, le=268_435_460)] = 1024 * 1024
     """The largest packet taken, header included; told to v5 clients as Maximum Packet Size [MQTT-3.2.2-15]."""
     receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
-    """QoS 1 and 2 messages that a client may have unacknowledged towards us [MQTT-3.3.4-9]."""
+    """QoS 1 and 2 messages that a v5 client may have unacknowledged towards us, else 0x93 [MQTT-3.3.4-7]."""
     inflight_max: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
     """QoS 1 and 2 messages unacknowledged towards one client, also when it allows more [MQTT-3.3.4-9]."""
     keep_alive_max_s: Annotated[int, Meta(ge=1, le=65_535)] = 65_535
@@ -22,10 +22,26 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Levels of a topic or filter, counted by their slashes."""
     topic_bytes_max: Annotated[int, Meta(ge=1, le=65_535)] = 4_096
     """Bytes of a topic or filter in UTF-8."""
-    topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 32
     """Topic aliases that a v5 client may set up towards us; 0 = none [MQTT-3.2.2-17]."""
+    topic_alias_out_max: Annotated[int, Meta(ge=0, le=65_535)] = 32
+    """Topic aliases that we set up towards a v5 client, when it allows as many; 0 = none [MQTT-3.1.2-26]."""
     max_qos: Annotated[int, Meta(ge=0, le=2)] = 2
     """The highest QoS for publishing and subscribing; told to v5 clients [MQTT-3.2.2-9]."""
+    retain_available: bool = True
+    """Whether messages may be retained; else the connection of who asks for it ends with 0x9A [MQTT-3.2.2-14]."""
+    wildcard_subscription_available: bool = True
+    """Whether filters may hold + and #; else the subscription is refused with 0xA2."""
+    subscription_identifier_available: bool = True
+    """Whether subscriptions may have identifiers; else they are refused with 0xA1."""
+    shared_subscription_available: bool = True
+    """Whether filters may begin with $share/; else the subscription is refused with 0x9E."""
+    allow_empty_client_id: bool = True
+    """Whether a v3.1.1 or v5 client may leave its client id to us [MQTT-3.1.3-6]."""
+    validate_payload_format: bool = False
+    """Refuse, with 0x99, payloads that are announced as UTF-8 and are not [MQTT-3.3.2-4]."""
+    response_information: str = ""
+    """Told to v5 clients that ask for Response Information, %c being their client id; empty = none."""
     write_buffer_bytes_max: Annotated[int, Meta(ge=64 * 1024, le=1024 * 1024 * 1024)] = 1024 * 1024
     """Bytes waiting for one socket, above which no more is handed to it."""
     queued_messages_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_000

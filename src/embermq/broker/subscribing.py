@@ -12,7 +12,7 @@ from embermq.protocol.packets import Suback, Subscribe, Subscription, Unsuback, 
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
-from embermq.topics.names import parse_shared, validate_filter
+from embermq.topics.names import SHARE_PREFIX, has_wildcard, parse_shared, validate_filter
 
 RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
 V3_FAILURE = 0x80
@@ -32,9 +32,16 @@ class Subscribing:
             return
         identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
         identifier = identifiers[0] if identifiers else 0
+        unavailable = self._unavailable(packet.subscriptions, bool(identifier))
+        if unavailable is not None and link.version == ProtocolVersion.V5:
+            link.disconnect(unavailable)
+            return
         codes: list[int] = []
         added: list[tuple[Subscriber, bool]] = []
         for asked in packet.subscriptions:
+            if unavailable is not None and self._unavailable((asked,), False) is not None:
+                codes.append(V3_FAILURE)
+                continue
             try:
                 validate_filter(
                     asked.topic_filter,
@@ -42,10 +49,7 @@ class Subscribing:
                     self._state.settings.topic_levels_max,
                 )
                 shared = parse_shared(asked.topic_filter)
-            except TopicError as error:
-                if link.version != ProtocolVersion.V5 and not asked.topic_filter.startswith("$share/"):
-                    link.disconnect(ReasonCode.TOPIC_FILTER_INVALID, str(error))
-                    return
+            except TopicError:  # past our limits: a filter that is wrong does not come here
                 v5 = link.version == ProtocolVersion.V5
                 codes.append(ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE)
                 continue
@@ -64,6 +68,20 @@ class Subscribing:
             state.tick.batch.after_commit.append(answer)
         else:
             answer()
+
+    def _unavailable(self, asked: tuple[Subscription, ...], has_identifier: bool) -> ReasonCode | None:
+        """Which of the features that are switched off a SUBSCRIBE wants [MQTT 5.0, 3.2.2.3.11 to 13]."""
+        settings = self._state.settings
+        if has_identifier and not settings.subscription_identifier_available:
+            return ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
+        filters = [subscription.topic_filter for subscription in asked]
+        if not settings.shared_subscription_available and any(
+            text.startswith(SHARE_PREFIX) for text in filters
+        ):
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not settings.wildcard_subscription_available and any(map(has_wildcard, filters)):
+            return ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        return None
 
     def _put(
         self, session: Session, asked: Subscription, group: str, topic_filter: str, identifier: int

@@ -8,6 +8,7 @@ from embermq.broker.link import Link
 from embermq.broker.router import Match
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites
+from embermq.protocol.reason_codes import ReasonCode
 
 
 class Accepted(Struct, gc=False):
@@ -26,6 +27,7 @@ class Accepted(Struct, gc=False):
     packet_id: int
     offset: int = -1
     refusal: str = ""
+    refusal_code: ReasonCode = ReasonCode.QUOTA_EXCEEDED
     receiving: set[int] | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")

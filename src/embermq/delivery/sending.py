@@ -1,17 +1,15 @@
 """Putting deliveries on a link."""
 
 from embermq.broker.counters import Counters
-from embermq.broker.frames import Frame, message_frame
+from embermq.broker.frames import PACKET_ID_BYTES, Frame, aliased, message_frame
 from embermq.broker.link import Link
 from embermq.broker.session import Delivery, Session
 from embermq.protocol.encoder import pubrel, with_dup
 
-PACKET_ID_BYTES = 2
-
 
 def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters) -> bool:
     """Queue a PUBLISH; False when it is larger than the client takes [MQTT-3.1.2-24]."""
-    head, tail = frame
+    head, tail = frame if link.aliases_out is None else aliased(link, delivery.message.topic, frame)
     if len(head) + PACKET_ID_BYTES + len(tail) > link.packet_bytes_max:
         counters.dropped_too_large += 1
         return False

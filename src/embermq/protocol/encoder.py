@@ -48,6 +48,7 @@ from embermq.protocol.wire import (
     encode_integer,
     encode_text,
     encode_varint,
+    read_varint,
 )
 from embermq.topics.errors import TopicError
 from embermq.topics.names import SHARE_PREFIX, validate_filter, validate_topic
@@ -86,6 +87,19 @@ def publish_frame(
 def with_dup(head: bytes) -> bytes:
     """The head of a PUBLISH of QoS 1 or 2 with the DUP flag set [MQTT-3.3.1-1]."""
     return bytes((head[0] | 0x08,)) + head[1:]
+
+
+def with_topic_alias(head: bytes, tail: bytes, alias: int, *, keep_topic: bool) -> tuple[bytes, bytes]:
+    """The two parts of a 5.0 PUBLISH, as of `publish_frame`, with a topic alias beside its topic or in its place."""
+    at = 1
+    while head[at] > 127:
+        at += 1
+    topic = head[at + 1 :] if keep_topic else b"\x00\x00"
+    size, begin = read_varint(tail, 0)
+    block = encode_varint(size + 3) + b"\x23" + alias.to_bytes(2, "big") + tail[begin : begin + size]
+    tail = block + tail[begin + size :]
+    length = len(topic) + len(tail) + (2 if head[0] & 6 else 0)
+    return head[:1] + encode_varint(length) + topic, tail
 
 
 def puback(packet_id: int) -> bytes:

@@ -68,13 +68,6 @@ class UnsupportedVersion(ProtocolError):
         self.level = level
 
 
-class InvalidPayloadFormat(ProtocolError):
-    """A payload that is announced as UTF-8 text is not (0x99)."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ReasonCode.PAYLOAD_FORMAT_INVALID, message, "MQTT-3.3.2-4")
-
-
 class EncodeError(ValueError):
     """We were asked to write a packet that cannot stand on the wire: a fault of the caller, not of the
     peer."""

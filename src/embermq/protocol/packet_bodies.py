@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from embermq.protocol.errors import (
-    InvalidPayloadFormat,
     InvalidTopic,
     MalformedPacket,
     ProtocolViolation,
@@ -31,12 +30,7 @@ from embermq.protocol.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.protocol.properties import (
-    Properties,
-    PropertyPlace,
-    decode_properties,
-    is_payload_format_valid,
-)
+from embermq.protocol.properties import Properties, PropertyPlace, decode_properties
 from embermq.protocol.reason_codes import (
     AUTH_CODES_OF_CLIENT,
     AUTH_CODES_OF_SERVER,
@@ -289,8 +283,6 @@ def _read_will(data: bytes, position: int, flags: int, v5: bool) -> tuple[Will, 
     raw, position = read_binary(data, position)
     topic = read_topic(raw)
     payload, position = read_binary(data, position)
-    if not is_payload_format_valid(properties, payload):
-        raise InvalidPayloadFormat("will payload is announced as UTF-8 text and is not")
     return Will(topic, payload, flags >> 3 & 3, bool(flags & 0x20), properties), position
 
 

@@ -19,6 +19,8 @@ EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
 CLOSE_MS = 5_000
 """How long a connection that is over may take to hand its last bytes to the client."""
+DRAINED_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes that are taken meanwhile, and thrown away: an unread rest would make the system drop what we said last."""
 
 
 class Door:
@@ -50,7 +52,7 @@ class Door:
 class Connection(Link, asyncio.Protocol):
     """Bytes of one client to packets, and the link's packets to bytes."""
 
-    __slots__ = ("_connect", "_decoder", "_door", "_early_bytes", "_entered", "_transport")
+    __slots__ = ("_decoder", "_door", "_drained_bytes", "_early_bytes", "_entered", "_transport")
 
     def __init__(self, door: Door) -> None:
         super().__init__(door.broker.state.tick.dirty, "", door.broker.state.tick.now_ms)
@@ -58,6 +60,7 @@ class Connection(Link, asyncio.Protocol):
         self._decoder = Decoder(Role.SERVER, packet_bytes_max=door.broker.state.settings.packet_bytes_max)
         self._entered = False
         self._early_bytes = 0
+        self._drained_bytes = 0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -78,6 +81,7 @@ class Connection(Link, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.closing:
+            self._drain(data)
             return
         ticks = self._door.ticks
         self.last_ms = ticks.look_at_clock()
@@ -113,7 +117,7 @@ class Connection(Link, asyncio.Protocol):
         self._entered = True
         packet = packets[0]
         assert isinstance(packet, Connect)
-        self.version = packet.version
+        self._door.broker.connecting.introduce(self, packet)
         gate = self._door.gate
         self.inbox = packets[1:]
         if gate.needs_check(packet):
@@ -165,11 +169,25 @@ class Connection(Link, asyncio.Protocol):
         if out:
             transport.write(b"".join(out))
             out.clear()
-        if self.closing:
+        if self.closing and not transport.is_closing():
+            self._leave(transport)
+
+    def _leave(self, transport: asyncio.Transport) -> None:
+        """Say that nothing more comes and wait for the client to do the same: closing at once would, with bytes of the
+        client still unread, take back what it has not read yet."""
+        if transport.can_write_eof():
+            transport.write_eof()
+            transport.resume_reading()
+        else:
             transport.close()
-            timers = self._door.broker.state.timers
-            timers.cancel(self.timer)
-            self.timer = timers.at(self._door.broker.state.tick.now_ms + CLOSE_MS, self.abort)
+        timers = self._door.broker.state.timers
+        timers.cancel(self.timer)
+        self.timer = timers.at(self._door.broker.state.tick.now_ms + CLOSE_MS, self.abort)
+
+    def _drain(self, data: bytes) -> None:
+        self._drained_bytes += len(data)
+        if self._drained_bytes > DRAINED_BYTES_MAX and self._transport is not None:
+            self._transport.pause_reading()
 
     def pause_writing(self) -> None:
         self.paused = True

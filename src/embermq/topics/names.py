@@ -16,6 +16,9 @@ TOPIC_LEVELS_MAX: Final = 65_536
 
 SHARE_PREFIX: Final = "$share/"
 
+SYSTEM_PREFIX: Final = "$SYS/"
+"""Topics below it are the broker's own."""
+
 _SHOWN_CHARACTERS_MAX: Final = 80
 
 

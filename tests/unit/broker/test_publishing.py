@@ -313,7 +313,8 @@ def test_aliases_belong_to_the_connection() -> None:
     assert publisher.last(Disconnect).reason_code == 0x94
 
 
-def test_an_alias_is_refused_where_none_was_offered(hand: HandDrivenBroker) -> None:
+def test_an_alias_is_refused_where_none_was_offered() -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(topic_alias_maximum=0))
     publisher = hand.connects("p")
     publisher.does(Publish("t", b"x", 0, 0, properties=Properties(topic_alias=1)))
     hand.settle()

@@ -316,7 +316,8 @@ def test_very_many_retained_messages_all_arrive_in_steps(
     count = 3_000
     for number in range(count):
         publisher.publishes(f"r/{number}", b"x", qos=1, retain=True)
-    hand.settle()
+        if number % 1_000 == 999:
+            hand.settle()
     subscriber.does(Subscribe(1, (Subscription("r/#", qos),)))
     hand.run()
     assert len(subscriber.messages) < count / 2

@@ -9,7 +9,17 @@ from embermq.broker.settings import MqttSettings
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.model.tick_writes import QueueState
 from embermq.ports.errors import StoreFull
-from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from embermq.protocol.packets import (
+    Disconnect,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+)
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
@@ -247,7 +257,7 @@ def test_pubrel_leaves_when_the_state_is_durable(hand: HandDrivenBroker) -> None
     assert subscriber.all(Pubrel) == []
     hand.held = False
     hand.settle()
-    assert len(subscriber.all(Pubrel)) == 1
+    assert len(subscriber.all(Pubrel)) == 2
 
 
 def test_a_pubrec_with_an_error_settles(hand: HandDrivenBroker) -> None:
@@ -270,13 +280,25 @@ def test_an_unknown_pubrec_is_answered(hand: HandDrivenBroker, version: Protocol
 
 
 def test_wrong_acknowledgements_settle_nothing(hand: HandDrivenBroker) -> None:
+    publisher, subscriber = a_pair(hand, acknowledges=False, version=ProtocolVersion.V311)
+    publisher.publishes("t", b"1", qos=1)
+    publisher.publishes("t", b"2", qos=2, first_id=2)
+    hand.settle()
+    subscriber.does(Pubcomp(1), Pubcomp(2), Puback(2), Pubrec(1))
+    hand.settle()
+    assert set(hand.state.sessions["s"].window) == {1, 2}
+
+
+@pytest.mark.parametrize("wrong", [Pubcomp(1), Pubrec(1), Pubcomp(2), Puback(2)], ids=str)
+def test_a_wrong_acknowledgement_of_5_ends_the_connection(hand: HandDrivenBroker, wrong: Packet) -> None:
     publisher, subscriber = a_pair(hand, acknowledges=False)
     publisher.publishes("t", b"1", qos=1)
     publisher.publishes("t", b"2", qos=2, first_id=2)
     hand.settle()
-    subscriber.does(Pubcomp(1), Pubcomp(2), Puback(2))
+    subscriber.does(wrong)
     hand.settle()
-    assert set(hand.state.sessions["s"].window) == {1, 2}
+    assert subscriber.last(Disconnect).reason_code == 0x82
+    assert [message.payload for message in hand.keeps("s").messages] == [b"1", b"2"]
 
 
 # Packet ids

@@ -3,7 +3,7 @@
 from collections import deque
 
 from embermq.broker.delivery_path import DeliveryPath
-from embermq.broker.frames import accepted_frame, message_frame
+from embermq.broker.frames import Frame, accepted_frame, aliased, message_frame
 from embermq.broker.link import Link
 from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
@@ -34,7 +34,8 @@ class DirectPath(DeliveryPath):
         if message.expires_ms and message.is_expired(self._state.tick.now_ms):
             return
         if qos == 0:
-            self._send_qos0(link, accepted_frame(accepted, 0, retain, link.version, receiver.identifiers))
+            frame = accepted_frame(accepted, 0, retain, link.version, receiver.identifiers)
+            self._send_qos0(link, message.topic, frame)
             return
         delivery = Delivery(message, b"", -1, qos, retain, receiver.identifiers)
         if self._must_wait(session, link):
@@ -62,17 +63,19 @@ class DirectPath(DeliveryPath):
                 identifiers=receiver.identifiers,
                 now_ms=now_ms,
             )
-            self._send_qos0(link, frame)
+            self._send_qos0(link, message.topic, frame)
         elif self._must_wait(session, link):
             self._wait(session, delivery)
         else:
             self._send(session, link, delivery)
 
-    def _send_qos0(self, link: Link, frame: tuple[bytes, bytes]) -> None:
+    def _send_qos0(self, link: Link, topic: str, frame: Frame) -> None:
         counters = self._state.counters
         if link.paused:
             counters.dropped_slow += 1
             return
+        if link.aliases_out is not None:
+            frame = aliased(link, topic, frame)
         head, tail = frame
         if len(head) + len(tail) > link.packet_bytes_max:
             counters.dropped_too_large += 1
