@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
-
-from embermq.protocol.version import ProtocolVersion
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_until
+
+from embermq.protocol.version import ProtocolVersion
 
 MESSAGES = 20
 CALL = re.compile(r"^\d+ +\d+\.\d+ (?:<\.\.\. )?(?P<name>\w+)(?P<resumed> resumed>)?")
