@@ -106,7 +106,8 @@ class Publishing:
             if session.persistent:
                 origin = Origin(session.generation, packet.packet_id)
                 tick.writes.receiving.append((session.generation, packet.packet_id))
-        record = encode_record(message, match.stamps, origin)
+        # What is QoS 0 has reached applications already, so its record names none.
+        record = encode_record(message, match.stamps if qos else b"", origin)
         accepted = Accepted(message, record, match, link, packet.packet_id, receiving=receiving)
         self._take(accepted)
 
@@ -116,7 +117,8 @@ class Publishing:
         if message.qos == 0 and not message.retain:
             self._deliver_now(Accepted(message, b"", match, None, 0))
             return
-        self._take(Accepted(message, encode_record(message, match.stamps), match, None, 0))
+        record = encode_record(message, match.stamps if message.qos else b"")
+        self._take(Accepted(message, record, match, None, 0))
 
     def _take(self, accepted: Accepted) -> None:
         batch = self._tick.batch
@@ -195,7 +197,8 @@ class Publishing:
     def _deliver_to_group(self, receivers: list[Receiver], turn: int, accepted: Accepted) -> None:
         chosen = choose_member(receivers, turn)
         if chosen is not None:
-            path = self._state.direct if accepted.message.qos == 0 else self._state.path(chosen.session)
+            keeps = accepted.message.qos and chosen.qos
+            path = self._state.path(chosen.session) if keeps else self._state.direct
             path.deliver(chosen.session, chosen, accepted)
 
     def committed(self, batch: Batch, base_offset: int) -> None:
@@ -312,9 +315,10 @@ def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:
     for step in range(count):
         receiver = receivers[(turn + step) % count]
         session = receiver.session
-        if session.link is not None and not session.backlog and len(session.window) < session.window_max:
+        is_here = session.link is not None and not session.link.closing
+        if is_here and not session.backlog and len(session.window) < session.window_max:
             return receiver
-        if fallback is None and (session.persistent or session.link is not None):
+        if fallback is None and ((session.persistent and receiver.qos) or is_here):
             fallback = receiver
     return fallback
 
