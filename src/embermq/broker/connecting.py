@@ -5,6 +5,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from embermq.broker.handover import Handover
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.broker.session import PACKET_IDS, Session
 from embermq.broker.state import BrokerState
@@ -47,6 +48,7 @@ class Connecting:
     def __init__(self, state: BrokerState, wills: Wills, opened: Opened) -> None:
         self._state = state
         self._wills = wills
+        self._handover = Handover(state)
         self._opened = opened
 
     def refuse(self, link: Link, reason: ReasonCode, text: str | None = None) -> None:
@@ -316,6 +318,7 @@ class Connecting:
         if not keeps:
             self.end_session(session)
             return
+        self._handover.leave(session, ended=False)
         state.path(session).suspend(session)
         if session.expiry_interval_s != NEVER_EXPIRES:
             session.expires_ms = state.tick.now_ms + session.expiry_interval_s * 1000
@@ -334,6 +337,7 @@ class Connecting:
         session.dead = True
         self._state.timers.cancel(session.timer)
         self._wills.session_ended(session)
+        self._handover.leave(session, ended=True)
         for subscriber in session.subscriptions.values():
             self._state.router.discard(subscriber)
         session.subscriptions.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class DeliveryPath(ABC):
     @abstractmethod
     def resume(self, session: Session) -> None:
         """The session's client is connected, CONNACK is queued: send what is owed."""
+
+    @abstractmethod
+    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
+        """The session's client is gone: offer what came by shared subscriptions and is not under way with QoS 2; what
+        `take` returns True for is another session's now. With `ended` what is stored is offered as well."""
 
     @abstractmethod
     def suspend(self, session: Session) -> None:

@@ -43,6 +43,7 @@ class Receiver(Struct):
     qos: int
     retain_as_published: bool
     identifiers: tuple[int, ...]
+    shared: bool = False
 
 
 class Turn(Struct):
@@ -180,7 +181,8 @@ def _merge(subscribers: list[Subscriber]) -> Receiver:
     first = subscribers[0]
     if len(subscribers) == 1:
         identifiers = (first.identifier,) if first.identifier else ()
-        return Receiver(first.session, first.qos, first.retain_as_published, identifiers)
+        shared = bool(first.group)
+        return Receiver(first.session, first.qos, first.retain_as_published, identifiers, shared)
     return Receiver(
         first.session,
         max(subscriber.qos for subscriber in subscribers),

@@ -25,7 +25,8 @@ class Delivery(Struct, gc=False):
 
     `seq` is its place in the device queue, 0 while it is not stored; `place` is the one that is kept free for it, when
     something that was sent later has been stored already; `offset` its source position, -1 for a
-    retained message; `application` tells the log it came from. `released` is True from PUBREC on.
+    retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` says that it
+    came by a shared subscription.
     """
 
     message: Message
@@ -40,6 +41,7 @@ class Delivery(Struct, gc=False):
     released: bool = False
     settled: bool = False
     dup: bool = False
+    shared: bool = False
     place: int = 0
 
 

@@ -3,6 +3,8 @@
 An APPLICATION session uses the queue for what its log does not carry: retained messages and shared subscriptions.
 """
 
+from collections.abc import Callable
+
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
@@ -57,6 +59,9 @@ class DurablePath(DeliveryPath):
             self.applications.resume(session)
             self.device.refill(session)
             self.applications.pump(session)
+
+    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
+        self.device.hand_over(session, take, ended=ended)
 
     def suspend(self, session: Session) -> None:
         self.device.suspend(session)

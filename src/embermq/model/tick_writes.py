@@ -26,7 +26,8 @@ class QueueRow(Struct, frozen=True, gc=False):
     """One stored delivery to one persistent session.
 
     `seq` grows by `QUEUE_SEQ_STEP` a session and gives the order; `offset` is the source position in the log, -1 for a
-    retained message. `flags`: bits 0-1 granted QoS, bit 2 RETAIN flag to send. `packet_id` is 0 while QUEUED.
+    retained message. `flags`: bits 0-1 granted QoS, bit 2 RETAIN flag to send, bit 3 came by a shared subscription.
+    `packet_id` is 0 while QUEUED.
     """
 
     generation: int

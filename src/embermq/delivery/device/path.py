@@ -6,6 +6,7 @@ that comes while a backlog drains. A row is marked SENT, with its packet id, bef
 """
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from embermq.broker.delivery_path import DeliveryPath
@@ -17,7 +18,7 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch
 from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.delivery.sending import put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import hand_over_unstored, put_on_link, send_pubrel, stored_frame
 from embermq.model.log_record import decode_record
 from embermq.model.message import Message
 from embermq.model.tick_writes import QueueMark, QueueRow, QueueState
@@ -63,6 +64,8 @@ class DevicePath(DeliveryPath):
             message.retain and receiver.retain_as_published,
             receiver.identifiers,
         )
+        if receiver.shared:
+            delivery.shared = True
         link = session.link
         if link is None or session.backlog or qos == 2 or link.closing:
             self._store(session, delivery)
@@ -91,6 +94,7 @@ class DevicePath(DeliveryPath):
         retain = message.retain and receiver.retain_as_published
         qos = min(receiver.qos, message.qos)
         delivery = Delivery(message, accepted.record, accepted.offset, qos, retain, receiver.identifiers, seq)
+        delivery.shared = receiver.shared
         self._add_row(session, delivery, QueueState.QUEUED)
 
     def _wait(self, session: Session, delivery: Delivery) -> None:
@@ -142,7 +146,7 @@ class DevicePath(DeliveryPath):
             delivery.offset,
             delivery.packet_id,
             state,
-            delivery.qos | delivery.retain << 2,
+            delivery.qos | delivery.retain << 2 | delivery.shared << 3,
             expires_ms,
             delivery.identifiers,
             delivery.record,
@@ -382,6 +386,29 @@ class DevicePath(DeliveryPath):
             session.window[delivery.packet_id] = delivery
             self._send_or_drop(session, link, delivery, now_ms)
 
+    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
+        known = {delivery.seq for delivery in session.window.values()}
+        for delivery in hand_over_unstored(session, take):
+            if delivery.seq:
+                self._mark_done(session, delivery)
+        if ended and session.queued:
+            writes = self._state.tick.writes
+            known |= {mark.seq for mark in writes.queue_marks if mark.generation == session.generation}
+            for row in self._stored_rows(session):
+                delivery = _from_row(row)
+                sent_qos_2 = delivery.qos == 2 and row.state != QueueState.QUEUED
+                if delivery.shared and not sent_qos_2 and row.seq not in known:
+                    take(delivery)
+
+    def _stored_rows(self, session: Session) -> Iterator[QueueRow]:
+        """What is stored of the session and not done, those rows that are still to be committed included."""
+        yield from self._queue.in_flight(session.generation)
+        after_seq = 0
+        while page := self._queue.page(session.generation, after_seq, self._settings.page_messages):
+            yield from page
+            after_seq = page[-1].seq
+        yield from [row for row in self._state.tick.writes.queue_rows if row.generation == session.generation]
+
     def suspend(self, session: Session) -> None:
         """The client is gone: write what is in memory only."""
         self._spill(session)
@@ -422,4 +449,5 @@ def _from_row(row: QueueRow) -> Delivery:
         row.seq,
         row.packet_id,
         released=row.state == QueueState.RELEASED,
+        shared=bool(row.flags & 8),
     )

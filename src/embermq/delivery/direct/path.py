@@ -1,6 +1,7 @@
 """The direct way: never waits for a store."""
 
 from collections import deque
+from collections.abc import Callable
 
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.frames import Frame, accepted_frame, aliased, message_frame
@@ -9,7 +10,7 @@ from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
-from embermq.delivery.sending import put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import hand_over_unstored, put_on_link, send_pubrel, stored_frame
 from embermq.model.message import Message
 
 
@@ -38,6 +39,8 @@ class DirectPath(DeliveryPath):
             self._send_qos0(link, message.topic, frame)
             return
         delivery = Delivery(message, b"", -1, qos, retain, receiver.identifiers)
+        if receiver.shared:
+            delivery.shared = True
         if self._must_wait(session, link):
             self._wait(session, delivery)
             return
@@ -124,6 +127,9 @@ class DirectPath(DeliveryPath):
 
     def resume(self, session: Session) -> None:
         """Nothing is owed: a session of this kind begins with its connection."""
+
+    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
+        hand_over_unstored(session, take)
 
     def suspend(self, session: Session) -> None:
         session.window.clear()

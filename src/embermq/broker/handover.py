@@ -1,0 +1,61 @@
+"""Shared subscriptions when a member leaves: what it has not acknowledged goes to another one.
+
+QoS 1 messages in flight and all that was never sent are handed over; QoS 2 messages in flight stay with their session,
+and end with it [MQTT-4.8.2-4], [MQTT-4.8.2-5].
+"""
+
+from functools import partial
+
+from msgspec.structs import replace
+
+from embermq.broker.publishing import choose_member
+from embermq.broker.router import NO_MATCH, Receiver
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Accepted
+from embermq.model.log_record import encode_record
+
+
+class Handover:
+    """Finds another member for each message of one that leaves."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def leave(self, session: Session, *, ended: bool) -> None:
+        """The client is gone. Its subscriptions still stand. While its session goes on, only members that are there
+        get its messages; when it has ended, those that are away too."""
+        if any(subscriber.group for subscriber in session.subscriptions.values()):
+            take = partial(self._take, session, ended)
+            self._state.path(session).hand_over(session, take, ended=ended)
+
+    def _take(self, leaving: Session, ended: bool, delivery: Delivery) -> bool:
+        """True when another member has the message now."""
+        now_ms = self._state.tick.now_ms
+        message = delivery.message
+        receiver = None if message.is_expired(now_ms) else self._another(leaving, delivery)
+        if receiver is None or not (ended or receiver.session.link is not None):
+            return False
+        record = delivery.record or encode_record(message, b"")
+        if message.expires_ms:  # the interval that is forwarded counts from here
+            message = replace(message, accepted_ms=now_ms)
+        accepted = Accepted(message, record, NO_MATCH, None, 0, delivery.offset)
+        path = self._state.path(receiver.session) if receiver.qos else self._state.direct
+        path.deliver(receiver.session, receiver, accepted)
+        return True
+
+    def _another(self, leaving: Session, delivery: Delivery) -> Receiver | None:
+        """The next member of the group by which the message came. Of several groups that could be it, the one whose
+        subscription identifier the delivery has."""
+        found = [
+            (receiver.identifiers != delivery.identifiers, group)
+            for group in self._state.router.match(delivery.message.topic).groups
+            for receiver in group.receivers
+            if receiver.session is leaving
+        ]
+        if not found:
+            return None
+        group = min(found, key=lambda pair: pair[0])[1]
+        members = [receiver for receiver in group.receivers if receiver.session is not leaving]
+        group.turn.next += 1
+        return choose_member(members, group.turn.next)
