@@ -56,8 +56,9 @@ class BrokerService:
         self._news = PipelineNews()
 
     def health(self) -> Health:
-        status = "ok" if not self._ticks.statistics().failing else "store-failing"
-        return Health(status, version("embermq"), time.monotonic() - self._started_s)
+        # Who asks is answered by the event loop that serves clients; a store that fails is for `ready` to tell, since
+        # starting the broker anew would not help it and would end every connection.
+        return Health("ok", version("embermq"), time.monotonic() - self._started_s)
 
     def ready(self) -> Readiness:
         failing = self._ticks.statistics().failing
@@ -162,8 +163,10 @@ class BrokerService:
             f"  {'try':<10} mosquitto_sub -p {port} -t 'hello/#' -v",
             f"  {'':<10} mosquitto_pub -p {port} -t hello/world -q 1 -m hi",
         ]
-        if any(not address.is_loopback for address in mqtt) and settings.clients.allow_anonymous:
+        if any(not address.is_loopback for address in mqtt):
             lines.append(
                 "  warning    anonymous clients may enter from other machines (clients.allow_anonymous)"
+                if settings.clients.allow_anonymous
+                else "  accounts   are needed by clients on other addresses than loopback: embermq users add NAME"
             )
         return lines
