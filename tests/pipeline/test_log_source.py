@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
@@ -14,7 +15,8 @@ from embermq.model.log_record import Origin, RecordError, Stamp, decode_record, 
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import Columns, record_schema
 from embermq.pipeline.sources.log_file import LogBounds, LogFile
-from embermq.pipeline.sources.message_log import UNBOUNDED
+from embermq.pipeline.sources.message_log import UNBOUNDED, offer
+from embermq.pipeline.sources.pace import Offer, Pace
 from embermq.pipeline.sources.record_rows import MISSING, read_rows
 from embermq.protocol.properties import Properties
 
@@ -189,3 +191,26 @@ def test_every_field_is_a_column_and_unknown_ones_are_carried(
     assert (
         second.stamps == [] and second.origin is None and second.expires_at is None and second.error is None
     )
+
+
+@pytest.mark.promise("pipeline-7")
+def test_a_batch_waits_for_its_interval_unless_a_full_one_is_there() -> None:
+    pace = Pace({"interval_ms": "60000", "idle_wait_ms": "20", "poll_ms": "1"})
+    nothing, some, full = Offer(False, False), Offer(True, False), Offer(True, True)
+    assert not pace.wait(lambda: nothing)
+    assert pace.wait(lambda: some), "the first one is due"
+    assert not pace.wait(lambda: some)
+    assert pace.wait(lambda: full)
+    offers = iter([nothing, nothing, full])
+    assert Pace({"idle_wait_ms": "10000", "poll_ms": "1"}).wait(lambda: next(offers)), "seen while it waits"
+
+
+@pytest.mark.promise("pipeline-7")
+def test_bodies_too_large_for_one_batch_are_a_full_batch(log: LogWriter) -> None:
+    for _ in range(3):
+        log.append([record(payload=b"x" * 1_000)])
+    file = LogFile(log.path)
+    assert offer(file, 0, ReadMaxRows(100), 5_000) == Offer(True, False)
+    assert offer(file, 0, ReadMaxRows(100), 2_000) == Offer(True, True)
+    assert offer(file, 0, ReadMaxRows(3), 5_000) == Offer(True, True)
+    assert offer(file, 3, ReadMaxRows(3), 5_000) == Offer(False, True)

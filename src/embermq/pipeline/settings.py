@@ -38,7 +38,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A batch of at least twice this many records is read by two tasks."""
 
     dispatch_trigger_ms: int = 100
-    """From the start of one batch to the start of the next; 0 for none. Shorter is sooner and costs more CPU."""
+    """From the start of one batch to the start of the next, unless a full one waits. Shorter is sooner and costs
+    more CPU."""
     archive_trigger_ms: int = 2_000
     """Shortest time between two batches of the message store."""
     lake_trigger_ms: int = 30_000

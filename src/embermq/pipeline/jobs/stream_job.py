@@ -43,7 +43,7 @@ class StreamJob(ABC):
     @property
     @abstractmethod
     def trigger_ms(self) -> int:
-        """Shortest time from the start of a batch to the start of the next; 0 for none."""
+        """From the start of a batch to the start of the next, unless a full one waits; 0 for none."""
 
     @abstractmethod
     def read(self, spark: SparkSession, start: int) -> DataFrame:
@@ -62,15 +62,13 @@ class StreamJob(ABC):
         checkpoint = self.places.checkpoints / self.name
         shutil.rmtree(checkpoint, ignore_errors=True)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-        writer = (
+        return (
             self.read(spark, self._first_offset())
             .writeStream.queryName(self.name)
             .option("checkpointLocation", str(checkpoint))
             .foreachBatch(self._batch)
+            .start()
         )
-        if self.trigger_ms:
-            writer = writer.trigger(processingTime=f"{self.trigger_ms} milliseconds")
-        return writer.start()
 
     def lag(self) -> int:
         """Records of the log that the sink has not confirmed; 0 while there is no log."""
@@ -99,6 +97,7 @@ class StreamJob(ABC):
             "records_max": str(settings.max_records_per_batch),
             "bytes_max": str(settings.max_bytes_per_batch),
             "split_records": str(settings.split_records),
+            "interval_ms": str(self.trigger_ms),
             "idle_wait_ms": str(settings.idle_wait_ms),
             "poll_ms": str(settings.poll_ms),
         }

@@ -44,6 +44,7 @@ WHERE base_offset >= COALESCE((SELECT MAX(base_offset) FROM log_batch WHERE base
   AND base_offset + record_count > :start AND base_offset < :end
 ORDER BY base_offset LIMIT :rows
 """
+_BYTES = "SELECT SUM(body_bytes) FROM log_batch WHERE base_offset >= ?"
 _BODIES = """
 SELECT base_offset, record_count, body FROM log_batch
 WHERE base_offset BETWEEN ? AND ? ORDER BY base_offset
@@ -153,6 +154,11 @@ class LogFile(BrokerFile):
             size += batch.body_bytes
             bounded = begin + count
         return bounded if records else end
+
+    def size_exceeds(self, start: int, bytes_max: int) -> bool:
+        """Whether the bodies from `start` on are more than a batch may take."""
+        rows = self.query(_BYTES, (start,))
+        return bool(rows) and rows is not None and (rows[0][0] or 0) > bytes_max
 
     def split(self, start: int, end: int, pieces: int) -> list[tuple[int, int]]:
         """Cut [start, end) into at most `pieces` ranges, at batches of the log where there are any inside."""

@@ -1,10 +1,9 @@
 """The message log as a Spark data source, streaming and batch: `format("embermq_log")`.
 
 Options: `path` (broker.db), `columns` (route, traffic or all), `start` (first offset of a new query), `end` (batch
-only), `records_max`, `bytes_max`, `split_records`, `idle_wait_ms`, `poll_ms`.
+only), `records_max`, `bytes_max`, `split_records`, `interval_ms`, `idle_wait_ms`, `poll_ms`.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from embermq.pipeline.schema import Columns, record_schema
 from embermq.pipeline.sources.log_file import LogFile
+from embermq.pipeline.sources.pace import Offer, Pace
 from embermq.pipeline.sources.record_rows import read_rows
 
 if TYPE_CHECKING:
@@ -58,6 +58,15 @@ def end_within(log: LogFile, position: int, limit: ReadLimit, bytes_max: int) ->
     if isinstance(limit, ReadMaxRows):
         return log.bounded_end(position, limit.max_rows, bytes_max)
     return max(position, log.end() or 0)
+
+
+def offer(log: LogFile, position: int, limit: ReadLimit, bytes_max: int) -> Offer:
+    """What the log holds for a batch from `position` on."""
+    end = log.end() or 0
+    if end <= position or not isinstance(limit, ReadMaxRows):
+        return Offer(has_data=end > position, is_full=True)
+    is_full = end - position >= limit.max_rows or log.size_exceeds(position, bytes_max)
+    return Offer(has_data=True, is_full=is_full)
 
 
 class LogRanges:
@@ -121,8 +130,7 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start = int(options.get("start", -1))
         self._records_max = int(options.get("records_max", 50_000))
         self._bytes_max = int(options.get("bytes_max", 32 * 1024 * 1024))
-        self._idle_wait_s = int(options.get("idle_wait_ms", 1_000)) / 1000
-        self._poll_s = int(options.get("poll_ms", 10)) / 1000
+        self._pace = Pace(options)
         self._ceiling = UNBOUNDED
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
@@ -135,14 +143,14 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._records_max)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The end of the next batch; waits a while for a first record when there is none."""
+        """The end of the next batch; waits a while for one that is worth it."""
         position = start[_PARTITION]
-        deadline = time.monotonic() + self._idle_wait_s
-        while True:
-            end = end_within(self._log, position, limit, self._bytes_max)
-            if end > position or self._ceiling != UNBOUNDED or time.monotonic() >= deadline:
-                return {_PARTITION: max(position, min(end, self._ceiling))}
-            time.sleep(self._poll_s)
+        if self._ceiling == UNBOUNDED and not self._pace.wait(
+            lambda: offer(self._log, position, limit, self._bytes_max)
+        ):
+            return start
+        end = end_within(self._log, position, limit, self._bytes_max)
+        return {_PARTITION: max(position, min(end, self._ceiling))}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on the log ends where it ends now."""

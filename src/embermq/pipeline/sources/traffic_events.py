@@ -4,7 +4,6 @@ Heads of records and delivery receipts come through one source, so that one quer
 serve both. Options as in `message_log`, and `receipts_start`.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,8 @@ from pyspark.sql.types import StructType
 
 from embermq.pipeline.schema import traffic_schema
 from embermq.pipeline.sources.log_file import LogFile
-from embermq.pipeline.sources.message_log import LogRange, LogRanges, end_within
+from embermq.pipeline.sources.message_log import LogRange, LogRanges, end_within, offer
+from embermq.pipeline.sources.pace import Offer, Pace
 from embermq.pipeline.sources.receipts import ReceiptFile
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class _TrafficReader(DataSourceStreamReader):
         self._start = {_LOG: int(options["start"]), _RECEIPTS: int(options["receipts_start"])}
         self._records_max = int(options["records_max"])
         self._bytes_max = int(options["bytes_max"])
-        self._idle_wait_s = int(options["idle_wait_ms"]) / 1000
-        self._poll_s = int(options["poll_ms"]) / 1000
+        self._pace = Pace(options)
         self._log = LogFile(self._path)
         self._receipts = ReceiptFile(self._path)
 
@@ -73,19 +72,25 @@ class _TrafficReader(DataSourceStreamReader):
         return ReadMaxRows(self._records_max)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The end of the next batch; waits a while when there is neither a record nor a receipt."""
-        deadline = time.monotonic() + self._idle_wait_s
-        while True:
-            receipts = self._receipts.end()
-            if not isinstance(limit, ReadAllAvailable):
-                receipts = min(receipts, start[_RECEIPTS] + _RECEIPT_BATCHES_MAX)
-            end = {
-                _LOG: end_within(self._log, start[_LOG], limit, self._bytes_max),
-                _RECEIPTS: max(start[_RECEIPTS], receipts),
-            }
-            if end != start or time.monotonic() >= deadline:
-                return end
-            time.sleep(self._poll_s)
+        """The end of the next batch; waits a while for one that is worth it."""
+
+        def look() -> Offer:
+            records = offer(self._log, start[_LOG], limit, self._bytes_max)
+            receipts = self._receipts.end() - start[_RECEIPTS]
+            return Offer(
+                has_data=records.has_data or receipts > 0,
+                is_full=(records.has_data and records.is_full) or receipts >= _RECEIPT_BATCHES_MAX,
+            )
+
+        if not self._pace.wait(look):
+            return start
+        receipts = self._receipts.end()
+        if not isinstance(limit, ReadAllAvailable):
+            receipts = min(receipts, start[_RECEIPTS] + _RECEIPT_BATCHES_MAX)
+        return {
+            _LOG: end_within(self._log, start[_LOG], limit, self._bytes_max),
+            _RECEIPTS: max(start[_RECEIPTS], receipts),
+        }
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         ranges = self._ranges.cut(self._log, start[_LOG], end[_LOG])
