@@ -85,8 +85,8 @@ SCENARIOS = (
             "--subscriber-id",
             APPLICATION_ID,
         ),
-        full=_LONG,
-        quick=_SHORT,
+        full=("--duration", "20", "--warmup", "40"),  # a JVM that has just started compiles at first
+        quick=("--duration", "5", "--warmup", "15"),
         variants=(MOSQUITTO, FSYNC, DISPATCH),
     ),
     Scenario(
