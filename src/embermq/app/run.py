@@ -144,7 +144,8 @@ class _Application:
                     service.bound[listener] = service.bound.get(listener, []) + await opening([address])
                 except OSError as error:
                     raise StartError(
-                        f"listeners.{listener}: cannot listen on {address}: {_told(error)}"
+                        f"listeners.{listener}: cannot listen on {address}: {_told(error)}; "
+                        f"another one is given with --set listeners.{listener}=HOST:PORT"
                     ) from error
         return http
 
