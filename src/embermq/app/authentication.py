@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
+from functools import partial
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
@@ -87,9 +89,12 @@ class Authenticator:
             return ClientType.APPLICATION
         return ClientType.DEVICE
 
-    def admit_anonymous(self, client_id: str, *, loopback: bool) -> Admission:
-        """The answer for a client that names no user, at once; `loopback`: its listener is one."""
-        if loopback or self._settings.allow_anonymous:
+    def admit_anonymous(self, client_id: str, *, loopback: bool, allowed: bool | None = None) -> Admission:
+        """The answer for a client that names no user, at once; `loopback`: it comes from this machine; `allowed`: what
+        its listener says about it, None when that says nothing."""
+        if allowed is None:
+            allowed = loopback or self._settings.allow_anonymous
+        if allowed:
             return self._count(Admission(ReasonCode.SUCCESS, self.client_type(client_id)))
         return self._count(Admission(ReasonCode.NOT_AUTHORIZED))
 
@@ -99,16 +104,20 @@ class Authenticator:
         """The answer to a CONNECT. A name that is given is always checked, also where anonymous clients may enter."""
         if username is None and password is None:
             return self.admit_anonymous(client_id, loopback=loopback)
+        return await self._in_thread(partial(self._check, client_id, username or "", password or b""))
+
+    async def admit_certificate(self, client_id: str, name: str) -> Admission:
+        """The answer for a client whose certificate proves that it is the user `name`. An account of that name is not
+        needed; if there is one, its type holds, and it may be disabled."""
+        return await self._in_thread(partial(self._look_up, client_id, name))
+
+    async def _in_thread(self, check: Callable[[], Admission]) -> Admission:
         if self._checking >= self._room:
             self._busy += 1
             return self._count(Admission(ReasonCode.SERVER_BUSY))
         self._checking += 1
         try:
-            return self._count(
-                await asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._check, client_id, username or "", password or b""
-                )
-            )
+            return self._count(await asyncio.get_running_loop().run_in_executor(self._threads, check))
         except StoreError:
             return self._count(Admission(ReasonCode.SERVER_UNAVAILABLE))
         finally:
@@ -132,6 +141,12 @@ class Authenticator:
         if user.disabled:
             return Admission(ReasonCode.NOT_AUTHORIZED)
         return Admission(ReasonCode.SUCCESS, self.client_type(client_id, user), user.name)
+
+    def _look_up(self, client_id: str, name: str) -> Admission:
+        user = self._users.find(name)
+        if user is not None and user.disabled:
+            return Admission(ReasonCode.NOT_AUTHORIZED)
+        return Admission(ReasonCode.SUCCESS, self.client_type(client_id, user), name)
 
     def _count(self, admission: Admission) -> Admission:
         if admission.reason_code is ReasonCode.SUCCESS:

@@ -7,6 +7,7 @@ impossible is refused by name, with where it came from.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -29,7 +30,14 @@ from embermq.observability.settings import LoggingSettings
 from embermq.pipeline import settings as pipeline_settings
 from embermq.pipeline.settings import PipelineSettings
 from embermq.server import settings as listener_settings
-from embermq.server.settings import ClientSettings, ListenerSettings
+from embermq.server.listeners import compose_listeners, table_name
+from embermq.server.settings import (
+    ClientSettings,
+    ListenerSettings,
+    OwnSettings,
+    TlsSettings,
+    WebSocketSettings,
+)
 
 ENVIRONMENT_PREFIX = "EMBERMQ_"
 PACKET_IDS = 65_535
@@ -42,6 +50,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data_dir: str = "./embermq-data"
     """Where everything is kept; made when it is missing, relative to where the broker is started."""
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    websocket: WebSocketSettings = field(default_factory=WebSocketSettings)
+    listener: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Tables `[listener."host:port"]` with what differs on that listener; see [transports](transports.md)."""
     clients: ClientSettings = field(default_factory=ClientSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -73,6 +85,10 @@ class Configuration(Struct, frozen=True):
             for name in key.split("."):
                 value = getattr(value, name)
             yield Setting(key, value, self.origins.get(key, "default"))
+        for address, table in self.settings.listener.items():
+            for name, value in table.items():
+                key = f"{table_name(address)}.{name}"
+                yield Setting(key, value, self.origins.get(key, "default"))
 
 
 class _Given(Struct, frozen=True):
@@ -108,15 +124,15 @@ def load_configuration(
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for item in given:
-        target = _SCHEMA.get(item.key)
-        if target is None:
+        key, annotation = _find(item.key)
+        if annotation is None:
             problems.append(_unknown(item))
             continue
-        value, problem = convert_setting(item.value, target.type, is_text=item.is_text)
+        value, problem = convert_setting(item.value, annotation, is_text=item.is_text)
         if problem:
-            problems.append(f"{item.key}: {problem} (from {item.origin})")
-        values[item.key] = value
-        origins[item.key] = item.origin
+            problems.append(f"{key}: {problem} (from {item.origin})")
+        values[key] = value
+        origins[key] = item.origin
     if problems:
         raise ConfigError(*problems)
 
@@ -124,7 +140,8 @@ def load_configuration(
     problems += [_with_origin(problem, origins) for problem in _contradictions(settings)]
     if problems:
         raise ConfigError(*problems)
-    return Configuration(settings, {key: origins[key] for key in _SCHEMA if key in origins})
+    in_order = [*_SCHEMA, *(key for key in origins if key not in _SCHEMA)]
+    return Configuration(settings, {key: origins[key] for key in in_order if key in origins})
 
 
 def _schema(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -135,7 +152,16 @@ def _schema(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, Field
             yield prefix + info.name, info
 
 
-_SCHEMA: dict[str, FieldInfo] = dict(_schema(Settings))
+_LISTENER = "listener."
+_LISTENER_KEYS: dict[str, object] = {
+    info.name: bool if info.type == bool | None else info.type
+    for struct in (OwnSettings, TlsSettings, WebSocketSettings)
+    for info in fields(struct)
+}
+"""What a table `[listener."address"]` may set, and of which type; None is said by saying nothing."""
+_SCHEMA: dict[str, FieldInfo] = {
+    key: info for key, info in _schema(Settings) if key != _LISTENER.removesuffix(".")
+}
 _SECTIONS: dict[str, type[Struct]] = {
     info.name: info.type
     for info in fields(Settings)
@@ -143,8 +169,31 @@ _SECTIONS: dict[str, type[Struct]] = {
 }
 
 
+def _find(key: str) -> tuple[str, object]:
+    """The setting in its one spelling, since `listener."0.0.0.0:8883".cert` may be written without the quotes, and its
+    type, None when there is no such setting."""
+    address, name = _of_listener(key)
+    if not address:
+        return key, _SCHEMA[key].type if key in _SCHEMA else None
+    return f"{table_name(address)}.{name}", _LISTENER_KEYS.get(name)
+
+
+def _of_listener(key: str) -> tuple[str, str]:
+    """Address and name of a setting of one listener, or two empty texts."""
+    if not key.startswith(_LISTENER):
+        return "", ""
+    address, _, name = key.removeprefix(_LISTENER).rpartition(".")
+    return address.removeprefix('"').removesuffix('"'), name
+
+
 def _compose(values: Mapping[str, object]) -> Settings:
-    sections: dict[str, object] = {}
+    tables: dict[str, dict[str, object]] = {}
+    for key, value in values.items():
+        address, name = _of_listener(key)
+        if address:
+            tables.setdefault(address, {})[name] = value
+    values = {key: value for key, value in values.items() if key in _SCHEMA}
+    sections: dict[str, object] = {"listener": tables}
     for name, struct in _SECTIONS.items():
         prefix = name + "."
         sections[name] = struct(
@@ -168,13 +217,24 @@ def _from_file(path: Path, problems: list[str]) -> list[_Given]:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     given: list[_Given] = []
     for name, content in document.items():
-        if name in _SECTIONS and not isinstance(content, dict):
+        if name == _LISTENER.removesuffix(".") and isinstance(content, dict):
+            given += _from_tables(content, str(path))
+        elif name in _SECTIONS and not isinstance(content, dict):
             problems.append(f"{name}: is a section, written [{name}] (from {path})")
         elif isinstance(content, dict) and name not in _SCHEMA and (content or name in _SECTIONS):
             given += [_Given(f"{name}.{key}", value, str(path), False) for key, value in content.items()]
         else:
             given.append(_Given(name, content, str(path), False))
     return given
+
+
+def _from_tables(tables: Mapping[str, object], origin: str) -> Iterator[_Given]:
+    for address, table in tables.items():
+        if isinstance(table, dict):
+            for key, value in table.items():
+                yield _Given(f"{table_name(address)}.{key}", value, origin, False)
+        else:
+            yield _Given(_LISTENER + address, table, origin, False)
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> list[_Given]:
@@ -214,6 +274,10 @@ def _unknown(item: _Given) -> str:
         return f"{item.key} is a section, not a setting (from {item.origin}); it has {keys}"
     section, dot, name = item.key.partition(".")
     candidates: list[str] = []
+    address, name_there = _of_listener(item.key)
+    if address:
+        near_there = get_close_matches(name_there, _LISTENER_KEYS, n=1, cutoff=0.5)
+        candidates = [f"{table_name(address)}.{near}" for near in near_there]
     if dot and section in _SECTIONS:
         names = [key.partition(".")[2] for key in _SCHEMA if key.startswith(section + ".")]
         candidates = [f"{section}.{near}" for near in get_close_matches(name, names, n=1, cutoff=0.5)]
@@ -225,10 +289,15 @@ def _unknown(item: _Given) -> str:
     return f"unknown setting {item.key} (from {item.origin}){hint}"
 
 
+def _check_listeners(settings: Settings) -> None:
+    listener_settings.check_settings(settings.listeners)
+    compose_listeners(settings.listeners, settings.listener, settings.tls, settings.websocket)
+
+
 def _contradictions(settings: Settings) -> Iterator[str]:
     """Problems that no single value shows; each text starts with the key it is about."""
     checks: tuple[Callable[[], None], ...] = (
-        partial(listener_settings.check_settings, settings.listeners),
+        partial(_check_listeners, settings),
         partial(log_settings.check_settings, settings.log),
         partial(pipeline_settings.check_settings, settings.pipeline),
     )
@@ -247,8 +316,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
 
 
 def _with_origin(problem: str, origins: Mapping[str, str]) -> str:
-    named = [f"{key} from {origins[key]}" for key in _SCHEMA if key in problem and key in origins]
-    key = next((key for key in _SCHEMA if problem.startswith((key + ":", key + " "))), None)
-    if key is not None and key in origins and len(named) == 1:
+    named = [
+        f"{key} from {origin}"
+        for key, origin in origins.items()
+        if re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", problem)
+    ]
+    key = next((key for key in origins if problem.startswith((key + ":", key + " "))), None)
+    if key is not None and len(named) == 1:
         return f"{problem} (from {origins[key]})"
     return f"{problem} ({', '.join(named)})" if named else problem

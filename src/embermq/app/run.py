@@ -25,9 +25,11 @@ from embermq.app.service import BrokerService
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError
 from embermq.protocol.errors import ProtocolError
+from embermq.server.listeners import compose_listeners
 from embermq.server.mqtt_server import MqttServer
 from embermq.server.settings import Address
 from embermq.server.tick_loop import TickLoop
+from embermq.server.tls import TlsFileError
 
 if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor
@@ -81,6 +83,7 @@ class _Application:
         self._settings = settings
         self._data_dir = data_dir
         self._stop = asyncio.Event()
+        self._reloads: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         settings, loop = self._settings, asyncio.get_running_loop()
@@ -101,7 +104,12 @@ class _Application:
         )
         ticks.on_failing = _report_store
         server = MqttServer(
-            embedded.broker, ticks, AccountGate(authenticator), settings.clients, _report_peer
+            embedded.broker,
+            ticks,
+            AccountGate(authenticator),
+            settings.clients,
+            on_error=_report_peer,
+            on_refused=_report_refused,
         )
         supervisor = _supervisor(settings, self._data_dir)
         service = BrokerService(
@@ -109,9 +117,10 @@ class _Application:
         )
         try:
             http = await self._open(server, service)
-        except OSError:
+        except StartError:
             embedded.close()
             raise
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, server)
         ticks.start_polling()
         ticks.wake()
         if supervisor is not None:
@@ -136,18 +145,29 @@ class _Application:
         return 0
 
     async def _open(self, server: MqttServer, service: BrokerService) -> "HttpSide":
-        listeners = self._settings.listeners
-        http = HttpSide(self._settings, service)
-        for listener, opening in (("mqtt", server.open), ("http", http.open)):
-            for address in listeners.addresses(listener):
-                try:
-                    service.bound[listener] = service.bound.get(listener, []) + await opening([address])
-                except OSError as error:
-                    raise StartError(
-                        f"listeners.{listener}: cannot listen on {address}: {_told(error)}; "
-                        f"another one is given with --set listeners.{listener}=HOST:PORT"
-                    ) from error
+        settings, bound = self._settings, service.bound
+        http = HttpSide(settings, service)
+        for listener in compose_listeners(
+            settings.listeners, settings.listener, settings.tls, settings.websocket
+        ):
+            try:
+                bound[listener.kind] = bound.get(listener.kind, []) + await server.open(listener)
+            except TlsFileError as error:
+                raise StartError(f"{listener.key(error.name)}: {error}") from error
+            except OSError as error:
+                raise _cannot_listen(listener.kind, listener.address, error) from error
+        for address in settings.listeners.tcp_addresses("http"):
+            try:
+                bound["http"] = [*bound.get("http", []), *await http.open([address])]
+            except OSError as error:
+                raise _cannot_listen("http", address, error) from error
         return http
+
+    def _on_hangup(self, server: MqttServer) -> None:
+        """SIGHUP: certificates may have been renewed."""
+        task = asyncio.get_running_loop().create_task(_reload(server))
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
 
     def _say_ready(self, service: BrokerService, embedded: Embedded) -> None:
         sys.stdout.write("\n".join(service.start_up_block()) + "\n")
@@ -201,6 +221,24 @@ def _bind(address: Address) -> socket.socket:
     return sock
 
 
+def _cannot_listen(listener: str, address: object, error: OSError) -> StartError:
+    return StartError(
+        f"listeners.{listener}: cannot listen on {address}: {_told(error)}; "
+        f"another one is given with --set listeners.{listener}=HOST:PORT"
+    )
+
+
+async def _reload(server: MqttServer) -> None:
+    reloaded = await server.reload_certificates()
+    for listener, error in reloaded:
+        if error is None:
+            LOG.info("%s: certificates read again", listener)
+        else:
+            LOG.error("%s keeps its certificates: %s: %s", listener, listener.key(error.name), error)
+    if not reloaded:
+        LOG.info("SIGHUP: there is no TLS listener, nothing to read again")
+
+
 def _told(error: OSError) -> str:
     """The system's word for it: the event loop's own text repeats the address."""
     if isinstance(error, socket.gaierror) or not error.errno:
@@ -213,6 +251,10 @@ def _report_store(text: str) -> None:
         LOG.error("the store refuses writes, publishes are refused until it recovers: %s", text)
     else:
         LOG.warning("the store works again")
+
+
+def _report_refused(peer: str, text: str) -> None:
+    LOG.debug("refused %s: %s", peer, text)
 
 
 def _report_peer(peer: str, error: ProtocolError) -> None:

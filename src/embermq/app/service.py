@@ -17,8 +17,9 @@ from embermq.app.pipeline_news import PipelineNews
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.ports.errors import StoreError
+from embermq.server.listeners import Listener
 from embermq.server.mqtt_server import MqttServer
-from embermq.server.settings import Address
+from embermq.server.settings import Address, UnixAddress
 from embermq.server.tick_loop import TickLoop
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class BrokerService:
         self._server = server
         self._supervisor = supervisor
         self._started_s = time.monotonic()
-        self.bound: dict[str, list[Address]] = {}
+        self.bound: dict[str, list[Address | UnixAddress]] = {}
         self._retained: RetentionState | None = None
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
@@ -144,7 +145,6 @@ class BrokerService:
         """What a person sees first."""
         settings = self._settings
         mqtt = self.bound.get("mqtt", [])
-        port = mqtt[0].port if mqtt else 1883
         meaning = {
             "fsync": "fsync: an acknowledged message is on disk",
             "os": "os: an acknowledged message survives the broker, not a power loss",
@@ -160,13 +160,22 @@ class BrokerService:
             f"  {'data':<10} {self._data_dir.absolute()}",
             f"  {'durability':<10} {meaning[settings.log.durability]}",
             f"  {'pipeline':<10} {pipeline}",
-            f"  {'try':<10} mosquitto_sub -p {port} -t 'hello/#' -v",
-            f"  {'':<10} mosquitto_pub -p {port} -t hello/world -q 1 -m hi",
         ]
-        if any(not address.is_loopback for address in mqtt):
+        if mqtt:
+            there = f"-p {mqtt[0].port}" if isinstance(mqtt[0], Address) else f"--unix {mqtt[0].path}"
+            lines += [
+                f"  {'try':<10} mosquitto_sub {there} -t 'hello/#' -v",
+                f"  {'':<10} mosquitto_pub {there} -t hello/world -q 1 -m hi",
+            ]
+        elsewhere = [listener for listener in self._server.listeners if not listener.address.is_loopback]
+        if any(map(self._lets_anyone_in, elsewhere)):
+            lines.append("  warning    anonymous clients may enter from other machines (allow_anonymous)")
+        elif elsewhere:
             lines.append(
-                "  warning    anonymous clients may enter from other machines (clients.allow_anonymous)"
-                if settings.clients.allow_anonymous
-                else "  accounts   are needed by clients on other addresses than loopback: embermq users add NAME"
+                "  accounts   are needed by clients on other addresses than loopback: embermq users add NAME"
             )
         return lines
+
+    def _lets_anyone_in(self, listener: Listener) -> bool:
+        said = listener.own.allow_anonymous
+        return self._settings.clients.allow_anonymous if said is None else said

@@ -1,4 +1,4 @@
-"""One TCP connection."""
+"""One connection of an MQTT client, over TCP, TLS, a Unix socket or what looks like one."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,13 +7,17 @@ from typing import cast
 from embermq.broker.broker import Broker
 from embermq.broker.connecting import Identity
 from embermq.broker.link import Link
+from embermq.model.client_type import ClientType
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.packets import Connect, Packet
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
-from embermq.server.gate import Gate
+from embermq.server.gate import Gate, Visitor
+from embermq.server.listeners import Listener
+from embermq.server.settings import Address
 from embermq.server.tick_loop import TickLoop
+from embermq.server.tls import identity_of
 
 EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
@@ -31,33 +35,60 @@ class Door:
         broker: Broker,
         ticks: TickLoop,
         gate: Gate,
+        listener: Listener,
         *,
-        loopback: bool,
         connect_timeout_s: float,
         on_error: Callable[[str, ProtocolError], None],
+        on_refused: Callable[[str, str], None],
     ) -> None:
         self.broker = broker
         self.ticks = ticks
         self.gate = gate
-        self.loopback = loopback
+        self.listener = listener
+        self.loopback = listener.address.is_loopback
+        self.tls = listener.tls
+        self.client_type = ClientType[listener.own.client_type.upper()]
         self.connect_timeout_ms = int(connect_timeout_s * 1000)
         self.on_error = on_error
+        self.on_refused = on_refused
+        """Told the peer and the text, of those who do not come as far as MQTT."""
         self.connections: set[Connection] = set()
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
         self.checks: set[asyncio.Task[None]] = set()
 
+    def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
+        """What is known of a client before it says who it is. The address that a proxy told counts as well."""
+        name = None
+        if self.tls is not None and transport is not None and self.tls.client_certificates != "off":
+            name = identity_of(transport.get_extra_info("peercert"), self.tls.identity)
+        return Visitor(
+            self.loopback and (source is None or source.is_loopback),
+            self.listener.own.allow_anonymous,
+            self.client_type,
+            name,
+        )
+
 
 class Connection(Link, asyncio.Protocol):
     """Bytes of one client to packets, and the link's packets to bytes."""
 
-    __slots__ = ("_decoder", "_door", "_drained_bytes", "_early_bytes", "_entered", "_transport")
+    __slots__ = (
+        "_decoder",
+        "_door",
+        "_drained_bytes",
+        "_early_bytes",
+        "_entered",
+        "_source",
+        "_transport",
+    )
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, source: Address | None = None) -> None:
         super().__init__(door.broker.state.tick.dirty, "", door.broker.state.tick.now_ms)
         self._door = door
         self._decoder = Decoder(Role.SERVER, packet_bytes_max=door.broker.state.settings.packet_bytes_max)
+        self._source = source
         self._entered = False
         self._early_bytes = 0
         self._drained_bytes = 0
@@ -68,12 +99,20 @@ class Connection(Link, asyncio.Protocol):
         door.ticks.wake()
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=door.broker.state.settings.write_buffer_bytes_max)
-        peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.peer = self._name_peer(self._transport)
+        began_ms = self.last_ms  # a TLS handshake has taken some of the time that there is
         self.last_ms = door.broker.state.tick.now_ms
+        if door.tls is None:
+            began_ms = self.last_ms
         door.connections.add(self)
         door.empty.clear()
-        self.timer = door.broker.state.timers.at(self.last_ms + door.connect_timeout_ms, self._check_entered)
+        self.timer = door.broker.state.timers.at(began_ms + door.connect_timeout_ms, self._check_entered)
+
+    def _name_peer(self, transport: asyncio.Transport) -> str:
+        if self._source is not None:
+            return str(self._source)
+        peer = transport.get_extra_info("peername")
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(self._door.listener.address)
 
     def _check_entered(self) -> None:
         if not self._entered and not self.closing:
@@ -119,16 +158,17 @@ class Connection(Link, asyncio.Protocol):
         assert isinstance(packet, Connect)
         self._door.broker.connecting.introduce(self, packet)
         gate = self._door.gate
+        visitor = self._door.visitor(self._source, self._transport)
         self.inbox = packets[1:]
-        if gate.needs_check(packet):
-            task = asyncio.get_running_loop().create_task(self._check(packet))
+        if gate.needs_check(packet, visitor):
+            task = asyncio.get_running_loop().create_task(self._check(packet, visitor))
             self._door.checks.add(task)
             task.add_done_callback(self._door.checks.discard)
         else:
-            self._answer(packet, gate.admit(packet, loopback=self._door.loopback))
+            self._answer(packet, gate.admit(packet, visitor))
 
-    async def _check(self, packet: Connect) -> None:
-        answer = await self._door.gate.check(packet, loopback=self._door.loopback)
+    async def _check(self, packet: Connect, visitor: Visitor) -> None:
+        answer = await self._door.gate.check(packet, visitor)
         if not self.closing:
             self._door.ticks.wake()
             self._answer(packet, answer)

@@ -2,22 +2,39 @@
 
 from typing import Protocol
 
+from msgspec import Struct
+
 from embermq.broker.connecting import Identity
+from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
+
+
+class Visitor(Struct, frozen=True):
+    """A client that has not said who it is.
+
+    `loopback`: it comes from this machine to an address that only this machine reaches. `allow_anonymous` and
+    `client_type` are its listener's word, the former None when that says nothing. `certificate_name` is the user name
+    that its verified certificate proves.
+    """
+
+    loopback: bool
+    allow_anonymous: bool | None
+    client_type: ClientType
+    certificate_name: str | None
 
 
 class Gate(Protocol):
     """Answers with the client's identity, or with the reason code of a refusal."""
 
-    def needs_check(self, packet: Connect) -> bool:
-        """True when the answer takes a while (a password): `check` then, else `admit`."""
+    def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
+        """True when the answer takes a while (a password, a certificate): `check` then, else `admit`."""
         ...
 
-    def admit(self, packet: Connect, *, loopback: bool) -> Identity | ReasonCode:
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
         """The answer at once."""
         ...
 
-    async def check(self, packet: Connect, *, loopback: bool) -> Identity | ReasonCode:
+    async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
         """The answer after checking credentials."""
         ...

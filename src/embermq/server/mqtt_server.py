@@ -1,18 +1,22 @@
-"""Listeners for MQTT over TCP, and their orderly end."""
+"""Listeners for MQTT, and their orderly end."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import ssl
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from embermq.broker.broker import Broker
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.connection import Connection, Door
 from embermq.server.gate import Gate
-from embermq.server.settings import Address, ClientSettings
+from embermq.server.listeners import OVER_WEBSOCKET, Listener
+from embermq.server.listening import Factory, Listening, ProxiedListening, bind
+from embermq.server.settings import Address, ClientSettings, UnixAddress
 from embermq.server.tick_loop import TickLoop
+from embermq.server.tls import TlsFileError, server_context
 
-BACKLOG = 4_096
 STOP_S = 2.0
 """How long a stop waits for acknowledgements that are due and for sockets to take what they are owed."""
 LAST_WRITES_S = 0.5
@@ -27,39 +31,94 @@ class MqttServer:
         ticks: TickLoop,
         gate: Gate,
         settings: ClientSettings,
+        *,
         on_error: Callable[[str, ProtocolError], None],
+        on_refused: Callable[[str, str], None],
     ) -> None:
         self._broker = broker
         self._ticks = ticks
         self._gate = gate
         self._settings = settings
         self._on_error = on_error
-        self._servers: list[asyncio.Server] = []
+        self._on_refused = on_refused
+        self._listening: list[tuple[Listener, Listening | ProxiedListening]] = []
         self._doors: list[Door] = []
 
-    async def open(self, addresses: Sequence[Address]) -> list[Address]:
-        """Listen; returns the addresses with their real ports. Raises OSError when one cannot be bound."""
-        bound: list[Address] = []
-        loop = asyncio.get_running_loop()
-        for address in addresses:
-            door = Door(
-                self._broker,
-                self._ticks,
-                self._gate,
-                loopback=address.is_loopback,
-                connect_timeout_s=self._settings.connect_timeout_s,
-                on_error=self._on_error,
-            )
-            server = await loop.create_server(
-                lambda door=door: Connection(door),  # type: ignore[misc]
-                address.host,
-                address.port,
-                backlog=BACKLOG,
-            )
-            self._servers.append(server)
-            self._doors.append(door)
-            bound += [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in server.sockets]
-        return bound
+    async def open(self, listener: Listener) -> list[Address | UnixAddress]:
+        """Listen; returns the addresses with their real ports.
+
+        Raises OSError when one cannot be bound, TlsFileError for certificates that cannot be used.
+        """
+        context = self._context(listener)
+        timeout_s = self._settings.connect_timeout_s
+        door = Door(
+            self._broker,
+            self._ticks,
+            self._gate,
+            listener,
+            connect_timeout_s=timeout_s,
+            on_error=self._on_error,
+            on_refused=self._on_refused,
+        )
+        factory = self._factory(door, listener)
+        sockets = await bind(listener.address, listener.own.unix_mode)
+        listening: Listening | ProxiedListening = (
+            ProxiedListening(sockets, factory, timeout_s, self._on_refused)
+            if listener.own.proxy_protocol
+            else Listening(sockets, factory, timeout_s)
+        )
+        self._doors.append(door)
+        self._listening.append((listener, listening))
+        await listening.serve(context)
+        if isinstance(listener.address, UnixAddress):
+            return [listener.address]
+        return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
+
+    def _context(self, listener: Listener) -> ssl.SSLContext | None:
+        if listener.tls is None:
+            return None
+        protocols = ("http/1.1",) if listener.kind in OVER_WEBSOCKET else ("mqtt",)
+        return server_context(listener.tls, protocols, partial(self._on_refused, str(listener.address)))
+
+    def _factory(self, door: Door, listener: Listener) -> Factory:
+        if listener.websocket is not None:
+            from embermq.server.websocket_connection import (
+                WebSocketConnection,
+            )  # only loaded when it is spoken
+
+            made: Factory = partial(WebSocketConnection, door, listener.websocket)
+        else:
+            made = partial(Connection, door)
+        if listener.tls is None:
+            return made
+
+        def accepted(source: Address | None) -> asyncio.Protocol:
+            self._ticks.look_at_clock()  # the handshake is part of the time to CONNECT
+            return made(source)
+
+        return accepted
+
+    async def reload_certificates(self) -> list[tuple[Listener, TlsFileError | None]]:
+        """Read the files of all TLS listeners again, for connections from now on; those that are open stay as they are.
+
+        Returns the TLS listeners; one whose files cannot be used keeps its certificates, with the error beside it.
+        """
+        done: list[tuple[Listener, TlsFileError | None]] = []
+        for listener, listening in self._listening:
+            if listener.tls is None:
+                continue
+            try:
+                await listening.serve(self._context(listener))
+            except TlsFileError as error:
+                done.append((listener, error))
+            else:
+                done.append((listener, None))
+        return done
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Those that are open."""
+        return [listener for listener, _ in self._listening]
 
     @property
     def connections(self) -> int:
@@ -68,8 +127,8 @@ class MqttServer:
 
     async def stop(self) -> None:
         """Stop accepting, finish acknowledgements, say DISCONNECT 0x8B, flush, close."""
-        for server in self._servers:
-            server.close()
+        for _, listening in self._listening:
+            listening.close()
         await self._ticks.drain(STOP_S)
         links = [connection for door in self._doors for connection in list(door.connections)]
         for connection in links:

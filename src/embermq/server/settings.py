@@ -1,12 +1,19 @@
-"""Settings of the doors: listeners and who may enter (sections `listeners` and `clients`)."""
+"""Settings of the doors: listeners, what they speak, and who may enter.
+
+Sections `listeners`, `tls`, `websocket`, `clients`, and one table `listener."address"` for each listener that differs.
+"""
 
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-SERVED: tuple[str, ...] = ("mqtt", "http")
+SERVED: tuple[str, ...] = ("mqtt", "mqtts", "ws", "wss", "http")
 """Listeners of this version; the others are in the schema so that they are refused by name."""
+TCP_ONLY = ("http", "grpc")
+UNIX_PREFIX = "unix:"
+UNIX_PATH_BYTES_MAX = 107
+"""What the kernel takes as the path of a Unix socket."""
 
 
 class Address(Struct, frozen=True, order=True):
@@ -27,11 +34,44 @@ class Address(Struct, frozen=True, order=True):
             return self.host == "localhost"
 
 
-def parse_address(text: str) -> Address:
-    """Read `host:port`, `[::1]:port` or `*:port` (every IPv4 interface).
+class UnixAddress(Struct, frozen=True, order=True):
+    """Where a listener on a Unix socket binds; only this machine can reach it."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return UNIX_PREFIX + self.path
+
+    @property
+    def is_loopback(self) -> bool:
+        """Always."""
+        return True
+
+
+def parse_address(text: str) -> Address | UnixAddress:
+    """Read `host:port`, `[::1]:port`, `*:port` (every IPv4 interface) or `unix:/path`.
 
     Raises ValueError that says what is wrong with the text.
     """
+    if text.strip().startswith(UNIX_PREFIX):
+        return _parse_unix(text)
+    return parse_host_port(text)
+
+
+def _parse_unix(text: str) -> UnixAddress:
+    path = text.strip().removeprefix(UNIX_PREFIX)
+    size = len(path.encode(errors="surrogateescape"))
+    if not path or "\0" in path:
+        raise ValueError(f"{text!r} is not unix:/path, for example unix:/run/embermq/mqtt.sock")
+    if size > UNIX_PATH_BYTES_MAX:
+        raise ValueError(
+            f"{text!r}: the path has {size} bytes, more than the largest possible {UNIX_PATH_BYTES_MAX}"
+        )
+    return UnixAddress(path)
+
+
+def parse_host_port(text: str) -> Address:
+    """The same without Unix sockets."""
     host, colon, port_text = text.strip().rpartition(":")
     if not colon or not host:
         raise ValueError(f"{text!r} is not host:port, for example 127.0.0.1:1883 or [::1]:1883")
@@ -61,21 +101,72 @@ class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mqtt: str | tuple[str, ...] = "127.0.0.1:1883"
     """MQTT over TCP."""
     mqtts: str | tuple[str, ...] = ()
-    """MQTT over TLS; not served by this version."""
+    """MQTT over TLS, usually on port 8883; needs `tls.cert`."""
     ws: str | tuple[str, ...] = ()
-    """MQTT over WebSocket; not served by this version."""
+    """MQTT over WebSocket, usually on port 8083."""
     wss: str | tuple[str, ...] = ()
-    """MQTT over WebSocket and TLS; not served by this version."""
+    """MQTT over WebSocket and TLS, usually on port 8084; needs `tls.cert`."""
     http: str | tuple[str, ...] = "127.0.0.1:8080"
     """`/health`, `/ready`, `/metrics` and `/api/v1/pipeline`; without a password, so keep it to yourself."""
     grpc: str | tuple[str, ...] = ()
     """gRPC; not served by this version."""
 
-    def addresses(self, listener: str) -> tuple[Address, ...]:
-        """The addresses of `mqtt`, `http`, ...; raises ValueError as `parse_address` does."""
+    def addresses(self, listener: str) -> tuple[Address | UnixAddress, ...]:
+        """The addresses of `mqtt`, `wss`, ...; raises ValueError as `parse_address` does."""
+        return tuple(parse_address(text) for text in self._texts(listener))
+
+    def tcp_addresses(self, listener: str) -> tuple[Address, ...]:
+        """The same for a listener that cannot have a Unix socket."""
+        return tuple(parse_host_port(text) for text in self._texts(listener))
+
+    def _texts(self, listener: str) -> list[str]:
         value: str | tuple[str, ...] = getattr(self, listener)
         texts = (value,) if isinstance(value, str) else value
-        return tuple(parse_address(text) for text in texts if text.strip())
+        return [text for text in texts if text.strip()]
+
+
+class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Certificates of the listeners `mqtts` and `wss`: PEM files, read at the start and again at SIGHUP."""
+
+    cert: str = ""
+    """File with the server's certificate, followed by those between it and the root."""
+    key: str = ""
+    """File with its private key, without a passphrase; empty = it is in `cert`."""
+    min_version: Literal["1.2", "1.3"] = "1.2"
+    """The oldest TLS that is spoken."""
+    client_certificates: Literal["off", "optional", "required"] = "off"
+    """Whether clients are asked for a certificate, and whether they must have one. It has to be signed by `ca`."""
+    ca: str = ""
+    """File with the certificates of those who sign the certificates of clients."""
+    crl: str = ""
+    """File with their certificate revocation lists: a client whose certificate is in one does not enter."""
+    identity: Literal["cn", "subject", "off"] = "cn"
+    """The user name that a client's certificate proves, without a password: its common name, its whole subject
+    (`CN=pump-7,O=Acme`), or none."""
+
+
+class WebSocketSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The listeners `ws` and `wss`."""
+
+    path: str = "/mqtt"
+    """Where MQTT is spoken; other paths are answered with 404."""
+    origins: tuple[str, ...] = ()
+    """Web pages that may connect, with scheme and host as browsers name them; empty = pages from everywhere. Clients
+    that are no browsers name none and may always connect."""
+
+
+class OwnSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a table `[listener."address"]` may set besides the keys of `tls` and `websocket`."""
+
+    proxy_protocol: bool = False
+    """Whether every connection comes through a proxy that begins it with a PROXY protocol header, version 1 or 2. What
+    the header says is believed, so nobody else may reach the listener."""
+    allow_anonymous: bool | None = None
+    """Whether clients without a user name may enter here, whatever `clients.allow_anonymous` says."""
+    client_type: Literal["device", "application"] = "device"
+    """`application`: every client of this listener is of type APPLICATION."""
+    unix_mode: str = ""
+    """Permissions of a Unix socket, such as `660`; empty = as the umask has it."""
 
 
 class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +177,7 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     allow_anonymous: bool = False
     """Whether clients without a user name may enter elsewhere than on loopback listeners, where they always may."""
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
-    """From the connection's start to its CONNECT."""
+    """From the connection's start to its CONNECT, TLS and WebSocket handshakes included."""
     password_checks_max: Annotated[int, Meta(ge=1, le=64)] = 2
     """Passwords checked at a time; each takes one thread and 19 MiB while it lasts."""
     password_checks_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
@@ -95,14 +186,20 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def check_settings(settings: ListenerSettings) -> None:
     """Raise ValueError, naming the setting, for an address that cannot be, or a listener that is not served."""
+    seen: dict[Address | UnixAddress, str] = {}
     for listener in settings.__struct_fields__:
         try:
-            addresses = settings.addresses(listener)
+            addresses: tuple[Address | UnixAddress, ...] = (
+                settings.tcp_addresses(listener) if listener in TCP_ONLY else settings.addresses(listener)
+            )
         except ValueError as error:
             raise ValueError(f"listeners.{listener}: {error}") from None
         if addresses and listener not in SERVED:
             raise ValueError(f"listeners.{listener}: not served by this version; leave it empty")
-        fixed = [address for address in addresses if address.port]
-        for address in fixed:
-            if fixed.count(address) > 1:
-                raise ValueError(f"listeners.{listener}: {address} is named twice")
+        for address in addresses:
+            if isinstance(address, Address) and not address.port:
+                continue
+            if address in seen:
+                other = "" if seen[address] == listener else f", in listeners.{seen[address]} too"
+                raise ValueError(f"listeners.{listener}: {address} is named twice{other}")
+            seen[address] = listener

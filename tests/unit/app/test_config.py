@@ -142,7 +142,7 @@ def test_values_may_hold_an_equals_sign() -> None:
             "listeners.mqtt=1883",
             "listeners.mqtt: '1883' is not host:port, for example 127.0.0.1:1883 or [::1]:1883",
         ),
-        ("listeners.ws=127.0.0.1:1", "listeners.ws: not served by this version; leave it empty (from --set)"),
+        ("listeners.grpc=[::1]:1", "listeners.grpc: not served by this version; leave it empty (from --set)"),
         ("data_dir= ", "data_dir: ' ' is not the name of a directory (from --set)"),
         ("data_dir", "--set data_dir: is not section.key=value"),
     ],

@@ -54,7 +54,7 @@ def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["users", "add"], "embermq: Missing argument"),
         (["users", "add", "ann", "--type", "boss"], "embermq: Invalid value for '--type'"),
         (["users", "list", "--set", "log.durability=no"], "embermq: log.durability: 'no' is not one of"),
-        (["run", "--set", "listeners.wss=127.0.0.1:1"], "embermq: listeners.wss: not served by this version"),
+        (["run", "--set", "listeners.wss=127.0.0.1:1"], "embermq: listeners.wss: needs tls.cert"),
     ],
 )
 def test_a_users_mistake_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,7 @@ from embermq.server.settings import Address, ListenerSettings, check_settings, p
     ],
 )
 def test_addresses_that_can_be(text: str, host: str, port: int) -> None:
-    address = parse_address(text)
-    assert (address.host, address.port) == (host, port)
+    assert parse_address(text) == Address(host, port)
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:1883", "[::1]:0", "host:7"])
@@ -77,7 +76,7 @@ def test_a_listener_has_one_address_or_several_or_none() -> None:
     check_settings(settings)
 
 
-@pytest.mark.parametrize("listener", ["mqtts", "ws", "wss", "grpc"])
+@pytest.mark.parametrize("listener", ["grpc"])
 def test_a_listener_that_is_not_served_is_refused_by_name(listener: str) -> None:
     with pytest.raises(ValueError, match=rf"listeners\.{listener}: not served by this version"):
         check_settings(ListenerSettings(**{listener: "127.0.0.1:9999"}))
