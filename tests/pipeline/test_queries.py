@@ -17,6 +17,7 @@ from embermq.pipeline.errors import LogBehindProgressError
 from embermq.pipeline.jobs.archive import Archive
 from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.jobs.lake import LakeFeed
+from embermq.pipeline.jobs.stream_job import JobSetup
 from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
@@ -145,6 +146,10 @@ class Failing(Archive):
         return super().write(rows)
 
 
+def is_done(keeper: Keeper) -> bool:
+    return keeper.job is not None and not keeper.job.lag() and keeper.report().state == "running"
+
+
 @pytest.fixture
 def stopping() -> Iterator[threading.Event]:
     event = threading.Event()
@@ -162,14 +167,18 @@ def test_a_query_that_dies_starts_again_and_the_others_go_on(
 ) -> None:
     caplog.set_level(logging.ERROR, "py4j")
     log.append([record(stamps=STAMP)] * 5)
-    keepers = [Keeper(job, spark, stopping) for job in (Failing(QUICK, places), Dispatch(QUICK, places))]
+    places.traffic.write_bytes(b"not a database" * 100)
+    setup = JobSetup(QUICK, places)
+    failed, healthy, broken = keepers = [
+        Keeper(kind, setup, spark, stopping) for kind in (Failing, Dispatch, Traffic)
+    ]
     for keeper in keepers:
         keeper.start()
-    wait_until(lambda: not any(keeper.job.lag() for keeper in keepers), DEADLINE_S, "all read", poll_s=0.1)
-    wait_until(lambda: keepers[0].report().state == "running", DEADLINE_S, "running again", poll_s=0.1)
-    failed, healthy = keepers[0].report(), keepers[1].report()
-    assert failed.restarts == 2 and "no space left on device" in failed.last_error
-    assert healthy.restarts == 0 and healthy.last_batch_records == 5
+    wait_until(lambda: is_done(failed) and is_done(healthy), DEADLINE_S, "all read, and running", poll_s=0.1)
+    assert failed.report().restarts == 2 and "no space left on device" in failed.report().last_error
+    assert healthy.report().restarts == 0 and healthy.report().last_batch_records == 5
+    wait_until(lambda: broken.report().restarts >= 2, DEADLINE_S, "tried again", poll_s=0.1)
+    assert "not a database" in broken.report().last_error
     stopping.set()
     for query in spark.streams.active:
         query.stop()

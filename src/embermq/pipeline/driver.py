@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.java import find_java
-from embermq.pipeline.jobs.stream_job import StreamJob
-from embermq.pipeline.jobs.streaming import make_jobs, register_sources
+from embermq.pipeline.jobs.stream_job import JobSetup
+from embermq.pipeline.jobs.streaming import chosen_jobs, register_sources
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
@@ -45,7 +45,6 @@ class Driver:
         self._settings = settings
         self._places = Places(data_dir.absolute())
         self._stopping = threading.Event()
-        self._jobs: list[StreamJob] = []
         self._keepers: list[Keeper] = []
         self._started_ms = _now_ms()
         self._java = self._spark_version = ""
@@ -89,8 +88,8 @@ class Driver:
 
     def _start_queries(self, spark: SparkSession) -> None:
         """One after the other, dispatch first: side by side they would all be late to their first record."""
-        self._jobs = make_jobs(self._settings, self._places)
-        self._keepers = [Keeper(job, spark, self._stopping) for job in self._jobs]
+        setup = JobSetup(self._settings, self._places)
+        self._keepers = [Keeper(kind, setup, spark, self._stopping) for kind in chosen_jobs(self._settings)]
         for keeper in self._keepers:
             keeper.start()
             deadline = time.monotonic() + _SETTLE_S
@@ -125,8 +124,10 @@ class Driver:
     def _end(self) -> None:
         """Let the sinks finish what they write, then take everything that was started along."""
         self._stopping.set()
-        for job in self._jobs:
-            job.quiesce(_QUIESCE_S)
+        deadline_s = time.monotonic() + _QUIESCE_S
+        for keeper in self._keepers:
+            if keeper.job is not None:
+                keeper.job.quiesce(max(0.0, deadline_s - time.monotonic()))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._jvm is not None:
             self._jvm.terminate()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import PipelineError
-from embermq.pipeline.jobs.stream_job import StreamJob
+from embermq.pipeline.jobs.stream_job import JobSetup, StreamJob
 from embermq.pipeline.status import QueryReport, QueryState
 
 _LOOK_S = 1
@@ -19,17 +19,21 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """One query's life. The others go on whatever happens here."""
+    """One query's life. The others go on whatever happens here, a sink that cannot be opened included."""
 
-    def __init__(self, job: StreamJob, spark: SparkSession, stopping: threading.Event) -> None:
-        self.job = job
+    def __init__(
+        self, kind: type[StreamJob], setup: JobSetup, spark: SparkSession, stopping: threading.Event
+    ) -> None:
+        self.job: StreamJob | None = None
+        self._kind = kind
+        self._setup = setup
         self._spark = spark
         self._stopping = stopping
         self._state: QueryState = "starting"
         self._restarts = 0
         self._failures = 0
         self._last_error = ""
-        self._thread = threading.Thread(target=self._keep, name=f"keeper-{job.name}", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name=f"keeper-{kind.name}", daemon=True)
 
     def start(self) -> None:
         """Begin; returns at once."""
@@ -37,15 +41,16 @@ class Keeper:
 
     def is_settled(self) -> bool:
         """Whether the first batch is done, or there is nothing to do, or the query has failed."""
+        job = self.job
         return self._state == "backoff" or (
-            self._state == "running" and (self.job.last_batch is not None or not self.job.lag())
+            self._state == "running" and job is not None and (job.last_batch is not None or not job.lag())
         )
 
     def report(self) -> QueryReport:
         """What status shows of this query."""
-        batch = self.job.last_batch
+        batch = self.job.last_batch if self.job is not None else None
         return QueryReport(
-            name=self.job.name,
+            name=self._kind.name,
             state=self._state,
             restarts=self._restarts,
             last_error=self._last_error,
@@ -65,25 +70,28 @@ class Keeper:
                 self._failures = 1 if time.monotonic() - began > _HEALTHY_S else self._failures + 1
                 self._last_error = short_reason(error)
                 self._state = "backoff"
-                log.warning("query %s: %s", self.job.name, self._last_error, exc_info=error)
+                log.warning("query %s: %s", self._kind.name, self._last_error, exc_info=error)
                 self._stopping.wait(self._backoff_s())
                 self._restarts += 1
 
     def _run(self) -> None:
         self._state = "starting"
-        query = self.job.start(self._spark)
+        if self.job is None:
+            self.job = self._kind(self._setup.settings, self._setup.places)
+        job = self.job
+        query = job.start(self._spark)
         try:
             self._state = "running"
             while not self._stopping.is_set():
                 if query.awaitTermination(_LOOK_S):
                     raise PipelineError("the query ended by itself")
-                self.job.upkeep(time.time_ns() // 1_000_000)
+                job.upkeep(time.time_ns() // 1_000_000)
         finally:
             if not self._stopping.is_set():
                 _stop_quietly(query.stop)
 
     def _backoff_s(self) -> float:
-        settings = self.job.settings
+        settings = self._setup.settings
         doubled = settings.backoff_first_ms << min(self._failures - 1, 20)
         return min(doubled, settings.backoff_max_ms) / 1000
 

@@ -25,6 +25,13 @@ class LastBatch(Struct, frozen=True):
     at_ms: int
 
 
+class JobSetup(Struct, frozen=True):
+    """What every job is made of."""
+
+    settings: PipelineSettings
+    places: Places
+
+
 class StreamJob(ABC):
     """One query. A subclass says what is read, what is made of it and where it goes.
 
@@ -35,6 +42,7 @@ class StreamJob(ABC):
     file: SinkFile
 
     def __init__(self, settings: PipelineSettings, places: Places) -> None:
+        """A subclass opens its sink here."""
         self.settings = settings
         self.places = places
         self.last_batch: LastBatch | None = None

@@ -7,7 +7,6 @@ from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.jobs.lake import LakeFeed
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.jobs.traffic import Traffic
-from embermq.pipeline.places import Places
 from embermq.pipeline.settings import QUERIES, PipelineSettings, QueryName
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.sources.traffic_events import TrafficSource
@@ -20,9 +19,9 @@ _JOBS: dict[QueryName, type[StreamJob]] = {
 }
 
 
-def make_jobs(settings: PipelineSettings, places: Places) -> list[StreamJob]:
-    """The chosen queries, dispatch first because clients wait for it. Opens their sinks."""
-    return [_JOBS[name](settings, places) for name in QUERIES if name in settings.queries]
+def chosen_jobs(settings: PipelineSettings) -> list[type[StreamJob]]:
+    """The queries that the settings name, dispatch first because clients wait for it."""
+    return [_JOBS[name] for name in QUERIES if name in settings.queries]
 
 
 def register_sources(spark: SparkSession) -> None:
