@@ -42,6 +42,7 @@ GC_THRESHOLDS = (50_000, 20, 50)
 def run_broker(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. Raises StartError for what keeps it from starting."""
     configure_logging(settings.logging)
+    os.umask(0o077)  # messages are nobody else's business on this machine
     data_dir = Path(settings.data_dir)
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

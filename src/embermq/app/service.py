@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor
 
 LOG = logging.getLogger("embermq")
-HOUSEKEEPING_S = 2.0
+HOUSEKEEPING_S = 1.0
 
 
 class BrokerService:
@@ -72,7 +72,9 @@ class BrokerService:
         return Readiness(bool(self.bound) and not failing and pipeline != "failed", parts)
 
     def pipeline_status(self) -> Mapping[str, object]:
-        found: dict[str, object] = msgspec.to_builtins(read_status(self._data_dir))
+        found: dict[str, object] = msgspec.to_builtins(self._pipeline or read_status(self._data_dir))
+        if self._retained is not None:
+            found["log"] = msgspec.to_builtins(self._retained)
         return found
 
     def metrics_text(self) -> str:
@@ -117,13 +119,13 @@ class BrokerService:
                 self._retained = retained
                 state.refuse_all = retained.refuse_all
                 state.refused_generations = retained.refused_generations
-            self._look_at_pipeline()
+            await self._look_at_pipeline()
             await asyncio.sleep(HOUSEKEEPING_S)
 
-    def _look_at_pipeline(self) -> None:
+    async def _look_at_pipeline(self) -> None:
+        self._pipeline = await asyncio.to_thread(read_status, self._data_dir)
         if self._supervisor is None:
             return
-        self._pipeline = read_status(self._data_dir)
         for level, text in self._news.since(self._supervisor.statistics(), self._pipeline):
             LOG.log(level, text)
 

@@ -82,6 +82,12 @@ def _retention(state: RetentionState) -> Iterator[Metric]:
     yield GaugeMetricFamily("embermq_log_start_offset", "first offset kept", value=state.start_offset)
     yield GaugeMetricFamily("embermq_log_end_offset", "first offset not used yet", value=state.end_offset)
     yield GaugeMetricFamily("embermq_log_body_bytes", "bytes of record bodies kept", value=state.body_bytes)
+    yield GaugeMetricFamily(
+        "embermq_log_parked_bytes", "bytes of record bodies parked for applications", value=state.parked_bytes
+    )
+    yield CounterMetricFamily(
+        "embermq_log_dropped_entries", "entries that drop-oldest took from applications", value=state.dropped
+    )
     yield GaugeMetricFamily("embermq_log_over_pin_limit", "1 past the pin limit", value=int(state.over_limit))
     pinned = GaugeMetricFamily(
         "embermq_log_reader_behind", "records that a reader has not confirmed", labels=["reader"]

@@ -10,7 +10,5 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     max_poll_records: Annotated[int, Meta(ge=1, le=65_535)] = 200
     """Messages of a pack: read at a time."""
-    pack_timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 20.0
-    """How long a client may take to acknowledge; this version waits without a limit."""
     poll_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 20
     """How often the log is looked at when it had nothing new."""
