@@ -138,6 +138,7 @@ class MqttClient(asyncio.Protocol):
         """DISCONNECT and close: no will goes out."""
         if self._transport is not None:
             self.send(Disconnect())
+            self._flush()
             self._transport.close()
 
     def abort(self) -> None:

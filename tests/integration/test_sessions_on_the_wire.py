@@ -1,0 +1,499 @@
+"""Sessions, wills, windows and expiry against the real server, packet by packet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+
+import pytest
+from tests.integration.conftest import quiet
+from tests.support.broker_process import BrokerProcess
+from tests.support.mqtt_client import ConnectionEnded, MqttClient
+from tests.support.waiting import wait_for
+
+from embermq.protocol.packets import (
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Publish,
+    Pubrel,
+    Subscribe,
+    Subscription,
+    Will,
+)
+from embermq.protocol.properties import Properties
+from embermq.protocol.version import ProtocolVersion
+
+V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
+DAY_S = 86_400
+Talk = Callable[[], Coroutine[None, None, None]]
+
+
+_made: list[MqttClient] = []
+
+
+def talk(dialogue: Talk) -> None:
+    """Run a dialogue; its clients are gone afterwards."""
+
+    async def whole() -> None:
+        try:
+            await asyncio.wait_for(dialogue(), 100)
+        finally:
+            for found in _made:
+                found.abort()
+            await wait_for(lambda: not any(found.is_open for found in _made))
+            _made.clear()
+
+    asyncio.run(whole())
+
+
+def make(client_id: str, **options: object) -> MqttClient:
+    """A client that is not connected."""
+    _made.append(MqttClient(client_id, **options))  # type: ignore[arg-type]
+    return _made[-1]
+
+
+async def client(broker: BrokerProcess, client_id: str, **options: object) -> MqttClient:
+    """A connected client; `version`, `acknowledges` and `keeps` make it, the rest goes into its CONNECT."""
+    made = {key: options.pop(key) for key in ("version", "acknowledges", "keeps") if key in options}
+    found = make(client_id, **made)
+    connack = await found.connect(broker.port, **options)  # type: ignore[arg-type]
+    assert connack.reason_code == 0
+    return found
+
+
+async def kept(broker: BrokerProcess, client_id: str, **options: object) -> MqttClient:
+    return await client(broker, client_id, clean_start=False, expiry_s=DAY_S, **options)
+
+
+async def arrived(found: MqttClient, count: int, deadline_s: float = 30) -> list[bytes]:
+    await wait_for(lambda: len(found.messages) >= count, deadline_s, f"{count} messages")
+    return [message.payload for message in found.messages]
+
+
+def present(found: MqttClient) -> bool:
+    assert found.connack is not None
+    return found.connack.session_present
+
+
+@pytest.mark.promise("repositories-8")
+@pytest.mark.parametrize("version", [V31, V311, V5])
+def test_takeover(broker: BrokerProcess, name: str, version: ProtocolVersion) -> None:
+    async def dialogue() -> None:
+        old = await kept(broker, name, version=version)
+        await old.subscribe(Subscription(f"{name}/t", 1))
+        new = await kept(broker, name, version=version)
+        await asyncio.wait_for(old.ended, 10)
+        if version is V5:
+            assert old.disconnect_received is not None and old.disconnect_received.reason_code == 0x8E
+        assert present(new) is (version is not V31)
+        await new.publish(f"{name}/t", b"x", qos=1)
+        assert await arrived(new, 1) == [b"x"]
+        new.close()
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("repositories-8")
+def test_a_storm_of_takeovers_leaves_one(broker: BrokerProcess, name: str) -> None:
+    async def dialogue() -> None:
+        found = [make(name) for _ in range(50)]
+        await asyncio.gather(
+            *(one.connect(broker.port, clean_start=False, expiry_s=60) for one in found),
+            return_exceptions=True,
+        )
+        await wait_for(lambda: sum(one.is_open for one in found) == 1, 10, "one connection is left")
+        (last,) = [one for one in found if one.is_open]
+        await last.ping()
+        last.close()
+
+    talk(dialogue)
+
+
+@pytest.mark.parametrize("version", [V31, V311, V5])
+def test_keep_alive_timeout(broker: BrokerProcess, name: str, version: ProtocolVersion) -> None:
+    async def dialogue() -> None:
+        watcher = await client(broker, f"w{name}")
+        await watcher.subscribe(Subscription(f"{name}/will", 1))
+        began = time.monotonic()
+        will = Will(f"{name}/will", b"gone", 1, False, None)
+        silent = await client(broker, name, version=version, keep_alive_s=1, will=will)
+        await asyncio.wait_for(silent.ended, 5)
+        assert 1.4 <= time.monotonic() - began < 3
+        if version is V5:
+            assert silent.disconnect_received is not None and silent.disconnect_received.reason_code == 0x8D
+        assert await arrived(watcher, 1) == [b"gone"]
+        watcher.close()
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("repositories-6")
+@pytest.mark.parametrize("version", [V31, V311, V5])
+def test_wills(broker: BrokerProcess, name: str, version: ProtocolVersion) -> None:
+    async def dialogue() -> None:
+        watcher = await client(broker, f"w{name}")
+        await watcher.subscribe(Subscription(f"{name}/#", 2))
+        for ending in ("abort", "close", "mistake"):
+            will = Will(f"{name}/will", ending.encode(), 2, ending == "abort", None)
+            leaving = await client(broker, f"{ending}{name}", version=version, will=will)
+            if ending == "mistake":
+                leaving.send_bytes(b"\x00\x00")
+                await asyncio.wait_for(leaving.ended, 10)
+            else:
+                getattr(leaving, ending)()
+            await watcher.ping()
+        assert sorted(await arrived(watcher, 2)) == [b"abort", b"mistake"]
+        late = await client(broker, f"l{name}")
+        await late.subscribe(Subscription(f"{name}/will", 1))
+        assert await arrived(late, 1) == [b"abort"]
+        await late.publish(f"{name}/will", b"", qos=1, retain=True)
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("repositories-6")
+def test_a_delayed_will_waits_and_is_cancelled_by_a_return(broker: BrokerProcess, name: str) -> None:
+    async def dialogue() -> None:
+        watcher = await client(broker, f"w{name}")
+        await watcher.subscribe(Subscription(f"{name}/#", 1))
+        for client_id, returns in ((f"stays{name}", False), (f"back{name}", True)):
+            will = Will(f"{name}/will", client_id.encode(), 1, False, Properties(will_delay_interval=1))
+            leaving = await kept(broker, client_id, will=will)
+            leaving.abort()
+            await leaving.ended
+            if returns:
+                await kept(broker, client_id)
+        began = time.monotonic()
+        assert await arrived(watcher, 1) == [f"stays{name}".encode()]
+        assert time.monotonic() - began > 0.5
+        await wait_for(lambda: time.monotonic() - began > 1.5)
+        await watcher.ping()
+        assert len(watcher.messages) == 1
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("repositories-7")
+def test_a_session_expires(broker: BrokerProcess, name: str) -> None:
+    async def dialogue() -> None:
+        leaving = await client(broker, name, clean_start=False, expiry_s=1)
+        await leaving.subscribe(Subscription(f"{name}/t", 1))
+        leaving.close()
+        await leaving.ended
+        back = await client(broker, name, clean_start=False, expiry_s=1)
+        assert present(back)
+        back.close()
+        gone_s = time.monotonic()
+        await wait_for(lambda: time.monotonic() - gone_s > 1.3)
+        again = await client(broker, name, clean_start=False, expiry_s=1)
+        assert not present(again)
+        again.close()
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("repositories-7")
+@pytest.mark.parametrize("version", [V31, V311, V5])
+def test_a_clean_start_clears(broker: BrokerProcess, name: str, version: ProtocolVersion) -> None:
+    async def dialogue() -> None:
+        first = await kept(broker, name, version=version)
+        await first.subscribe(Subscription(f"{name}/t", 1))
+        first.close()
+        publisher = await client(broker, f"p{name}")
+        for number in range(20):
+            await publisher.publish(f"{name}/t", b"%d" % number, qos=1)
+        clean = await client(broker, name, version=version)
+        assert not present(clean)
+        await clean.ping()
+        assert clean.messages == []
+        clean.close()
+        await clean.ended
+        again = await kept(broker, name, version=version)
+        assert not present(again)
+        await publisher.publish(f"{name}/t", b"after", qos=1)
+        await again.ping()
+        assert again.messages == []
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("device-8", "device-1")
+def test_ten_thousand_come_back_in_order_and_live_ones_behind_them(broker: BrokerProcess, name: str) -> None:
+    count, live = 9_900, 100
+
+    async def dialogue() -> None:
+        subscriber = await kept(broker, name)
+        await subscriber.subscribe(Subscription(f"{name}/t", 1))
+        subscriber.close()
+        publisher = await client(broker, f"p{name}", keeps=False)
+        await flood(publisher, f"{name}/t", range(count))
+        back = await kept(broker, name)
+        await flood(publisher, f"{name}/t", range(count, count + live))
+        payloads = await arrived(back, count + live, 60)
+        assert payloads == [b"%d" % number for number in range(count + live)]
+        assert not any(message.dup for message in back.messages)
+        back.close()
+
+    talk(dialogue)
+
+
+async def flood(
+    publisher: MqttClient, topic: str | Callable[[int], str], numbers: range, *, retain: bool = False
+) -> None:
+    """Publish at QoS 1 and full speed, with a window of 500; returns when everything is acknowledged."""
+    window = asyncio.Semaphore(500)
+
+    def take(packet: Packet) -> None:
+        if isinstance(packet, Puback):
+            assert packet.reason_code < 0x80
+            window.release()
+
+    publisher.on_packet = take
+    for number in numbers:
+        await window.acquire()
+        name = topic if isinstance(topic, str) else topic(number)
+        publisher.send(Publish(name, b"%d" % number, 1, publisher.next_id(), retain))
+    for _ in range(500):
+        await asyncio.wait_for(window.acquire(), 30)
+
+
+@pytest.mark.promise("device-8")
+@pytest.mark.parametrize("receive_maximum", [1, 20])
+def test_the_receive_maximum_holds_with_a_backlog(
+    broker: BrokerProcess, name: str, receive_maximum: int
+) -> None:
+    count = 2_000
+
+    async def dialogue() -> None:
+        properties = Properties(session_expiry_interval=DAY_S, receive_maximum=receive_maximum)
+        subscriber = await client(broker, name, clean_start=False, properties=properties)
+        await subscriber.subscribe(Subscription(f"{name}/t", 2))
+        subscriber.close()
+        publisher = await client(broker, f"p{name}", keeps=False)
+        await flood(publisher, f"{name}/t", range(count))
+        back = make(name, acknowledges=False)
+        open_ids: set[int] = set()
+
+        def take(packet: object) -> None:
+            if isinstance(packet, Publish):
+                open_ids.add(packet.packet_id)
+                assert len(open_ids) <= receive_maximum
+                if len(open_ids) == receive_maximum or len(back.messages) >= count - receive_maximum:
+                    for packet_id in open_ids:
+                        back.send(Puback(packet_id))
+                    open_ids.clear()
+
+        back.on_packet = take
+        await back.connect(broker.port, clean_start=False, properties=properties)
+        assert await arrived(back, count, 60) == [b"%d" % number for number in range(count)]
+        back.close()
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("device-7")
+def test_messages_expire_offline_and_the_rest_is_told(broker: BrokerProcess, name: str) -> None:
+    async def dialogue() -> None:
+        subscriber = await kept(broker, name)
+        await subscriber.subscribe(Subscription(f"{name}/t", 1))
+        subscriber.close()
+        publisher = await client(broker, f"p{name}")
+        for interval_s in (1, 1_000, 0):
+            expiry = Properties(message_expiry_interval=interval_s)
+            await publisher.publish(f"{name}/t", b"%d" % interval_s, qos=1, properties=expiry)
+        stored_s = time.monotonic()
+        await wait_for(lambda: time.monotonic() - stored_s > 1.2)
+        back = await kept(broker, name)
+        assert await arrived(back, 1) == [b"1000"]
+        await back.ping()
+        (message,) = back.messages
+        assert message.properties is not None
+        assert message.properties.message_expiry_interval in (998, 999)
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("device-4")
+def test_packet_ids_wrap_around_one_that_stays_in_flight(broker: BrokerProcess, name: str) -> None:
+    count = 66_000
+
+    async def dialogue() -> None:
+        subscriber = make(name, acknowledges=False, keeps=False)
+        seen: list[int] = []
+        stuck: list[int] = []
+        expected = iter(range(count))
+
+        def take(packet: object) -> None:
+            if not isinstance(packet, Publish):
+                return
+            assert int(packet.payload) == next(expected)
+            assert not stuck or packet.packet_id != stuck[0]
+            if not stuck:
+                stuck.append(packet.packet_id)
+            else:
+                subscriber.send(Puback(packet.packet_id))
+            seen.append(packet.packet_id)
+
+        subscriber.on_packet = take
+        await subscriber.connect(broker.port, clean_start=False, expiry_s=DAY_S)
+        await subscriber.subscribe(Subscription(f"{name}/t", 1))
+        publisher = await client(broker, f"p{name}", keeps=False)
+        await flood(publisher, f"{name}/t", range(count))
+        await wait_for(lambda: len(seen) == count, 60, "all messages")
+        assert max(seen) == 65_535
+        assert seen[-1] < 1_000
+        subscriber.close()
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("device-9")
+def test_qos_2_is_exactly_once_over_reconnects(broker: BrokerProcess, name: str) -> None:
+    async def dialogue() -> None:
+        subscriber = await kept(broker, name, acknowledges=False)
+        await subscriber.subscribe(Subscription(f"{name}/t", 2))
+        publisher = await kept(broker, f"p{name}", acknowledges=False)
+        publisher.send(Publish(f"{name}/t", b"x", 2, 7))
+        publisher.abort()
+        publisher = await kept(broker, f"p{name}")
+        publisher.send(Publish(f"{name}/t", b"x", 2, 7, False, True))
+        publisher.send(Pubrel(7))
+        await publisher.ping()
+        await arrived(subscriber, 1)
+        subscriber.abort()
+        await subscriber.ended
+        back = await kept(broker, name)
+        assert await arrived(back, 1) == [b"x"]
+        assert back.messages[0].dup
+        await wait_for(lambda: any(isinstance(packet, Pubrel) for packet in back.received))
+        await back.ping()
+        back.abort()
+        await back.ended
+        last = await kept(broker, name)
+        await last.ping()
+        assert last.messages == []
+
+    talk(dialogue)
+
+
+def test_packets_behind_connect_in_one_piece(broker: BrokerProcess, name: str) -> None:
+    async def dialogue() -> None:
+        found = make(name)
+        await found.open(broker.port)
+        properties = Properties(session_expiry_interval=60)
+        found.send(Connect(name, V5, True, 0, None, None, None, properties))
+        found.send(Subscribe(1, (Subscription(f"{name}/t", 1),)))
+        found.send(Publish(f"{name}/t", b"early", 1, 2))
+        assert await arrived(found, 1) == [b"early"]
+        await found.ping()
+        found.send(Disconnect())
+        await asyncio.wait_for(found.ended, 10)
+
+    talk(dialogue)
+
+
+@pytest.mark.promise("device-8")
+def test_a_slow_reader_loses_nothing_and_slows_nobody(broker: BrokerProcess, name: str) -> None:
+    count, payload = 600, b"x" * 20_000
+
+    async def dialogue() -> None:
+        slow, quick = await kept(broker, f"slow{name}"), await kept(broker, f"quick{name}")
+        for subscriber in (slow, quick):
+            await subscriber.subscribe(Subscription(f"{name}/t", 1))
+        slow.pause_reading()
+        publisher = await client(broker, f"p{name}", keeps=False)
+        for number in range(count):
+            assert await publisher.publish(f"{name}/t", b"%04d" % number + payload, qos=1) < 0x80
+        wanted = [b"%04d" % number for number in range(count)]
+        assert [found[:4] for found in await arrived(quick, count)] == wanted
+        slow.resume_reading()
+        assert [found[:4] for found in await arrived(slow, count)] == wanted
+        slow.close()
+        quick.close()
+
+    talk(dialogue)
+
+
+def test_large_payloads_up_to_the_limit(own_broker: BrokerProcess) -> None:
+    own_broker.settings["mqtt.packet_bytes_max"] = 40_000_000
+    own_broker.start()
+
+    async def dialogue() -> None:
+        subscriber = await kept(own_broker, "s")
+        await subscriber.subscribe(Subscription("t", 2))
+        publisher = await client(own_broker, "p")
+        for qos, size in ((0, 5_000_000), (1, 20_000_000), (2, 39_999_900)):
+            assert await publisher.publish("t", b"\xab" * size, qos=qos) < 0x80
+        payloads = await arrived(subscriber, 3)
+        assert [len(payload) for payload in payloads] == [5_000_000, 20_000_000, 39_999_900]
+        assert set(payloads[2]) == {0xAB}
+        with pytest.raises((ConnectionEnded, TimeoutError, ConnectionResetError)) as ended:
+            await publisher.publish("t", b"x" * 40_000_000, qos=1)
+        said = getattr(ended.value, "disconnect", None)
+        assert said is None or said.reason_code == 0x95
+        await subscriber.ping()
+
+    talk(dialogue)
+    own_broker.stop()
+    quiet(own_broker)
+
+
+@pytest.mark.promise("device-8", "repositories-1")
+def test_an_orderly_restart_keeps_ids_and_order(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def before() -> None:
+        subscriber = await kept(own_broker, "s", acknowledges=False)
+        await subscriber.subscribe(Subscription("t/#", 2), Subscription("$share/g/u", 1))
+        publisher = await client(own_broker, "p")
+        for number in range(10):
+            await publisher.publish("t/x", b"%d" % number, qos=1 + number % 2, retain=number == 9)
+        await arrived(subscriber, 10)
+        first.extend(subscriber.messages)
+
+    async def after() -> None:
+        back = await kept(own_broker, "s")
+        assert present(back)
+        await arrived(back, 10)
+        assert [(m.payload, m.packet_id, m.qos) for m in back.messages] == [
+            (m.payload, m.packet_id, m.qos) for m in first
+        ]
+        assert all(message.dup for message in back.messages)
+        publisher = await client(own_broker, "p")
+        await publisher.publish("u", b"shared", qos=1)
+        await arrived(back, 11)
+        late = await client(own_broker, "late")
+        await late.subscribe(Subscription("t/+", 0))
+        assert await arrived(late, 1) == [b"9"]
+        assert late.messages[0].retain
+
+    first: list[Publish] = []
+    talk(before)
+    own_broker.restart()
+    talk(after)
+    assert own_broker.stop() == 0
+
+
+def test_retained_messages_in_bulk_do_not_stop_the_loop(own_broker: BrokerProcess) -> None:
+    count = 20_000
+    own_broker.start()
+
+    async def dialogue() -> None:
+        publisher = await client(own_broker, "p", keeps=False)
+        await flood(publisher, lambda number: f"r/{number % 100}/{number}", range(count), retain=True)
+        pinging = await client(own_broker, "ping")
+        subscriber = await client(own_broker, "s")
+        await subscriber.subscribe(Subscription("r/#", 1))
+        slowest_s = 0.0
+        while len(subscriber.messages) < count:
+            began = time.monotonic()
+            await asyncio.wait_for(pinging.ping(), 10)
+            slowest_s = max(slowest_s, time.monotonic() - began)
+        assert len({message.topic for message in subscriber.messages}) == count
+        assert slowest_s < 0.5
+
+    talk(dialogue)
+    assert own_broker.stop() == 0
