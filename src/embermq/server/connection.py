@@ -75,6 +75,7 @@ class Connection(Link, asyncio.Protocol):
     """Bytes of one client to packets, and the link's packets to bytes."""
 
     __slots__ = (
+        "_at_eof",
         "_decoder",
         "_door",
         "_drained_bytes",
@@ -92,6 +93,7 @@ class Connection(Link, asyncio.Protocol):
         self._entered = False
         self._early_bytes = 0
         self._drained_bytes = 0
+        self._at_eof = False
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -215,19 +217,31 @@ class Connection(Link, asyncio.Protocol):
     def _leave(self, transport: asyncio.Transport) -> None:
         """Say that nothing more comes and wait for the client to do the same: closing at once would, with bytes of the
         client still unread, take back what it has not read yet."""
-        if transport.can_write_eof():
+        if transport.can_write_eof() and not self._at_eof:
             transport.write_eof()
             transport.resume_reading()
         else:
             transport.close()
-        timers = self._door.broker.state.timers
+        door = self._door
+        door.broker.connecting.link_lost(self)  # its will does not wait for what the client does now
+        door.ticks.wake()
+        timers = door.broker.state.timers
         timers.cancel(self.timer)
-        self.timer = timers.at(self._door.broker.state.tick.now_ms + CLOSE_MS, self.abort)
+        self.timer = timers.at(door.broker.state.tick.now_ms + CLOSE_MS, self.abort)
 
     def _drain(self, data: bytes) -> None:
         self._drained_bytes += len(data)
         if self._drained_bytes > DRAINED_BYTES_MAX and self._transport is not None:
             self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more: what it is to hear of what it sent is still written."""
+        transport = self._transport
+        self._at_eof = True
+        waits = transport is not None and transport.can_write_eof() and (not self.closing or bool(self.out))
+        self.close()
+        self._door.ticks.wake()
+        return waits
 
     def pause_writing(self) -> None:
         self.paused = True
