@@ -91,15 +91,14 @@ class SqliteTickStore(TickStore):
         self._succeed(base, count, done)
 
     def settle(self) -> None:
-        if self._durability != "memory" or not self._connection.in_transaction:
+        if not self._open_ticks or time.monotonic() - self._open_since_s < MEMORY_COMMIT_S:
             return
-        if time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
-            try:
-                self._connection.execute("COMMIT")
-                self._open_ticks.clear()
-            except sqlite3.Error:
-                if not self._connection.in_transaction:
-                    self._apply_again()  # else it stays open: the next tick tries again and reports
+        try:
+            self._connection.execute("COMMIT")
+            self._open_ticks.clear()
+        except sqlite3.Error:
+            if not self._connection.in_transaction:
+                self._apply_again()  # else it stays open: the next tick tries again and reports
 
     def close(self) -> None:
         if self._thread is not None:

@@ -1,0 +1,315 @@
+"""Starting, stopping, settings, accounts, the HTTP surface, very many connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.mqtt_client import ConnectionEnded, MqttClient
+from tests.support.waiting import wait_for, wait_until
+
+from embermq.bench.process_cost import read_cpu, read_pss_bytes
+from embermq.protocol.packets import Connack, Publish, Subscription
+from embermq.protocol.version import ProtocolVersion
+
+V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
+IDLE_CONNECTIONS = 5_000
+KIB_EACH = 20
+
+
+def get(broker: BrokerProcess, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def entered(
+    port: int,
+    client_id: str = "c",
+    *,
+    version: ProtocolVersion = V5,
+    host: str = "127.0.0.1",
+    **options: object,
+) -> Connack:
+    """The answer to a CONNECT."""
+
+    async def enter() -> Connack:
+        found = MqttClient(client_id, version=version)
+        try:
+            return await found.connect(port, **options)  # type: ignore[arg-type]
+        finally:
+            found.abort()
+            await found.ended
+
+    return asyncio.run(enter())
+
+
+def test_sigterm_says_8b_and_ends_within_five_seconds(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def talk() -> tuple[list[MqttClient], float]:
+        found = [MqttClient(f"c{number}", version=V5 if number % 2 else V311) for number in range(40)]
+        for one in found:
+            await one.connect(own_broker.port, clean_start=False, expiry_s=60)
+            await one.subscribe(Subscription("t", 1))
+        acknowledged = await found[0].publish("t", b"last", qos=1)
+        assert acknowledged < 0x80
+        began = time.monotonic()
+        os.kill(own_broker.pid, signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(*(one.ended for one in found)), 5)
+        return found, began
+
+    found, began = asyncio.run(talk())
+    assert own_broker.wait(5) == 0
+    assert time.monotonic() - began < 5
+    for one in found:
+        said = one.disconnect_received
+        if one.version is V5:
+            assert said is not None and said.reason_code == 0x8B
+        else:
+            assert said is None
+
+
+def test_sigterm_under_full_load_ends_within_five_seconds(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def talk() -> None:
+        publisher, subscriber = MqttClient("p", keeps=False), MqttClient("s", keeps=False, acknowledges=False)
+        for one in (publisher, subscriber):
+            await one.connect(own_broker.port, clean_start=False, expiry_s=60)
+        await subscriber.subscribe(Subscription("t", 2))
+        window = asyncio.Semaphore(200)
+        publisher.on_packet = lambda _packet: window.release()
+
+        async def publish() -> None:
+            while publisher.is_open:
+                await window.acquire()
+                publisher.send(Publish("t", b"x" * 200, 1, publisher.next_id()))
+
+        load = asyncio.create_task(publish())
+        await wait_for(lambda: publisher._last_id > 2_000, 20)
+        began = time.monotonic()
+        os.kill(own_broker.pid, signal.SIGTERM)
+        await asyncio.wait_for(asyncio.gather(publisher.ended, subscriber.ended), 5)
+        load.cancel()
+        await asyncio.to_thread(own_broker.wait, 5)
+        assert time.monotonic() - began < 5
+
+    asyncio.run(talk())
+    assert not own_broker.is_running
+
+
+def test_a_second_broker_on_the_same_directory_is_refused_by_name(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+    second = BrokerProcess(own_broker.data_dir)
+    second.launch()
+    assert second.wait() != 0
+    assert str(own_broker.data_dir) in second.output()
+    assert str(own_broker.pid) in second.output()
+    assert "Traceback" not in second.output()
+    second.close()
+    assert entered(own_broker.port).reason_code == 0
+    own_broker.kill()
+    own_broker.start()
+    assert own_broker.stop() == 0
+
+
+def test_a_port_that_is_taken_is_told(own_broker: BrokerProcess, tmp_path: Path) -> None:
+    own_broker.start()
+    other = BrokerProcess(tmp_path / "other", settings={"listeners.mqtt": f"127.0.0.1:{own_broker.port}"})
+    other.launch()
+    assert other.wait() != 0
+    assert f"listeners.mqtt: cannot listen on 127.0.0.1:{own_broker.port}" in " ".join(other.output().split())
+    assert "Traceback" not in other.output()
+    other.close()
+
+
+def test_settings_come_from_file_environment_and_set(tmp_path: Path) -> None:
+    file = tmp_path / "embermq.toml"
+    file.write_text(
+        "[mqtt]\nreceive_maximum = 11\nkeep_alive_max_s = 22\nmax_qos = 1\n[device]\nqueue_limit = 5\n"
+    )
+    broker = BrokerProcess(
+        tmp_path / "data",
+        env={"EMBERMQ_MQTT__KEEP_ALIVE_MAX_S": "33", "EMBERMQ_MQTT__MAX_QOS": "0"},
+        settings={"mqtt.max_qos": 1},
+        arguments=("--config", str(file)),
+    )
+    with broker:
+        properties = entered(broker.port).properties
+        assert properties is not None
+        assert (properties.receive_maximum, properties.server_keep_alive, properties.maximum_qos) == (
+            11,
+            33,
+            1,
+        )
+
+
+@pytest.mark.parametrize(
+    ("assignment", "told"),
+    [
+        ("mqtt.recieve_maximum=5", "receive_maximum"),
+        ("device.queue_limit=70000", "65535"),
+        ("device.queue_limit=0", "queue_limit"),
+        ("log.durability=fast", "durability"),
+        ("listeners.mqtt=nonsense", "listeners.mqtt"),
+    ],
+)
+@pytest.mark.promise("device-6")
+def test_what_cannot_be_is_refused_by_name(tmp_path: Path, assignment: str, told: str) -> None:
+    words = [str(EMBERMQ), "run", "--no-pipeline", "--data-dir", str(tmp_path), "--set", assignment]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0
+    assert told in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_accounts_decide_who_enters_and_as_what(own_broker: BrokerProcess) -> None:
+    for name, kind in (("ann", "device"), ("billing", "application")):
+        done = subprocess.run(
+            [EMBERMQ, "users", "add", name, "--type", kind, "--data-dir", str(own_broker.data_dir)],
+            input="secret\n",
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+    own_broker.start()
+    port = own_broker.port
+    assert entered(port, username="ann", password=b"secret").reason_code == 0
+    assert entered(port, username="billing", password=b"secret").reason_code == 0
+    for username, password in (("ann", b"wrong"), ("ann", None), ("nobody", b"secret"), ("", b"")):
+        assert entered(port, username=username, password=password).reason_code == 0x86
+    assert entered(port, version=V311, username="ann", password=b"wrong").reason_code in (4, 5)
+    assert entered(port).reason_code == 0, "anonymous clients may enter on loopback"
+    assert "secret" not in own_broker.output()
+    assert own_broker.stop() == 0
+
+
+@pytest.mark.parametrize(("allowed", "reason"), [(False, 0x87), (True, 0)])
+def test_anonymous_clients_enter_elsewhere_only_when_allowed(
+    own_broker: BrokerProcess, allowed: bool, reason: int
+) -> None:
+    """A listener on every interface is none on loopback, whichever way a client comes."""
+    own_broker.settings["listeners.mqtt"] = f"0.0.0.0:{own_broker.port}"
+    own_broker.settings["clients.allow_anonymous"] = str(allowed).lower()
+    own_broker.start()
+    assert entered(own_broker.port).reason_code == reason
+    assert own_broker.stop() == 0
+
+
+def test_health_readiness_and_metrics(broker: BrokerProcess) -> None:
+    status, body = get(broker, "/health")
+    assert (status, json.loads(body)["status"]) == (200, "ok")
+    status, body = get(broker, "/ready")
+    assert status == 200
+    assert json.loads(body)["ready"] is True
+    entered(broker.port, "metrics")
+    status, body = get(broker, "/metrics")
+    assert status == 200
+    values = dict(line.rsplit(" ", 1) for line in body.splitlines() if line and not line.startswith("#"))
+    assert all(name.startswith("embermq_") for name in values)
+    accepted = [float(value) for name, value in values.items() if "connections_accepted" in name]
+    assert accepted and accepted[0] >= 1
+    assert get(broker, "/nothing")[0] == 404
+    assert get(broker, "/api/v1/pipeline")[0] == 200
+
+
+def test_five_thousand_idle_connections(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    def used_s() -> float:
+        return read_cpu(own_broker.pid, children=False).own_s
+
+    async def talk() -> None:
+        before = read_pss_bytes(own_broker.pid, children=False)
+        found: list[MqttClient] = []
+        for start in range(0, IDLE_CONNECTIONS, 100):
+            some = [MqttClient(f"idle{start + number}") for number in range(100)]
+            found += some
+            await asyncio.gather(*(one.connect(own_broker.port, keep_alive_s=600) for one in some))
+        each = (read_pss_bytes(own_broker.pid, children=False) - before) / IDLE_CONNECTIONS / 1024
+        assert each < KIB_EACH, f"{each:.1f} KiB a connection"
+        publisher = MqttClient("p")
+        await publisher.connect(own_broker.port)
+        began = time.monotonic()
+        await publisher.ping()
+        assert time.monotonic() - began < 1
+        used = used_s()
+        quiet_from = time.monotonic()
+        await wait_for(lambda: time.monotonic() - quiet_from > 1.0)
+        assert used_s() - used < 0.5
+        for one in [*found, publisher]:
+            one.abort()
+        await asyncio.gather(*(one.ended for one in [*found, publisher]))
+
+    asyncio.run(talk())
+    wait_until(lambda: "embermq_connections 0" in get(own_broker, "/metrics")[1], 20, "all are gone")
+    assert own_broker.stop() == 0
+
+
+def test_a_broker_that_is_killed_comes_back_with_what_it_promised(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def before() -> None:
+        subscriber, publisher = MqttClient("s"), MqttClient("p")
+        for one in (subscriber, publisher):
+            await one.connect(own_broker.port, clean_start=False, expiry_s=600)
+        await subscriber.subscribe(Subscription("t/#", 2))
+        subscriber.close()
+        for number in range(200):
+            assert await publisher.publish("t/x", b"%d" % number, qos=1 + number % 2, retain=True) < 0x80
+        own_broker.kill()
+        await publisher.ended
+
+    async def after() -> None:
+        subscriber = MqttClient("s")
+        connack = await subscriber.connect(own_broker.port, clean_start=False, expiry_s=600)
+        assert connack.session_present
+        await wait_for(lambda: len(subscriber.messages) >= 200, 20)
+        for qos in (1, 2):
+            numbers = [int(message.payload) for message in subscriber.messages if message.qos == qos]
+            assert numbers == list(range(qos - 1, 200, 2))
+        late = MqttClient("late")
+        await late.connect(own_broker.port)
+        await late.subscribe(Subscription("t/x", 0))
+        await wait_for(lambda: late.messages, 10)
+        assert late.messages[0].payload == b"199"
+        for one in (subscriber, late):
+            one.abort()
+            await one.ended
+
+    asyncio.run(before())
+    own_broker.start()
+    asyncio.run(after())
+    assert own_broker.stop() == 0
+
+
+def test_a_connection_at_the_wrong_moment_of_a_stop(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def talk() -> None:
+        os.kill(own_broker.pid, signal.SIGTERM)
+        for number in range(50):
+            found = MqttClient(f"c{number}")
+            try:
+                await found.connect(own_broker.port, clean_start=False, expiry_s=60)
+            except (OSError, ConnectionEnded):
+                continue
+            finally:
+                found.abort()
+
+    asyncio.run(talk())
+    assert own_broker.wait(5) == 0
