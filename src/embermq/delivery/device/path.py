@@ -123,6 +123,8 @@ class DevicePath(DeliveryPath):
             or session.resend
             or len(session.window) >= session.window_max
         ):
+            if link is not None and not session.backlog:
+                self._spill(session)  # else a page could be sent and, after a crash, be resent before it
             self._add_row(session, delivery, QueueState.QUEUED)
             session.backlog = link is not None
             return
