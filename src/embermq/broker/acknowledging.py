@@ -95,7 +95,11 @@ class Acknowledging:
         receiving = session.receiving
         if receiving is None or packet_id not in receiving:
             known = link.version is not ProtocolVersion.V5
-            link.send_packet(Pubcomp(packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            answer = Pubcomp(packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+            if session.persistent:  # the PUBREL that this one repeats may not be durable yet
+                self._state.tick.batch.after_commit.append(partial(link.send_packet, answer))
+            else:
+                link.send_packet(answer)
             return
         receiving.discard(packet_id)
         if not session.persistent:
