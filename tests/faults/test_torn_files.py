@@ -147,6 +147,16 @@ def test_a_damaged_database_is_refused_in_one_line(damage: str, killed: Path, tm
     assert "broker.db" in said
 
 
+@pytest.mark.promise("pipeline-8")
+def test_records_that_this_version_cannot_read_are_refused_in_one_line(killed: Path, tmp_path: Path) -> None:
+    """Whole pages, so that SQLite notices nothing, but not what was written."""
+    data_dir = copy_of(killed, tmp_path / "copy")
+    with closing(sqlite3.connect(data_dir / "broker.db")) as connection, connection:
+        connection.execute("UPDATE log_batch SET body = zeroblob(body_bytes)")
+        connection.execute("UPDATE meta SET value = 0 WHERE name = 'dispatcher_floor'")
+    assert "record" in refusal_of(data_dir)
+
+
 def test_a_newer_schema_is_refused_by_its_number(killed: Path, tmp_path: Path) -> None:
     data_dir = copy_of(killed, tmp_path / "copy")
     with closing(sqlite3.connect(data_dir / "broker.db")) as connection, connection:

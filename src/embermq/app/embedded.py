@@ -23,6 +23,8 @@ from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
+from embermq.model.log_record import RecordError
+from embermq.ports.errors import StoreError
 from embermq.delivery.retention import Retention, RetentionLimits
 
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
@@ -65,8 +67,11 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
 
     sessions = SqliteSessionStore(reader)
     stored = sessions.load()
-    broker.restore(stored, sessions.load_retained())
-    redelivered = Recovery(state, device, log, queue).run(stored.dispatcher_floor)
+    try:
+        broker.restore(stored, sessions.load_retained())
+        redelivered = Recovery(state, device, log, queue).run(stored.dispatcher_floor)
+    except RecordError as error:  # damaged, or written by a version that this one does not understand
+        raise StoreError(f"cannot read what broker.db holds: {error}") from error
 
     retention, close_retention = _open_retention(data_dir, settings, store)
 
