@@ -23,9 +23,9 @@ from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
+from embermq.delivery.retention import Retention, RetentionLimits
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError
-from embermq.delivery.retention import Retention, RetentionLimits
 
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
 
