@@ -62,32 +62,22 @@ class WebSocket:
         chunks: list[bytes] = []
         ping: Ping | None = None
         self.more = False
-        try:
-            if data:
-                self._protocol.receive_data(data)
-            taken = 0
-            for event in islice(self._protocol.events(), FRAMES_A_TURN):
-                taken += 1
-                if isinstance(event, BytesMessage):
-                    chunks.append(bytes(event.data))
-                elif isinstance(event, Ping):
-                    ping = event
-                elif isinstance(event, CloseConnection):
-                    self._answer_close(event)
-                    ping = None
-                    break
-                elif isinstance(event, TextMessage):
-                    # [MQTT-6.0.0-1]
-                    self._fail("a text frame", CloseReason.UNSUPPORTED_DATA)
-                    ping = None
-                    break
-            self.more = taken == FRAMES_A_TURN and not self._over
-        except RemoteProtocolError as error:
-            hint = error.event_hint
-            self._fail(
-                str(error), hint.code if isinstance(hint, CloseConnection) else CloseReason.PROTOCOL_ERROR
-            )
-            ping = None
+        if data:
+            self._protocol.receive_data(data)
+        taken = 0
+        for event in islice(self._protocol.events(), FRAMES_A_TURN):
+            taken += 1
+            if isinstance(event, BytesMessage):
+                chunks.append(bytes(event.data))
+            elif isinstance(event, Ping):
+                ping = event
+            elif isinstance(event, CloseConnection):
+                self._answer_close(event)
+                break
+            elif isinstance(event, TextMessage):
+                self._fail("a text frame", CloseReason.UNSUPPORTED_DATA)  # [MQTT-6.0.0-1]
+                break
+        self.more = taken == FRAMES_A_TURN and not self._over
         if ping is not None and answers_pings and self.is_open:
             # Of several pings the last may be answered for all (RFC 6455, 5.5.3).
             self.out.append(self._protocol.send(ping.response()))
@@ -102,6 +92,9 @@ class WebSocket:
         return self._protocol.send(CloseConnection(CloseReason.NORMAL_CLOSURE))
 
     def _answer_close(self, event: CloseConnection) -> None:
+        if self.is_open:  # the library says in this way that a frame is wrong
+            self._fail(event.reason or "a wrong frame", event.code)
+            return
         if self._protocol.state is ConnectionState.REMOTE_CLOSING:
             self.out.append(self._protocol.send(event.response()))
         self._over = True
@@ -125,6 +118,9 @@ class WebSocket:
             return b""
         head, rest = bytes(self._head[:size]), bytes(self._head[size:])
         self._head.clear()
+        if not head.partition(b"\r\n")[0].endswith(b" HTTP/1.1"):
+            self._refuse(400, "this is no HTTP/1.1")
+            return b""
         try:
             self._protocol.receive_data(head)
             request = next(iter(self._protocol.events()), None)

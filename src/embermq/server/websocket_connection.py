@@ -17,6 +17,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._websocket = WebSocket(settings)
         self._network: asyncio.Transport | None = None
         self._held = False
+        self._at_eof = False
         self._drained_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,12 +93,24 @@ class WebSocketConnection(asyncio.Protocol):
             return
         if self._websocket.is_open:
             network.write(self._websocket.close())
-            self.read_on()
+            if self._at_eof:
+                network.close()
+            else:
+                self.read_on()
+        elif self._at_eof:
+            network.close()
         elif self._websocket.is_over() and network.can_write_eof():
             network.write_eof()  # closing with bytes unread would take back what the client has not read
             network.resume_reading()
         elif self._websocket.is_over() or not self._websocket.upgraded:
             network.close()
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more: what it is to hear of what it sent is still written."""
+        self._at_eof = True
+        self._mqtt.close()
+        self._door.ticks.wake()
+        return self._network is not None and self._network.can_write_eof()
 
     def pause_writing(self) -> None:
         self._mqtt.pause_writing()
