@@ -58,7 +58,7 @@ def intact_messages(data_dir: Path) -> int:
     with closing(sqlite3.connect(beside / "broker.db")) as connection:
         found = connection.execute("SELECT SUM(record_count) FROM log_batch").fetchone()[0]
     shutil.rmtree(beside)
-    return found or 0
+    return int(found or 0)
 
 
 def frames_of(wal: bytes) -> int:

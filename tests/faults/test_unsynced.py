@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -34,7 +35,7 @@ def test_what_was_acknowledged_survives_a_power_failure(seed: int, tmp_path: Pat
             for _ in range(KILLS):
                 fleet.allow(MESSAGES)
                 torn = random.random() < 0.7
-                await kill_and_restart(broker, random, lambda torn=torn: disk.lose(random if torn else None))
+                await kill_and_restart(broker, random, partial(disk.lose, random if torn else None))
                 fleet.check()
             await wait_for(lambda: not any(each.allowance for each in fleet.publishers), 30)
             await fleet.drain()
