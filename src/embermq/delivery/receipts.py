@@ -28,6 +28,8 @@ class Receipts:
         self._until_next = SAMPLE_EVERY
         message = delivery.message
         latency_us = min(max(0, state.tick.now_ms - message.accepted_ms) * 1000, 0xFFFFFFFF)
-        root = first_level(message.topic).encode()[:ROOT_BYTES_MAX]
+        root = first_level(message.topic).encode()
+        if len(root) > ROOT_BYTES_MAX:  # cut between two characters
+            root = root[:ROOT_BYTES_MAX].decode(errors="ignore").encode()
         head = _RECEIPT.pack(message.accepted_ms, latency_us, session.client_type, len(root))
         state.tick.writes.receipts.append(head + root)
