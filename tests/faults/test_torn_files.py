@@ -58,13 +58,13 @@ def intact_messages(data_dir: Path) -> int:
     with closing(sqlite3.connect(beside / "broker.db")) as connection:
         found = connection.execute("SELECT SUM(record_count) FROM log_batch").fetchone()[0]
     shutil.rmtree(beside)
-    return int(found or 0)
+    return int(found) if found else 0
 
 
 def frames_of(wal: bytes) -> int:
     """Whole frames, a page each, of a write-ahead log."""
     (page_bytes,) = struct.unpack_from(">I", wal, 8)
-    return (len(wal) - WAL_HEAD_BYTES) // (FRAME_HEAD_BYTES + page_bytes)
+    return (len(wal) - WAL_HEAD_BYTES) // (FRAME_HEAD_BYTES + int(page_bytes))
 
 
 def judge(data_dir: Path) -> None:

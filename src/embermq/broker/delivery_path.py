@@ -42,6 +42,10 @@ class DeliveryPath(ABC):
         `take` returns True for is another session's now. With `ended` what is stored is offered as well."""
 
     @abstractmethod
+    def write_down(self, session: Session) -> None:
+        """A subscription goes: what it has brought must be owed without it, also after a crash [MQTT-3.10.4-3]."""
+
+    @abstractmethod
     def suspend(self, session: Session) -> None:
         """The session's client is gone: nothing of it may live in memory only."""
 

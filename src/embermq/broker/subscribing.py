@@ -143,6 +143,7 @@ class Subscribing:
             self._state.router.discard(subscriber)
             codes.append(ReasonCode.SUCCESS)
             if session.persistent:
+                self._state.path(session).write_down(session)
                 self._state.tick.writes.subscriptions.append((session.generation, topic_filter, None))
         self._when_durable(session, partial(self._confirm, link, Unsuback(packet.packet_id, tuple(codes))))
 

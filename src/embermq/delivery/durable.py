@@ -63,6 +63,9 @@ class DurablePath(DeliveryPath):
     def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
         self.device.hand_over(session, take, ended=ended)
 
+    def write_down(self, session: Session) -> None:
+        self.device.write_down(session)
+
     def suspend(self, session: Session) -> None:
         self.device.suspend(session)
         if session.is_application:

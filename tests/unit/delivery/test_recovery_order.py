@@ -29,3 +29,22 @@ def test_a_page_that_was_sent_does_not_overtake_what_was_in_memory_only() -> Non
     hand.settle()
     at_qos_1 = [message.payload for message in again.messages if message.qos == 1]
     assert at_qos_1[-2:] == [b"4", b"5"]
+
+
+@pytest.mark.promise("device-1", "device-11")
+def test_what_was_sent_before_an_unsubscribe_is_still_owed_after_a_crash() -> None:
+    """[MQTT-3.10.4-3]: the log is read again with the subscriptions as they are then."""
+    hand = HandDrivenBroker()
+    publisher = hand.keeps("publisher")
+    subscriber = hand.keeps("subscriber", acknowledges=False)
+    subscriber.subscribes("t")
+    publisher.publishes("t", b"sent and not acknowledged")
+    hand.settle()
+    assert subscriber.payloads == [b"sent and not acknowledged"]
+    subscriber.unsubscribes("t")
+
+    hand = hand.restarted()
+    again = hand.keeps("subscriber")
+    hand.settle()
+    assert again.payloads == [b"sent and not acknowledged"]
+    assert again.messages[0].dup

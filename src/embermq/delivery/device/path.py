@@ -411,6 +411,9 @@ class DevicePath(DeliveryPath):
             after_seq = page[-1].seq
         yield from [row for row in self._state.tick.writes.queue_rows if row.generation == session.generation]
 
+    def write_down(self, session: Session) -> None:
+        self._spill(session)
+
     def suspend(self, session: Session) -> None:
         """The client is gone: write what is in memory only."""
         self._spill(session)

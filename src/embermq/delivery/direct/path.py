@@ -131,6 +131,9 @@ class DirectPath(DeliveryPath):
     def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
         hand_over_unstored(session, take)
 
+    def write_down(self, session: Session) -> None:
+        """Nothing of it outlives the connection."""
+
     def suspend(self, session: Session) -> None:
         session.window.clear()
         session.waiting = None
