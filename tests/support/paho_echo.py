@@ -26,8 +26,10 @@ def hears_itself(
     heard: list[bytes] = []
     subscribed = threading.Event()
 
-    def subscribe(*_: object) -> None:
-        client.subscribe(f"{topic}/#", 2)
+    def subscribe(connected: paho.Client, *_: object) -> None:
+        connected.subscribe(
+            f"{topic}/#", 2
+        )  # the argument: a cycle would leave sockets to the garbage collector
 
     client.on_connect = subscribe
     client.on_subscribe = lambda *_: subscribed.set()

@@ -12,10 +12,15 @@ from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
 from embermq.app.authentication import Admission, Authenticator, PasswordHashes
 from embermq.app.errors import UserError
+from embermq.app.gate import AccountGate
+from embermq.broker.connecting import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User, Users
+from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.server.gate import Visitor
 from embermq.server.settings import ClientSettings
 
 DEADLINE_S = 10
@@ -232,3 +237,55 @@ def test_accounts_that_mqtt_cannot_carry_are_refused(name: str, password: bytes,
     with pytest.raises(UserError, match=why):
         Accounts(users).add(name, password, ClientType.DEVICE)
     assert users.all() == []
+
+
+def entered(packet: Connect, visitor: Visitor, **settings: object) -> Identity | ReasonCode:
+    async def scenario() -> Identity | ReasonCode:
+        authenticator = Authenticator(UsersInMemory(ANN, BILLING, GONE), ClientSettings(**settings), HASHES)  # type: ignore[arg-type]
+        gate = AccountGate(authenticator)
+        try:
+            if gate.needs_check(packet, visitor):
+                return await gate.check(packet, visitor)
+            return gate.admit(packet, visitor)
+        finally:
+            authenticator.close()
+
+    return asyncio.run(scenario())
+
+
+def connect(username: str | None = None, password: bytes | None = None) -> Connect:
+    return Connect("c1", ProtocolVersion.V5, True, 0, username, password, None, None)
+
+
+@pytest.mark.parametrize("general", [True, False])
+@pytest.mark.parametrize("loopback", [True, False])
+def test_a_listener_has_the_last_word_about_strangers(general: bool, loopback: bool) -> None:
+    def answer(said: bool | None) -> bool:
+        visitor = Visitor(loopback, said, ClientType.DEVICE, None)
+        return isinstance(entered(connect(), visitor, allow_anonymous=general), Identity)
+
+    assert answer(None) is (general or loopback)
+    assert answer(True) is True
+    assert answer(False) is False
+
+
+def test_a_listener_may_make_applications() -> None:
+    answer = entered(connect("ann", b"secret"), Visitor(False, None, ClientType.APPLICATION, None))
+    assert isinstance(answer, Identity)
+    assert (answer.username, answer.client_type) == ("ann", ClientType.APPLICATION)
+
+
+@pytest.mark.parametrize(
+    ("name", "client_type"),
+    [("pump-7", ClientType.DEVICE), ("ann", ClientType.DEVICE), ("billing", ClientType.APPLICATION)],
+)
+def test_a_certificate_is_who_one_is_whatever_connect_says(name: str, client_type: ClientType) -> None:
+    visitor = Visitor(False, False, ClientType.DEVICE, name)
+    for packet in (connect(), connect("ann", b"wrong")):
+        answer = entered(packet, visitor)
+        assert isinstance(answer, Identity)
+        assert (answer.username, answer.client_type) == (name, client_type)
+
+
+def test_a_certificate_of_a_disabled_account_does_not_enter() -> None:
+    assert entered(connect(), Visitor(True, True, ClientType.DEVICE, "gone")) is ReasonCode.NOT_AUTHORIZED

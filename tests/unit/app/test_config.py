@@ -250,3 +250,66 @@ def test_no_text_makes_anything_but_settings_or_a_refusal(key: str, value: str) 
 def test_no_value_makes_anything_but_settings_or_a_refusal(key: str, value: str) -> None:
     for problem in problems_of(f"{key}={value}"):
         assert key in problem
+
+
+def test_a_listener_has_a_table_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "ember.toml"
+    path.write_text(
+        """
+        [listeners]
+        mqtts = ["0.0.0.0:8883", "[::]:8883"]
+        [tls]
+        cert = "server.pem"
+        [listener."0.0.0.0:8883"]
+        min_version = "1.3"
+        proxy_protocol = true
+        """
+    )
+    keys = ['listener."[::]:8883".allow_anonymous=false', "listener.0.0.0.0:8883.client_type=application"]
+    configuration = load_configuration(config_file=path, assignments=keys)
+    assert configuration.settings.listener == {
+        "0.0.0.0:8883": {"min_version": "1.3", "proxy_protocol": True, "client_type": "application"},
+        "[::]:8883": {"allow_anonymous": False},
+    }
+    assert {key: origin for key, origin in configuration.origins.items() if key.startswith("listener.")} == {
+        'listener."0.0.0.0:8883".min_version': str(path),
+        'listener."0.0.0.0:8883".proxy_protocol': str(path),
+        'listener."0.0.0.0:8883".client_type': "--set",
+        'listener."[::]:8883".allow_anonymous': "--set",
+    }
+    shown = {setting.key: setting.value for setting in configuration.effective()}
+    assert shown['listener."0.0.0.0:8883".min_version'] == "1.3"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "problem"),
+    [
+        (
+            "listener.127.0.0.1:1883.prox_protocol=true",
+            'unknown setting listener.127.0.0.1:1883.prox_protocol (from --set); the nearest is listener."127.0',
+        ),
+        (
+            "listener.mqtt=127.0.0.1:1",
+            "unknown setting listener.mqtt (from --set); the nearest is listeners.mqtt",
+        ),
+        (
+            "listener.127.0.0.1:1883.allow_anonymous=maybe",
+            "listener.\"127.0.0.1:1883\".allow_anonymous: 'maybe' is not true or false (from --set)",
+        ),
+        (
+            "listener.127.0.0.1:1.proxy_protocol=true",
+            'listener."127.0.0.1:1": no MQTT listener has this address; there is 127.0.0.1:1883',
+        ),
+        (
+            "listeners.mqtts=127.0.0.1:1",
+            "listeners.mqtts: needs tls.cert, the server's certificate (from --set)",
+        ),
+        ("listeners.ws=127.0.0.1:1883", "listeners.ws: 127.0.0.1:1883 is named twice, in listeners.mqtt too"),
+        ("listeners.http=unix:/x", "listeners.http: 'unix:/x'"),
+        ("listeners.mqtt=unix:", "listeners.mqtt: 'unix:' is not unix:/path"),
+        ("listeners.mqtt=unix:/" + "x" * 107, "listeners.mqtt: 'unix:/"),
+    ],
+)
+def test_what_is_wrong_with_a_listener_is_told_by_name(assignment: str, problem: str) -> None:
+    (told,) = refused(assignment)
+    assert told.startswith(problem)
