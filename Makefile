@@ -32,11 +32,12 @@ check: lint types contracts ## Lint, types, import contracts and unit tests, in 
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
 .PHONY: lint
-lint: $(TEST_READY) ## Ruff, the house rules of scripts/tidy, and that docs/configuration.md is current
+lint: $(TEST_READY) ## Ruff, the house rules of scripts/tidy, and that the generated docs are current
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python scripts/tidy
 	@$(BIN)/python scripts/configuration-page --check
+	@$(BIN)/python scripts/conformance-page --check
 
 .PHONY: format
 format: $(TEST_READY) ## Rewrite the source in the one format

@@ -22,7 +22,7 @@ def test_what_is_unacknowledged_is_sent_again_in_its_order(
     client.subscribe(name)
     for number in range(1, 7):
         publisher.publish(name, b"%d" % number, qos=1 + number % 2)
-    first = {}
+    first: dict[bytes, int] = {}
     while len(first) < 6:
         message = client.message(answers=False)
         first[message.payload] = message.packet_id
@@ -119,7 +119,7 @@ def test_order(enter: Enter, name: str, version: ProtocolVersion, kept: bool) ->
 )
 def test_filters_match(
     enter: Enter, version: ProtocolVersion, topic_filter: str, matching: list[str], others: list[str]
-) -> None:  # wide: a case each
+) -> None:
     client, publisher = enter(version=version), enter("p")
     client.subscribe(topic_filter, qos=0, handling=2 if version is V5 else 0)
     mark = client.client_id.encode()
@@ -157,8 +157,8 @@ def test_lengths_of_topics(enter: Enter, name: str, version: ProtocolVersion) ->
 # Shared subscriptions
 
 
-def members(enter: Enter, name: str, count: int = 2, **connect: object) -> list[WireClient]:
-    found = [enter(f"m{number}", **connect) for number in range(count)]
+def members(enter: Enter, name: str, count: int = 2, expiry: int = 0) -> list[WireClient]:
+    found = [enter(f"m{number}", expiry=expiry) for number in range(count)]
     for member in found:
         assert member.subscribe(f"$share/g/{name}") == (2,)
     return found

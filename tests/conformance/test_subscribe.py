@@ -167,7 +167,7 @@ def test_nothing_is_lost_while_a_subscription_is_replaced(enter: Enter, name: st
     for number in range(1, 200):
         publisher.send(Publish(name, b"%d" % number, 1, number))
         client.send(Subscribe(number, (Subscription(name, 1, False, False, 2),)))
-    payloads = []
+    payloads: list[int] = []
     while len(payloads) < 199:
         packet = client.next()
         if isinstance(packet, Publish):

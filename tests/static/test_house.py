@@ -17,6 +17,7 @@ COMMANDS: dict[str, list[str]] = {
     "tidy": [sys.executable, "scripts/tidy"],
     "types": [f"{BIN}/mypy"],
     "contracts": [f"{BIN}/lint-imports"],
+    "conformance": [sys.executable, "scripts/conformance-page", "--check"],
     "configuration": [sys.executable, "scripts/configuration-page", "--check"],
     "promises": [sys.executable, "scripts/promises"],
 }
