@@ -10,6 +10,7 @@ from tests.contracts.stores import Stores, open_descriptors
 from tests.support.waiting import wait_until
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.sqlite.tick_store import SqliteTickStore
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, encode_record, iter_frames
 from embermq.model.message import Message
@@ -61,6 +62,22 @@ def test_offsets_follow_one_another_over_ticks_and_restarts(stores: Stores) -> N
     assert payloads(stores) == [b"0", b"1", b"2", b"3"]
     assert stores.log.statistics().end_offset == 4
     assert stores.sessions.load().log_end == 4
+
+
+def _begin_at(stores: Stores, offset: int) -> None:
+    assert isinstance(stores.store, SqliteTickStore)
+    stores.store.begin_at(offset)
+
+
+def test_no_record_gets_an_offset_that_a_reader_has_confirmed(sqlite_stores: Stores) -> None:
+    sqlite_stores.write(records=[record(b"0")])
+    _begin_at(sqlite_stores, 7)
+    assert sqlite_stores.write(records=[record(b"1")]) == Receipt(7, 1)
+    assert payloads(sqlite_stores) == [b"0", b"1"]
+    assert payloads(sqlite_stores, 3) == [b"1"]
+    sqlite_stores.reopen()
+    _begin_at(sqlite_stores, 2)
+    assert sqlite_stores.write(records=[record(b"2")]) == Receipt(8, 1)
 
 
 def test_a_tick_under_way_is_busy_and_not_seen(stores: Stores) -> None:

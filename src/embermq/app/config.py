@@ -41,7 +41,10 @@ from embermq.server.settings import (
 
 ENVIRONMENT_PREFIX = "EMBERMQ_"
 PACKET_IDS = 65_535
-CONFIG_BYTES_MAX = 1024 * 1024
+MIB = 1024 * 1024
+CONFIG_BYTES_MAX = MIB
+HEAP_PER_PACKET_BYTE = 40
+"""Each query of the pipeline holds several copies of a message on its way through Spark."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -310,6 +313,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         yield (
             f"device.queue_limit: {settings.device.queue_limit} and mqtt.inflight_max, {settings.mqtt.inflight_max}, "
             f"are together more than the {PACKET_IDS} packet identifiers of a session"
+        )
+    heap_mb = -(-settings.mqtt.packet_bytes_max * HEAP_PER_PACKET_BYTE // MIB)
+    if settings.pipeline.enabled and heap_mb > settings.pipeline.heap_mb:
+        yield (
+            f"mqtt.packet_bytes_max: {settings.mqtt.packet_bytes_max} needs pipeline.heap_mb of at least {heap_mb}, "
+            f"it is {settings.pipeline.heap_mb}; or run without the pipeline"
         )
     if not settings.data_dir.strip() or "\0" in settings.data_dir:
         yield f"data_dir: {settings.data_dir!r} is not the name of a directory"

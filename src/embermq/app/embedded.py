@@ -67,8 +67,12 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
 
     sessions = SqliteSessionStore(reader)
     stored = sessions.load()
+    store.begin_at(
+        max((position.next_offset for position in SqliteLogReaders(data_dir).positions()), default=0)
+    )
     try:
         broker.restore(stored, sessions.load_retained())
+        state.log_end = store.log_end
         redelivered = Recovery(state, device, log, queue).run(stored.dispatcher_floor)
     except RecordError as error:  # damaged, or written by a version that this one does not understand
         raise StoreError(f"cannot read what broker.db holds: {error}") from error

@@ -169,6 +169,13 @@ def test_unknown_variables_are_refused() -> None:
     )
 
 
+def test_large_packets_need_a_large_heap_unless_there_is_no_pipeline() -> None:
+    with_set("mqtt.packet_bytes_max=13000000")
+    with_set("mqtt.packet_bytes_max=100000000", "pipeline.enabled=false")
+    (problem,) = refused("mqtt.packet_bytes_max=100000000")
+    assert "needs pipeline.heap_mb of at least 3815, it is 512" in problem
+
+
 def test_queue_and_window_share_the_packet_ids() -> None:
     with_set("device.queue_limit=64511", "mqtt.inflight_max=1024")
     (problem,) = refused("device.queue_limit=64512", environment={"EMBERMQ_MQTT__INFLIGHT_MAX": "1024"})

@@ -63,6 +63,11 @@ class SqliteTickStore(TickStore):
         """Every record below it is delivered, stored or owed to nobody, and that is handed to the store."""
         return self._floor
 
+    def begin_at(self, offset: int) -> None:
+        """Give no record an offset below this one: readers have confirmed what a power loss took from the log. Called
+        before the first tick."""
+        self._log_end = max(self._log_end, offset)
+
     def submit(self, writes: TickWrites, done: Done) -> None:
         if self._busy:
             raise RuntimeError("a tick is already being committed")
