@@ -15,7 +15,15 @@ from tests.support.mqtt_client import MqttClient
 
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connack, Connect, Disconnect, Packet, Publish, Subscribe, Subscription
+from embermq.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Publish,
+    Subscribe,
+    Subscription,
+)
 from embermq.protocol.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5

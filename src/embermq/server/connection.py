@@ -21,6 +21,8 @@ from embermq.server.tls import identity_of
 
 EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
+UNREAD_MAX = 100_000
+"""Answers that may wait for a client that sends and does not read; it is cut off then."""
 CLOSE_MS = 5_000
 """How long a connection that is over may take to hand its last bytes to the client."""
 DRAINED_BYTES_MAX = 16 * 1024 * 1024
@@ -83,6 +85,7 @@ class Connection(Link, asyncio.Protocol):
         "_entered",
         "_source",
         "_transport",
+        "_unread",
     )
 
     def __init__(self, door: Door, source: Address | None = None) -> None:
@@ -93,6 +96,7 @@ class Connection(Link, asyncio.Protocol):
         self._entered = False
         self._early_bytes = 0
         self._drained_bytes = 0
+        self._unread = 0
         self._at_eof = False
         self._transport: asyncio.Transport | None = None
 
@@ -209,6 +213,12 @@ class Connection(Link, asyncio.Protocol):
             out.clear()
             return
         if out:
+            if self.paused:  # acknowledgements go on, but not without end
+                self._unread += len(out)
+                if self._unread > UNREAD_MAX:
+                    out.clear()
+                    self.abort()
+                    return
             transport.write(b"".join(out))
             out.clear()
         if self.closing and not transport.is_closing():
@@ -248,6 +258,7 @@ class Connection(Link, asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
+        self._unread = 0
         session = self.session
         if session is not None and session.link is self:
             self._door.ticks.wake()

@@ -1,0 +1,75 @@
+"""One connection's bytes, on a transport that a test looks into."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.support.hand_driven import HandDrivenBroker
+
+from embermq.server.connection import EARLY_BYTES_MAX, UNREAD_MAX, Connection, Door
+
+
+class Transport(asyncio.Transport):
+    """Remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.aborted = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing to limit."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += len(data)
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.fixture
+def connection() -> tuple[Connection, Transport]:
+    hand = HandDrivenBroker()
+    found: Any = Connection(
+        cast(Door, SimpleNamespace(broker=hand.broker, ticks=SimpleNamespace(wake=lambda: None)))
+    )
+    transport = Transport()
+    found._transport = transport
+    return found, transport
+
+
+def test_answers_go_on_while_the_client_reads_nothing_but_not_without_end(
+    connection: tuple[Connection, Transport],
+) -> None:
+    link, transport = connection
+    link.pause_writing()
+    for _ in range(UNREAD_MAX // 100):
+        for _ in range(100):
+            link.send(b"\xd0\x00")
+        link.flush()
+    assert (transport.written, transport.aborted) == (2 * UNREAD_MAX, False)
+    link.send(b"\xd0\x00")
+    link.flush()
+    assert transport.aborted
+    assert link.out == []
+
+
+def test_a_client_that_reads_now_and_then_is_kept(connection: tuple[Connection, Transport]) -> None:
+    link, transport = connection
+    for _ in range(5):
+        link.pause_writing()
+        link.out += [b"\xd0\x00"] * (UNREAD_MAX - 1)
+        link.flush()
+        link.resume_writing()
+    assert not transport.aborted
+
+
+def test_the_bounds_leave_room_for_ordinary_clients() -> None:
+    assert EARLY_BYTES_MAX >= 16 * 1024
+    assert UNREAD_MAX >= 65_535, "a client may publish that many before it reads"
