@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -105,6 +106,12 @@ def test_paho_over_a_unix_socket(any_broker: Broker, name: str) -> None:
     hears_itself(client, lambda: client.connect(any_broker.path), name, [b"1", os.urandom(200_000)])
 
 
+def test_mosquitto_over_a_unix_socket(any_broker: Broker, name: str) -> None:
+    words = ["mosquitto_pub", "--unix", any_broker.path, "-t", name, "-q", "2", "-m", "x"]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    assert said.returncode == 0, said.stderr
+
+
 def test_a_unix_socket_has_its_mode_and_counts_as_this_machine(any_broker: Broker) -> None:
     assert os.stat(any_broker.path).st_mode & 0o777 == 0o600
     client = RawClient(dial_unix(any_broker.path))
@@ -193,6 +200,20 @@ def test_tls_and_websocket_behind_a_proxy(any_broker: Broker, header: Callable[[
             assert client.enter() == 0
             client.ping()
             client.close()
+
+
+def test_renewed_certificates_behind_a_proxy(any_broker: Broker) -> None:
+    def certificate() -> bytes | None:
+        sock = dial(any_broker.proxied_tls)
+        sock.sendall(version_1(LOCALS))
+        with any_broker.authority.trusting().wrap_socket(sock, server_hostname="localhost") as tls:
+            return tls.getpeercert(binary_form=True)
+
+    before = certificate()
+    any_broker.authority.server()
+    os.kill(any_broker.pid, signal.SIGHUP)
+    wait_until(lambda: any_broker.output().count("certificates read again") == 2)
+    assert certificate() != before
 
 
 def test_what_follows_the_header_at_once_is_not_lost(any_broker: Broker) -> None:

@@ -231,11 +231,11 @@ def _cannot_listen(listener: str, address: object, error: OSError) -> StartError
 
 async def _reload(server: MqttServer) -> None:
     reloaded = await server.reload_certificates()
-    for listener, error in reloaded:
-        if error is None:
-            LOG.info("%s: certificates read again", listener)
+    for listener, problem in reloaded:
+        if problem:
+            LOG.error("%s keeps its certificates: %s", listener, problem)
         else:
-            LOG.error("%s keeps its certificates: %s: %s", listener, listener.key(error.name), error)
+            LOG.info("%s: certificates read again", listener)
     if not reloaded:
         LOG.info("SIGHUP: there is no TLS listener, nothing to read again")
 

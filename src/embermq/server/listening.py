@@ -105,19 +105,26 @@ class Listening:
         self._servers: list[asyncio.Server] = []
 
     async def serve(self, context: ssl.SSLContext | None) -> None:
-        """Accept from now on; called again, with another context for those who come then."""
+        """Accept from now on; called again, with another context for those who come then. Raises OSError and leaves
+        everything as it was."""
         loop = asyncio.get_running_loop()
-        before, self._servers = self._servers, []
-        for sock in self.sockets:
-            server = await loop.create_server(
-                partial(self._factory, None),
-                sock=sock.dup(),
-                backlog=BACKLOG,
-                ssl=context,
-                ssl_handshake_timeout=self._handshake_s if context is not None else None,
-                ssl_shutdown_timeout=TLS_CLOSE_S if context is not None else None,
-            )
-            self._servers.append(server)
+        servers: list[asyncio.Server] = []
+        try:
+            for sock in self.sockets:
+                server = await loop.create_server(
+                    partial(self._factory, None),
+                    sock=sock.dup(),
+                    backlog=BACKLOG,
+                    ssl=context,
+                    ssl_handshake_timeout=self._handshake_s if context is not None else None,
+                    ssl_shutdown_timeout=TLS_CLOSE_S if context is not None else None,
+                )
+                servers.append(server)
+        except OSError:
+            for server in servers:
+                server.close()
+            raise
+        before, self._servers = self._servers, servers
         for server in before:
             server.close()
 

@@ -98,21 +98,23 @@ class MqttServer:
 
         return accepted
 
-    async def reload_certificates(self) -> list[tuple[Listener, TlsFileError | None]]:
+    async def reload_certificates(self) -> list[tuple[Listener, str]]:
         """Read the files of all TLS listeners again, for connections from now on; those that are open stay as they are.
 
-        Returns the TLS listeners; one whose files cannot be used keeps its certificates, with the error beside it.
+        Returns the TLS listeners, with "" or with why one keeps the certificates that it has.
         """
-        done: list[tuple[Listener, TlsFileError | None]] = []
+        done: list[tuple[Listener, str]] = []
         for listener, listening in self._listening:
             if listener.tls is None:
                 continue
             try:
                 await listening.serve(self._context(listener))
             except TlsFileError as error:
-                done.append((listener, error))
+                done.append((listener, f"{listener.key(error.name)}: {error}"))
+            except OSError as error:
+                done.append((listener, str(error)))
             else:
-                done.append((listener, None))
+                done.append((listener, ""))
         return done
 
     @property
