@@ -28,10 +28,13 @@ class Publishing:
         self._state = state
         self._tick = state.tick
         self._counters = state.counters
-        self._receive_maximum = state.settings.receive_maximum
-        self._validates_format = state.settings.validate_payload_format
+        self._router = state.router
+        settings = state.settings
+        self._receive_maximum = settings.receive_maximum
+        self._takes_all = (
+            settings.max_qos == 2 and settings.retain_available and not settings.validate_payload_format
+        )
 
-    # long: one call a PUBLISH; every function taken out of it would cost a hundredth of the whole way
     def accept(self, link: Link, packet: Publish) -> None:
         """Take a PUBLISH from a connected client."""
         session = link.session
@@ -46,8 +49,7 @@ class Publishing:
                     return
                 topic = resolved
             properties = _kept(properties) if properties is not None else None
-        if packet.retain and not self._state.settings.retain_available:
-            link.disconnect(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
+        if not self._takes_all and self._is_unwanted(link, packet):
             return
         match = self._match(link, session, topic)
         if match is None:
@@ -70,17 +72,9 @@ class Publishing:
             expires_ms,
             properties,
         )
-        if self._validates_format and not is_payload_format_valid(properties, packet.payload):
-            self._refuse_format(link, message, packet.packet_id)
-            return
         if qos == 0 and not packet.retain:
             if not match.is_empty:
                 self._deliver_now(Accepted(message, b"", match, None, 0))
-            return
-        if qos > self._state.settings.max_qos:
-            link.disconnect(
-                ReasonCode.QOS_NOT_SUPPORTED, f"QoS {qos}, the maximum is {self._state.settings.max_qos}"
-            )
             return
         receiving = None
         if qos == 2:
@@ -92,8 +86,8 @@ class Publishing:
                 tick.batch.accepted.append(repeated)
                 return
         if qos:
-            link.unanswered += 1
-            if link.unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
+            unanswered = link.unanswered = link.unanswered + 1
+            if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
                 limit = self._receive_maximum
                 link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
                 return
@@ -134,7 +128,7 @@ class Publishing:
             self._deliver_now(accepted)
 
     def _match(self, link: Link, session: Session, topic: str) -> Match | None:
-        router = self._state.router
+        router = self._router
         match = router.known(topic)
         if match is None:
             settings = self._state.settings
@@ -151,17 +145,35 @@ class Publishing:
             return router.match_for(topic, session.client_id)
         return match
 
-    def _refuse_format(self, link: Link, message: Message, packet_id: int) -> None:
+    def _is_unwanted(self, link: Link, packet: Publish) -> bool:
+        """Refuses what the settings do not allow; only asked when they do not allow everything."""
+        settings = self._state.settings
+        if packet.retain and not settings.retain_available:  # [MQTT-3.2.2-14]
+            link.disconnect(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
+            return True
+        if packet.qos > settings.max_qos:  # [MQTT-3.2.2-11]
+            text = f"QoS {packet.qos}, the maximum is {settings.max_qos}"
+            link.disconnect(ReasonCode.QOS_NOT_SUPPORTED, text)
+            return True
+        if settings.validate_payload_format and not is_payload_format_valid(
+            packet.properties, packet.payload
+        ):
+            self._refuse_format(link, packet)
+            return True
+        return False
+
+    def _refuse_format(self, link: Link, packet: Publish) -> None:
         """The payload is not the UTF-8 text that its format indicator announces [MQTT-3.3.2-4]: answered in its place,
         or by DISCONNECT when there is no answer to a PUBLISH."""
         text = "the payload is not UTF-8"
-        if not message.qos:
-            link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+        code = ReasonCode.PAYLOAD_FORMAT_INVALID
+        if not packet.qos:
+            link.disconnect(code, text)
             return
         link.unanswered += 1
-        code = ReasonCode.PAYLOAD_FORMAT_INVALID
+        message = Message("", b"", packet.qos, False, "", link.version, self._tick.now_ms)
         self._tick.batch.accepted.append(
-            Accepted(message, b"", NO_MATCH, link, packet_id, refusal=text, refusal_code=code)
+            Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=text, refusal_code=code)
         )
 
     def _resolve_alias(self, link: Link, topic: str, properties: Properties | None) -> str | None:
@@ -217,14 +229,15 @@ class Publishing:
             if link is not None and message.qos and not link.closing:
                 if not link.out:
                     link.dirty.append(link)
-                match = accepted.match
+                acknowledge = pubrec
                 if message.qos == 1:
                     link.unanswered -= 1
-                if match.is_empty and accepted.record and link.version is ProtocolVersion.V5:
+                    acknowledge = puback
+                if accepted.match.is_empty and accepted.record and link.version is ProtocolVersion.V5:
                     kind = Puback if message.qos == 1 else Pubrec
                     link.send_packet(kind(accepted.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
                 else:
-                    link.out.append((puback if message.qos == 1 else pubrec)(accepted.packet_id))
+                    link.out.append(acknowledge(accepted.packet_id))
             if not message.qos:
                 continue
             match = accepted.match
