@@ -155,5 +155,8 @@ class _Frames(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._network.set_write_buffer_limits(high, low)
 
+    def get_write_buffer_size(self) -> int:
+        return self._network.get_write_buffer_size()
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._network.get_extra_info(name, default)
