@@ -108,6 +108,17 @@ def test_the_oldest_are_those_that_wait(stores: Stores) -> None:
 
 
 @pytest.mark.promise("device-5")
+def test_what_was_dropped_stays_known_until_the_floor_passes(stores: Stores) -> None:
+    stores.write(queue_rows=[row(1), row(2), row(3)])
+    stores.write(dispatcher_floor=20)
+    stores.write(queue_dropped=[(1, 1 * STEP), (1, 2 * STEP)])
+    assert numbers(stores.queue.page(1, 0, 10)) == [3]
+    assert stores.queue.known_offsets(1, 0) == {20, 30}
+    stores.write(dispatcher_floor=21)
+    assert stores.queue.known_offsets(1, 0) == {30}
+
+
+@pytest.mark.promise("device-5")
 def test_the_place_before_later_records(stores: Stores) -> None:
     stores.write(queue_rows=[row(number) for number in (2, 3, 4)])
     assert stores.queue.queued_seq_after(1, 0) == 2 * STEP

@@ -139,8 +139,8 @@ class StandInStore(TickStore):
             self.queue[row.generation, row.seq] = row
         for mark in writes.queue_marks:
             self._mark(mark)
-        for key in writes.queue_dropped:
-            self.queue.pop(key, None)
+        for generation, seq in writes.queue_dropped:
+            self._mark(QueueMark(generation, seq, 0, QueueState.DONE, 0))
 
     def _mark(self, mark: QueueMark) -> None:
         row = self.queue.get((mark.generation, mark.seq))

@@ -84,7 +84,7 @@ class TickWrites(Struct):
     queue_rows: list[QueueRow] = field(default_factory=list)
     queue_marks: list[QueueMark] = field(default_factory=list)
     queue_dropped: list[tuple[int, int]] = field(default_factory=list)
-    """(generation, seq): over the limit or expired."""
+    """(generation, seq): over the limit or expired; they end as DONE rows do."""
     application_marks: list[ApplicationMark] = field(default_factory=list)
     application_floors: dict[int, int] = field(default_factory=dict)
     """generation -> every entry below this offset is settled."""

@@ -251,7 +251,7 @@ class SqliteTickStore(TickStore):
                     for row in writes.queue_rows
                 ],
             )
-        marks, done, gone = [], [], list(writes.queue_dropped)
+        marks, done, gone = [], [], []
         for mark in writes.queue_marks:
             if mark.state != QueueState.DONE:
                 marks.append((mark.state, mark.packet_id, mark.generation, mark.seq))
@@ -265,6 +265,13 @@ class SqliteTickStore(TickStore):
             many("UPDATE device_queue SET state = 3, record = x'' WHERE generation = ? AND seq = ?", done)
         if gone:
             many("DELETE FROM device_queue WHERE generation = ? AND seq = ?", gone)
+        if writes.queue_dropped:  # above the floor they stay known, else a crash would store them again
+            dropped = [(generation, seq, self._floor) for generation, seq in writes.queue_dropped]
+            many('DELETE FROM device_queue WHERE generation = ? AND seq = ? AND "offset" < ?', dropped)
+            many(
+                "UPDATE device_queue SET state = 3, record = x'' WHERE generation = ? AND seq = ?",
+                writes.queue_dropped,
+            )
 
     def _apply_to_applications(self, writes: TickWrites) -> None:
         many = self._connection.executemany
