@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.conformance.clause import V5, V31, V311, in_3x_and_5, in_311_and_5, of_5, of_31, of_311
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
+from tests.support.broker_process import BrokerProcess
 
 from embermq.protocol.packets import Disconnect, Pingreq, Pingresp, Publish, Will
 from embermq.protocol.properties import Properties
@@ -284,3 +287,24 @@ def test_an_error_of_one_client_is_no_other_ones(
     client.end()
     other.publish(f"{name}/x", b"well")
     assert watcher.message().payload == b"well"
+
+
+@of_5("3.14.0-1", "3.14.2-1")
+@pytest.mark.parametrize("elsewhere", ["", "other.example:1883"])
+def test_a_broker_that_stops_says_so_and_where_to_go(
+    tmp_path: Path, opened: Opened, name: str, elsewhere: str
+) -> None:
+    settings = {"mqtt.server_reference": elsewhere} if elsewhere else {}
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        client, old = opened(broker.port, V5, name), opened(broker.port, V311, name + "o")
+        client.connect()
+        old.connect()
+        stopping = threading.Thread(target=broker.stop)
+        stopping.start()
+        said = client.end()
+        assert old.end() is None
+        client.close()
+        old.close()
+        stopping.join()
+    assert said is not None and said.reason_code == (0x9C if elsewhere else 0x8B)
+    assert (said.properties.server_reference if said.properties else None) == (elsewhere or None)

@@ -105,12 +105,20 @@ class Link:
     def opened(self) -> None:
         """CONNACK is queued: what waited for it gets its turn now."""
 
-    def disconnect(self, reason: ReasonCode, text: str | None = None) -> None:
-        """End the connection; MQTT 5 clients are told why [MQTT-4.13.1-1], but not before CONNACK [MQTT-3.2.0-1]."""
+    def disconnect(
+        self, reason: ReasonCode, text: str | None = None, *, elsewhere: str | None = None
+    ) -> None:
+        """End the connection; MQTT 5 clients are told why [MQTT-4.13.1-1], but not before CONNACK [MQTT-3.2.0-1].
+
+        `elsewhere` is the Server Reference: where the client may go.
+        """
         if self.closing:
             return
         if self.version is ProtocolVersion.V5 and self.session is not None:
-            properties = Properties(reason_string=text) if text and self.problem_information else None
+            said = text if self.problem_information else None
+            properties = (
+                Properties(reason_string=said, server_reference=elsewhere) if said or elsewhere else None
+            )
             self.send_packet(Disconnect(reason, properties))
         self.close()
 

@@ -40,6 +40,8 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether a v3.1.1 or v5 client may leave its client id to us [MQTT-3.1.3-6]."""
     validate_payload_format: bool = False
     """Refuse, with 0x99, payloads that are announced as UTF-8 and are not [MQTT-3.3.2-4]."""
+    server_reference: str = ""
+    """Another broker: v5 clients are sent there, with 0x9C, when this one stops; empty = none [MQTT 5.0, 4.11]."""
     response_information: str = ""
     """Told to v5 clients that ask for Response Information, %c being their client id; empty = none."""
     write_buffer_bytes_max: Annotated[int, Meta(ge=64 * 1024, le=1024 * 1024 * 1024)] = 1024 * 1024

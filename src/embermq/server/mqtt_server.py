@@ -133,8 +133,10 @@ class MqttServer:
             listening.close()
         await self._ticks.drain(STOP_S)
         links = [connection for door in self._doors for connection in list(door.connections)]
+        elsewhere = self._broker.state.settings.server_reference or None
+        reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
         for connection in links:
-            connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
+            connection.disconnect(reason, elsewhere=elsewhere)
         self._ticks.wake()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S):
