@@ -119,12 +119,11 @@ def test_an_empty_retained_message_deletes(
 def test_retain_handling(enter: Enter, name: str) -> None:
     enter("p").publish(name, b"kept", retain=True)
     client = enter()
-    for handling, before, times in ((2, False, 0), (1, True, 0), (0, True, 1)):
+    for handling, comes in ((2, False), (1, False), (0, True)):  # not 1: the subscription is there already
         client.subscribe(name, handling=handling)
-        for _ in range(times):
+        if comes:
             assert client.message().retain
         client.nothing()
-        assert before is (handling != 2)
     client.unsubscribe(name)
     client.subscribe(name, handling=1)
     assert client.message().payload == b"kept"

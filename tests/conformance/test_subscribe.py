@@ -209,7 +209,6 @@ def test_what_is_switched_off_is_refused(enter_strict: Enter, name: str, version
         assert client.ended_with() == 0xA1
 
 
-@of_5("3.2.2-9")
 def test_what_is_switched_off_is_told(strict_broker: object, opened: Opened, name: str, port: int) -> None:
     told = opened(strict_broker.port, V5, name).connect().properties  # type: ignore[attr-defined]
     assert told is not None
@@ -265,7 +264,6 @@ def test_deliveries_that_have_begun_are_completed(enter: Enter, name: str, versi
     client.nothing()
 
 
-@of_5("3.3.4-3")
 def test_a_subscription_identifier_is_refused_where_it_is_wrong(enter: Enter) -> None:
     refused(enter(), b"\x82\x08\0\1\2\x0b\0\0\1t\0"[:10], 0x82)  # 0
     refused(enter(), b"\x82\x0a\0\1\4\x0b\1\x0b\2\0\1t\0"[:12], 0x82)  # twice

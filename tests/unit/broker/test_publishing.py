@@ -92,6 +92,7 @@ def test_a_full_store_refuses_by_97(hand: HandDrivenBroker, qos: int) -> None:
     assert hand.store.log_end == 1
 
 
+@pytest.mark.clause("MQTT-4.8.0-2", version="3.1.1")
 def test_another_failure_is_83_and_ends_a_3x_connection(hand: HandDrivenBroker) -> None:
     new, old = hand.connects("new"), hand.connects("old", version=V311)
     hand.failures = [StoreError("broken")]
