@@ -1,8 +1,11 @@
 """Parked bodies in parked.db."""
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from embermq.adapters.sqlite.connection import open_writer, to_store_error
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
@@ -18,10 +21,8 @@ class SqliteParkedBodies(ParkedBodies):
         self._connection: sqlite3.Connection | None = None
 
     def put(self, generation: int, records: list[tuple[int, bytes]], next_offset: int) -> None:
-        connection = self._open(create=True)
-        assert connection is not None
-        try:
-            connection.execute("BEGIN IMMEDIATE")
+        self._open(create=True)
+        with self._transaction("cannot park records") as connection:
             added = 0
             for offset, record in records:
                 row = (generation, offset, record)
@@ -32,67 +33,76 @@ class SqliteParkedBodies(ParkedBodies):
                 " next_offset = MAX(next_offset, ?2), body_bytes = body_bytes + ?3",
                 (generation, next_offset, added),
             )
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise to_store_error(error, "cannot park records") from error
 
     def get(self, generation: int, offset: int) -> bytes | None:
-        connection = self._open()
-        if connection is None:
-            return None
-        row = connection.execute(
-            'SELECT record FROM parked_record WHERE generation = ? AND "offset" = ?', (generation, offset)
-        ).fetchone()
-        return None if row is None else bytes(row[0])
+        rows = self._rows(
+            'SELECT record FROM parked_record WHERE generation = ? AND "offset" = ?', generation, offset
+        )
+        return bytes(rows[0][0]) if rows else None
 
     def logs(self) -> list[ParkedLog]:
-        connection = self._open()
-        if connection is None:
-            return []
-        return [ParkedLog(*row) for row in connection.execute("SELECT * FROM parked_log")]
+        return [ParkedLog(*row) for row in self._rows("SELECT * FROM parked_log")]
 
     def drop(self, generation: int, below_offset: int) -> int:
         return self._delete(generation, below_offset)
 
     def drop_oldest(self, generation: int, body_bytes: int) -> int:
-        connection = self._open()
-        if connection is None:
-            return 0
         freed = 0
         below = 0
-        rows = connection.execute(
+        for offset, size in self._rows(
             'SELECT "offset", LENGTH(record) FROM parked_record WHERE generation = ? ORDER BY "offset"',
-            (generation,),
-        )
-        for offset, size in rows:
+            generation,
+        ):
             if freed >= body_bytes:
                 break
             freed += size
             below = offset + 1
-        rows.close()
         return self._delete(generation, below)
 
     def _delete(self, generation: int, below_offset: int) -> int:
+        if self._open() is None:
+            return 0
+        with self._transaction("cannot remove parked records") as connection:
+            count, size = connection.execute(
+                "SELECT COUNT(*), COALESCE(SUM(LENGTH(record)), 0) FROM parked_record"
+                ' WHERE generation = ? AND "offset" < ?',
+                (generation, below_offset),
+            ).fetchone()
+            connection.execute(
+                'DELETE FROM parked_record WHERE generation = ? AND "offset" < ?', (generation, below_offset)
+            )
+            connection.execute(
+                "UPDATE parked_log SET body_bytes = body_bytes - ? WHERE generation = ?", (size, generation)
+            )
+            connection.execute(
+                "DELETE FROM parked_log WHERE generation = ?1"
+                " AND NOT EXISTS (SELECT * FROM parked_record WHERE generation = ?1)",
+                (generation,),
+            )
+        return int(count)
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[sqlite3.Connection]:
+        """All or nothing; a failed one leaves the connection fit for the next. Raises StoreError."""
+        connection = self._open()
+        assert connection is not None
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise to_store_error(error, doing) from error
+
+    def _rows(self, statement: str, *arguments: int) -> list[tuple[Any, ...]]:
         connection = self._open()
         if connection is None:
-            return 0
-        connection.execute("BEGIN IMMEDIATE")
-        count = connection.execute(
-            'DELETE FROM parked_record WHERE generation = ? AND "offset" < ?', (generation, below_offset)
-        ).rowcount
-        left = connection.execute(
-            "SELECT SUM(LENGTH(record)) FROM parked_record WHERE generation = ?", (generation,)
-        ).fetchone()[0]
-        if left:
-            connection.execute(
-                "UPDATE parked_log SET body_bytes = ? WHERE generation = ?", (left, generation)
-            )
-        else:
-            connection.execute("DELETE FROM parked_log WHERE generation = ?", (generation,))
-        connection.execute("COMMIT")
-        return int(count)
+            return []
+        try:
+            return connection.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot read parked records") from error
 
     def close(self) -> None:
         """Release the file."""
@@ -102,6 +112,11 @@ class SqliteParkedBodies(ParkedBodies):
 
     def _open(self, *, create: bool = False) -> sqlite3.Connection | None:
         if self._connection is None and (create or self._path.exists()):
-            self._connection = open_writer(self._path, synchronous="FULL")
-            self._connection.executescript(files(__package__).joinpath("parked.sql").read_text())
+            connection = open_writer(self._path, synchronous="FULL")
+            try:
+                connection.executescript(files(__package__).joinpath("parked.sql").read_text())
+            except sqlite3.Error as error:
+                connection.close()
+                raise to_store_error(error, f"cannot open {self._path}") from error
+            self._connection = connection
         return self._connection
