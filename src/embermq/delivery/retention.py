@@ -20,6 +20,10 @@ PARK_ENTRIES = 500
 PARK_ROUNDS_MAX = 40
 """Entries parked at a time, and times a round: a round takes about a second at most."""
 
+DISPATCHER = "dispatcher"
+DISPATCH = "dispatch"
+"""The broker's own reader, and the query of the pipeline that fills application logs."""
+
 
 class RetentionLimits(Struct, frozen=True, kw_only=True):
     """`pin_bytes`: bodies up to which readers may hold back retention; `budget_bytes`: with what is parked."""
@@ -74,6 +78,8 @@ class Retention:
         self._parked = parked
         self._limits = limits
         self._dropped = 0
+        self._unparked: dict[int, int] = {}
+        """Generation -> the floor up to which its parked bodies are gone already."""
 
     def run(self, dispatcher_floor: int, expected: Iterable[str], now_ms: int) -> RetentionState:
         """One round. `expected` names the pipeline's queries that hold back the log even before their first word."""
@@ -81,13 +87,18 @@ class Retention:
         found = {reader.name: reader.next_offset for reader in self._readers.positions()}
         queries = [Pin(name, found.get(name, 0)) for name in expected]
         floors = self._applications.floors()
+        complete = self._applications.complete_offset()
+        if floors and all(pin.name != DISPATCH for pin in queries):
+            # Nobody fills the logs that they wait for: what is held back for them is held back by that.
+            least = min(floor.floor_offset for floor in floors)
+            queries.append(Pin(DISPATCH, max(complete, least)))
         over = statistics.body_bytes > self._limits.pin_bytes
         target = _offset_for(statistics, self._limits.pin_bytes)
         if over:
-            self._park(floors, target)
+            self._park(floors, min(target, complete))
         self._unpark(floors)
         parked = {log.generation: log for log in self._parked.logs()}
-        pins = [Pin("dispatcher", dispatcher_floor), *queries]
+        pins = [Pin(DISPATCHER, dispatcher_floor), *queries]
         for floor in floors:
             log = parked.get(floor.generation)
             needed = max(floor.floor_offset, log.next_offset) if log is not None else floor.floor_offset
@@ -97,7 +108,12 @@ class Retention:
         parked_bytes = sum(log.body_bytes for log in parked.values())
         refused = self._make_room(statistics.body_bytes + parked_bytes - self._limits.budget_bytes)
         may_drop = behind and self._limits.policy == "drop-oldest"
-        holding = [pin for pin in pins if not may_drop or pin.name == "dispatcher" or pin.generation]
+        holding = [
+            pin
+            for pin in pins
+            # What applications still need of the log, and is not dispatched, goes with what dispatch has not read.
+            if not may_drop or pin.name == DISPATCHER or (pin.generation and pin.next_offset < complete)
+        ]
         self._trim(statistics, min(pin.next_offset for pin in holding), target if may_drop else 0, now_ms)
         return RetentionState(
             statistics.start_offset,
@@ -120,19 +136,18 @@ class Retention:
             self._log.trim(below)
 
     def _park(self, floors: list[ApplicationFloor], target: int) -> None:
-        """Copy the bodies that applications need from below `target`."""
-        complete = self._applications.complete_offset()
+        """Copy the bodies that applications need from below `target`, which is not past what is dispatched."""
         parked = {log.generation: log.next_offset for log in self._parked.logs()}
         for floor in floors:
             bodies = Bodies(self._log, self._parked, floor.generation)
             start = max(floor.floor_offset, parked.get(floor.generation, 0))
             for _ in range(PARK_ROUNDS_MAX):
-                if start >= min(target, complete):
+                if start >= target:
                     break
                 entries = self._applications.read(floor.generation, start, PARK_ENTRIES)
                 wanted = [entry.offset for entry in entries if entry.offset < target]
                 found = [(offset, bodies.get(offset)) for offset in wanted]
-                start = wanted[-1] + 1 if len(wanted) == PARK_ENTRIES else min(target, complete)
+                start = wanted[-1] + 1 if len(wanted) == PARK_ENTRIES else target
                 self._parked.put(
                     floor.generation,
                     [(offset, record[1]) for offset, record in found if record is not None],
@@ -143,9 +158,11 @@ class Retention:
         """Let go of what applications have settled, and of sessions that are gone."""
         kept = {floor.generation: floor.floor_offset for floor in floors}
         for log in self._parked.logs():
-            floor = kept.get(log.generation)
-            if floor is None or floor >= log.next_offset:
-                self._parked.drop(log.generation, log.next_offset)
+            below = min(kept.get(log.generation, log.next_offset), log.next_offset)
+            if below != self._unparked.get(log.generation):
+                self._parked.drop(log.generation, below)
+                self._unparked[log.generation] = below
+        self._unparked = {one: below for one, below in self._unparked.items() if one in kept}
 
     def _make_room(self, excess_bytes: int) -> frozenset[int]:
         """Past the whole budget: the policy for the application that has most parked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.stand_in_store import (
     StandInApplicationLog,
     StandInLog,
@@ -57,13 +58,13 @@ class House:
         self.store.submit(writes, lambda _: None)
         self.store.commit()
 
-    def application(self, generation: int, floor: int) -> None:
+    def application(self, generation: int, floor: int, complete: int = RECORDS) -> None:
         row = SessionRow(f"app{generation}", generation, 1, ClientType.APPLICATION, "", 5, 60, True, 0, 0)
         self.tick(TickWrites(sessions=[row], application_floors={generation: floor}))
         self.applications.entries[generation] = [
             ApplicationEntry(offset, 1, False, ()) for offset in range(floor, RECORDS)
         ]
-        self.applications.complete = RECORDS
+        self.applications.complete = complete
 
     def run(self, *expected: str, floor: int = RECORDS, now_ms: int = RECORDS * 1_000) -> RetentionState:
         state = self.retention.run(floor, expected, now_ms)
@@ -151,3 +152,41 @@ def test_past_the_whole_budget_the_policy_decides_about_applications() -> None:
     state = dropping.run()
     assert state.refused_generations == frozenset()
     assert state.dropped > 0
+
+
+@pytest.mark.promise("pipeline-5")
+def test_an_application_that_stays_behind_keeps_only_what_it_has_not_settled() -> None:
+    house = House(age_ms=0, pin_bytes=len(RECORD) * 20)
+    house.application(1, 10)
+    house.run()
+    house.tick(TickWrites(application_floors={1: 50}))
+    house.run()
+    assert min(house.parked.records[1]) == 50
+    (log,) = house.parked.logs()
+    assert log.next_offset > 50
+
+
+@pytest.mark.promise("pipeline-5")
+@pytest.mark.parametrize("expected", [("dispatch",), ()])
+def test_an_application_whose_log_nobody_fills_is_under_the_policy(expected: tuple[str, ...]) -> None:
+    house = House(age_ms=0, pin_bytes=len(RECORD) * 20)
+    house.application(1, 10, complete=30)
+    house.readers.found = {"dispatch": 30}
+    state = house.run(*expected)
+    assert state.refuse_all
+    assert house.start == 30
+    assert sorted(house.parked.records[1]) == list(range(10, 30))
+    house = House(age_ms=0, pin_bytes=len(RECORD) * 20, policy="drop-oldest")
+    house.application(1, 10, complete=30)
+    house.readers.found = {"dispatch": 30}
+    assert not house.run(*expected).refuse_all
+    assert house.start >= 79
+    assert sorted(house.parked.records[1]) == list(range(10, 30))
+
+
+@pytest.mark.promise("pipeline-5")
+def test_what_nobody_dispatches_is_held_back_for_applications_only() -> None:
+    house = House(age_ms=0)
+    house.application(1, 60, complete=0)
+    house.run()
+    assert house.start == 60
