@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
+import time
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +20,7 @@ from embermq.model.message import Message
 from embermq.model.session import SessionRow
 from embermq.model.tick_writes import ApplicationMark, QueueState
 from embermq.ports.application_log import ApplicationEntry, ApplicationFloor
+from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_readers import LogReader
 from embermq.protocol.properties import Properties
 
@@ -133,6 +135,45 @@ def test_a_file_that_is_just_being_made_is_an_empty_log(stores: Stores) -> None:
     connection.commit()
     assert stores.applications.complete_offset() == 0
     connection.close()
+
+
+@pytest.mark.promise("application-14")
+@pytest.mark.parametrize("stores", ["fsync"], indirect=True)
+def test_a_file_that_was_removed_and_made_anew_is_read(stores: Stores) -> None:
+    path = stores.folder / "applications.db"
+    for complete in (7, 3):
+        connection = pipeline_file(path, "applications.sql")
+        connection.execute("INSERT INTO progress VALUES ('dispatch', ?, 0)", (complete,))
+        connection.execute("INSERT INTO application_log VALUES (1, 2, 1, x'')")
+        assert stores.applications.complete_offset() == complete
+        assert stores.applications.read(1, 0, 10) == [entry(2)]
+        connection.close()
+        for name in ("", "-wal", "-shm"):
+            path.with_name(path.name + name).unlink(missing_ok=True)
+        assert stores.applications.complete_offset() == 0
+
+
+@pytest.mark.promise("pipeline-5")
+@pytest.mark.parametrize("stores", ["fsync"], indirect=True)
+def test_what_cannot_be_read_is_told_and_nobody_waits_for_it(stores: Stores) -> None:
+    path = stores.folder / "applications.db"
+    locker = pipeline_file(path, "applications.sql")
+    locker.execute("PRAGMA journal_mode = DELETE")
+    locker.execute("BEGIN EXCLUSIVE")
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="locked"):
+        stores.applications.complete_offset()
+    assert time.monotonic() - began < 1
+    locker.execute("COMMIT")
+    locker.close()
+    assert stores.applications.complete_offset() == 0
+    path.unlink()
+    path.write_bytes(b"no database" * 1_000)
+    with pytest.raises(StoreError, match="file is not a database"):
+        stores.applications.complete_offset()
+    with pytest.raises(StoreError, match="file is not a database"):
+        stores.applications.read(1, 0, 1)
+    assert SqliteLogReaders(stores.folder).positions() == []
 
 
 @pytest.mark.promise("pipeline-5")

@@ -10,6 +10,7 @@ from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, iter_frames
 from embermq.model.tick_writes import QueueState
 from embermq.ports.application_log import ApplicationEntry
+from embermq.ports.errors import StoreError
 from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
 from embermq.protocol.properties import Properties
 
@@ -229,3 +230,65 @@ def test_shared_and_retained_messages_reach_an_application_too(hand: HandDrivenB
     publisher.publishes("shared", *numbered(3))
     hand.settle()
     assert application.payloads == [b"retained", *numbered(3)]
+
+
+@pytest.mark.promise("pipeline-5")
+@pytest.mark.parametrize("what", ["complete_offset", "read", "get"])
+def test_logs_that_cannot_be_read_for_a_while_lose_and_repeat_nothing(
+    hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    publisher, application = an_application(hand)
+    publisher.publishes("t", *numbered(5))
+    hand.settle()
+    hand.log.trim(5)  # so that bodies come from the parking place
+    generation = hand.state.sessions["app"].generation
+    (batch,) = hand.log.read(0, records_max=9, bytes_max=2**20)
+    dispatched = list(iter_frames(batch.body))
+    hand.parked.put(generation, list(enumerate(dispatched)), 5)
+    hand.application_log.entries[generation] = [ApplicationEntry(n, 1, False, ()) for n in range(5)]
+    publisher.publishes("other", b"x", first_id=90)
+    hand.settle()
+
+    def fails(*_: object) -> None:
+        raise StoreError("cannot read it now")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(hand.parked if what == "get" else hand.application_log, what, fails)
+        hand.application_log.complete = 5
+        for _ in range(3):
+            hand.applications.poll()
+            hand.settle()
+        assert application.messages == []
+        assert hand.applications.failing == "cannot read it now"
+    hand.applications.poll()
+    hand.settle()
+    assert application.payloads == numbered(5)
+    assert (hand.applications.failing, hand.applications.lost) == ("", 0)
+
+
+@pytest.mark.promise("application-8")
+def test_who_returns_while_its_log_cannot_be_read_comes_again(
+    hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, application = an_application(hand, acknowledges=False)
+    publisher.publishes("t", *numbered(3))
+    hand.settle()
+    dispatch(hand)
+    application.drops()
+    hand.settle()
+
+    def fails(*_: object) -> None:
+        raise StoreError("cannot read it now")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(hand.application_log, "read", fails)
+        refused = hand.keeps("app", client_type=APPLICATION)
+        assert refused.closing
+        assert refused.messages == []
+        refused.drops()
+        hand.settle()
+    again = hand.keeps("app", client_type=APPLICATION)
+    hand.settle()
+    assert [(message.payload, message.dup) for message in again.messages] == [
+        (payload, True) for payload in numbered(3)
+    ]

@@ -3,8 +3,9 @@
 import sqlite3
 import struct
 from pathlib import Path
+from typing import Any
 
-from embermq.adapters.sqlite.connection import open_reader
+from embermq.adapters.sqlite.connection import open_reader, to_store_error
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_log import (
     ApplicationContext,
@@ -12,32 +13,26 @@ from embermq.ports.application_log import (
     ApplicationFloor,
     ApplicationLog,
 )
-from embermq.ports.errors import StoreUnavailable
+
+BUSY_TIMEOUT_MS = 10
+"""The broker's loop reads here: it does not wait for the pipeline, it looks again."""
 
 
 class SqliteApplicationLog(ApplicationLog):
-    """Empty until the pipeline has made its file."""
+    """Empty until the pipeline has made its file. What cannot be read is a StoreError."""
 
     def __init__(self, broker: sqlite3.Connection, applications: Path) -> None:
         self._broker = broker
         self._path = applications
         self._connection: sqlite3.Connection | None = None
+        self._inode = 0
 
     def complete_offset(self) -> int:
-        connection = self._open()
-        if connection is None:
-            return 0
-        try:
-            row = connection.execute("SELECT next_offset FROM progress WHERE reader = 'dispatch'").fetchone()
-        except sqlite3.OperationalError:
-            return 0  # the pipeline is just creating its tables
-        return int(row[0]) if row else 0
+        rows = self._rows("SELECT next_offset FROM progress WHERE reader = 'dispatch'", ())
+        return int(rows[0][0]) if rows else 0
 
     def read(self, generation: int, from_offset: int, limit: int) -> list[ApplicationEntry]:
-        connection = self._open()
-        if connection is None:
-            return []
-        rows = connection.execute(
+        rows = self._rows(
             'SELECT "offset", flags, identifiers FROM application_log WHERE generation = ? AND "offset" >= ?'
             " AND \"offset\" < COALESCE((SELECT next_offset FROM progress WHERE reader = 'dispatch'), 0)"
             ' ORDER BY "offset" LIMIT ?',
@@ -71,10 +66,24 @@ class SqliteApplicationLog(ApplicationLog):
             self._connection.close()
             self._connection = None
 
+    def _rows(self, statement: str, arguments: tuple[int, ...]) -> list[tuple[Any, ...]]:
+        try:
+            connection = self._open()
+            return [] if connection is None else connection.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            if "no such table" in str(error):
+                return []  # the pipeline is just creating its tables
+            raise to_store_error(error, f"cannot read {self._path.name}") from error
+
     def _open(self) -> sqlite3.Connection | None:
-        if self._connection is None and self._path.exists():
-            try:
-                self._connection = open_reader(self._path)
-            except StoreUnavailable:
-                return None
+        """The file that is there now: somebody may have removed it, and the pipeline made it anew."""
+        try:
+            inode = self._path.stat().st_ino
+        except FileNotFoundError:
+            inode = 0
+        if inode != self._inode:
+            self.close()
+            self._inode = inode
+        if self._connection is None and inode:
+            self._connection = open_reader(self._path, busy_timeout_ms=BUSY_TIMEOUT_MS)
         return self._connection

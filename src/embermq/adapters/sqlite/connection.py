@@ -57,13 +57,13 @@ def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
     return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
+def open_reader(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> sqlite3.Connection:
     """A read-only connection; raises StoreUnavailable when there is no such file."""
     try:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
         connection.execute("PRAGMA cache_size = -4000")
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot open {path}") from error

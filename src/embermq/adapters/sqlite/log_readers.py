@@ -32,8 +32,8 @@ def _positions(path: Path) -> list[LogReader]:
         return []
     try:
         rows = connection.execute("SELECT reader, next_offset, updated_ms FROM progress").fetchall()
-    except sqlite3.OperationalError:
-        return []  # the pipeline is just creating its tables
+    except sqlite3.Error:
+        return []  # its tables are just being made, or it is damaged: then its readers have confirmed nothing
     finally:
         connection.close()
     return [LogReader(*row) for row in rows]

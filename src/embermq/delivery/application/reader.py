@@ -18,11 +18,15 @@ from embermq.model.log_record import LogRecord
 from embermq.model.message import Message
 from embermq.model.tick_writes import ApplicationMark, QueueState
 from embermq.ports.application_log import ApplicationEntry, ApplicationLog
+from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.parked_bodies import ParkedBodies
+from embermq.protocol.reason_codes import ReasonCode
 
 _NOTHING = Message("", b"", 0, False, "", 4, 0)
 """Stands for a record that is not needed any more."""
+
+_Found = tuple[ApplicationEntry, tuple[LogRecord, bytes] | None]
 
 IDLE_FLOOR_MS = 1_000
 """How often the floor of a client that has nothing to do follows the log."""
@@ -59,6 +63,8 @@ class ApplicationReaders:
         self._state: BrokerState
         self.lost = 0
         """Entries whose record the log no longer had."""
+        self.failing = ""
+        """Why application logs cannot be read now; "" when they can."""
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -68,7 +74,19 @@ class ApplicationReaders:
         self._state = state
 
     def resume(self, session: Session) -> None:
-        """The client is connected: what it has not acknowledged is to be resent, then comes what follows."""
+        """The client is connected: what it has not acknowledged is to be resent, then comes what follows.
+
+        When that cannot be read now, the client is sent away: to go on without it would break the order.
+        """
+        try:
+            self._resume(session)
+        except StoreError as error:
+            self.failing = str(error)
+            self._readers.pop(session, None)
+            if session.link is not None:
+                session.link.disconnect(ReasonCode.SERVER_BUSY)
+
+    def _resume(self, session: Session) -> None:
         context = self._log.context(session.generation)
         reader = Reader(
             session,
@@ -121,8 +139,13 @@ class ApplicationReaders:
 
     def poll(self) -> None:
         """Look whether the pipeline has brought something new."""
-        complete = self._log.complete_offset()
-        if complete != self._complete:
+        was_failing, self.failing = self.failing, ""
+        try:
+            complete = self._log.complete_offset()
+        except StoreError as error:
+            self.failing = str(error)
+            return
+        if complete != self._complete or was_failing:
             self._complete = complete
             for session in list(self._readers):
                 self.pump(session)
@@ -137,21 +160,25 @@ class ApplicationReaders:
         if room <= 0 or reader.next_offset >= self._complete:
             self._follow_idle(reader)
             return
-        entries = self._log.read(session.generation, reader.next_offset, room)
-        if not entries:
+        try:
+            entries = self._log.read(session.generation, reader.next_offset, room)
+            pack = [(entry, reader.bodies.get(entry.offset)) for entry in entries]
+        except StoreError as error:
+            self.failing = str(error)  # looked at again with the next poll
+            return
+        if not pack:
             reader.next_offset = max(reader.next_offset, self._complete)
             self._follow_idle(reader)
             return
-        self._send_pack(reader, link, entries)
+        self._send_pack(reader, link, pack)
 
-    def _send_pack(self, reader: Reader, link: Link, entries: list[ApplicationEntry]) -> None:
+    def _send_pack(self, reader: Reader, link: Link, found_entries: list[_Found]) -> None:
         session = reader.session
         now_ms = self._state.tick.now_ms
         marks = self._state.tick.writes.application_marks
         pack: list[Delivery] = []
-        for entry in entries:
+        for entry, found in found_entries:
             reader.next_offset = entry.offset + 1
-            found = reader.bodies.get(entry.offset)
             if found is None or found[0].message.is_expired(now_ms):
                 if found is None:
                     self.lost += 1
