@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from embermq.adapters.sqlite.connection import open_reader
-from embermq.ports.errors import StoreUnavailable
+from embermq.ports.errors import StoreError
 from embermq.ports.log_readers import LogReader, LogReaders
 
 PIPELINE_FILES = ("applications.db", "messages.db", "lake.db", "traffic.db")
@@ -28,7 +28,7 @@ class SqliteLogReaders(LogReaders):
 def _positions(path: Path) -> list[LogReader]:
     try:
         connection = open_reader(path)
-    except StoreUnavailable:
+    except StoreError:
         return []
     try:
         rows = connection.execute("SELECT reader, next_offset, updated_ms FROM progress").fetchall()
