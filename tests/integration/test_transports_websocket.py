@@ -105,6 +105,8 @@ def test_paho(ws_broker: Broker, name: str, secure: bool, version: MQTTProtocolV
     hears_itself(client, lambda: client.connect("localhost", port), name, payloads)
 
 
+@pytest.mark.clause("MQTT-6.0.0-2", version="5.0")
+@pytest.mark.clause("MQTT-6.0.0-2", version="3.1.1")
 def test_a_packet_may_be_split_over_frames_at_every_byte(raw: RawWebSocket) -> None:
     for byte in connect_packet():
         raw.sock.sendall(frame(BINARY, bytes([byte])))
@@ -118,6 +120,8 @@ def test_frames_may_be_split_at_every_byte(raw: RawWebSocket) -> None:
     raw.expect(Pingresp)
 
 
+@pytest.mark.clause("MQTT-6.0.0-2", version="5.0")
+@pytest.mark.clause("MQTT-6.0.0-2", version="3.1.1")
 def test_a_frame_may_hold_several_packets_and_a_part_of_one(raw: RawWebSocket) -> None:
     raw.send(connect_packet() + PINGREQ * 3 + PINGREQ[:1])
     raw.expect(Connack)
@@ -193,6 +197,8 @@ def test_after_disconnect_the_broker_closes(raw: RawWebSocket) -> None:
     assert raw.expect_close() == 1000
 
 
+@pytest.mark.clause("MQTT-6.0.0-1", version="5.0")
+@pytest.mark.clause("MQTT-6.0.0-1", version="3.1.1")
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -273,6 +279,8 @@ def test_bad_requests_are_answered_in_http(
     client.close()
 
 
+@pytest.mark.clause("MQTT-6.0.0-4", version="5.0")
+@pytest.mark.clause("MQTT-6.0.0-4", version="3.1.1")
 def test_of_several_subprotocols_mqtt_is_chosen(dial_it: Callable[[], RawWebSocket]) -> None:
     client = dial_it()
     assert (
