@@ -18,6 +18,7 @@ from tests.pipeline.test_sinks import offsets_in
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.model.log_record import Stamp
+from embermq.pipeline.driver import Driver
 from embermq.pipeline.java import wrapped_runtime
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
@@ -206,6 +207,33 @@ def test_too_many_restarts_are_a_state_of_their_own(places: Places, monkeypatch:
         await supervisor.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_report_that_cannot_be_written_ends_no_supervision(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    async def scenario() -> None:
+        supervisor = PipelineSupervisor(PipelineSettings(restarts_max=2, backoff_first_ms=1), places.data_dir)
+        places.supervisor.mkdir(parents=True)  # nothing can take this name's place: as on a full disk
+        await supervisor.start()
+        await wait_for(lambda: supervisor.statistics().state == "failed", 30, "failed")
+        assert supervisor.statistics().restarts == 2
+        await supervisor.stop()
+        assert supervisor.statistics().state == "stopped"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_driver_whose_report_cannot_be_written_goes_on(places: Places) -> None:
+    places.status.mkdir(parents=True)
+    driver = Driver(PipelineSettings(), places.data_dir)
+    driver._report("running")
+    assert places.status.is_dir()
+    driver._sockets.rmdir()
 
 
 @pytest.mark.promise("pipeline-14")

@@ -119,7 +119,10 @@ class Driver:
             master=self._settings.master,
             queries=tuple(keeper.report() for keeper in self._keepers),
         )
-        write_report(self._places.status, report)
+        try:
+            write_report(self._places.status, report)
+        except OSError as error:  # a full disk: the queries wait for room by themselves
+            log.warning("cannot write %s: %s", self._places.status, error)
 
     def _end(self) -> None:
         """Let the sinks finish what they write, then take everything that was started along."""

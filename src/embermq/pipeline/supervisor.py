@@ -4,6 +4,7 @@ Imports nothing of Spark. MQTT never waits for anything here.
 """
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from embermq.pipeline.status import SupervisorReport, write_report
 
 SupervisorState = Literal["stopped", "starting", "running", "backoff", "failed"]
 
+LOG = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _HEALTHY_S = 60
 _TAIL_BYTES = 4_096
@@ -83,7 +85,7 @@ class PipelineSupervisor:
                 await self._start_child()
                 await self._watch_child()
             except OSError as error:
-                self._last_error = f"cannot start {sys.executable}: {error}"
+                self._last_error = f"cannot start or watch {sys.executable}: {error}"
             await self._end_child(0)
             healthy = time.monotonic() - began > _HEALTHY_S
             self._failures = 1 if healthy else self._failures + 1
@@ -169,12 +171,13 @@ class PipelineSupervisor:
     def _enter(self, state: SupervisorState) -> None:
         self._state = state
         found = self.statistics()
-        write_report(
-            self._places.supervisor,
-            SupervisorReport(
-                state=found.state, pid=found.pid, restarts=found.restarts, last_error=found.last_error
-            ),
+        report = SupervisorReport(
+            state=found.state, pid=found.pid, restarts=found.restarts, last_error=found.last_error
         )
+        try:
+            write_report(self._places.supervisor, report)
+        except OSError as error:  # a full disk: the driver is kept running all the same
+            LOG.warning("cannot write %s: %s", self._places.supervisor, error)
 
     def _open_log(self) -> IO[bytes]:
         return self._places.driver_log.open("ab")
@@ -186,7 +189,7 @@ class PipelineSupervisor:
     def _bound_log(self) -> None:
         """The child holds the file open for appending, so a log that is too long is copied and emptied."""
         log = self._places.driver_log
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # not there yet, or no room for the copy: looked at again soon
             if log.stat().st_size > self._settings.driver_log_bytes_max:
                 shutil.copyfile(log, log.with_suffix(".log.1"))
                 os.truncate(log, 0)
