@@ -97,3 +97,14 @@ def test_half_a_report_is_no_report(places: Places) -> None:
     places.work.mkdir(parents=True)
     places.status.write_text('{"pid": 1, "sta')
     assert read_status(places.data_dir).state == "down"
+
+
+@pytest.mark.promise("pipeline-13")
+def test_a_damaged_file_of_a_sink_is_told_and_the_others_are_shown(log: LogWriter, places: Places) -> None:
+    log.append([record()] * 5)
+    ApplicationLogs(places.applications).file.begin_at(3)
+    places.messages.write_bytes(b"no database" * 1_000)
+    dispatch, archive = read_status(places.data_dir).queries
+    assert (dispatch.position, dispatch.last_error) == (3, "")
+    assert archive.last_error == "cannot read messages.db: file is not a database"
+    assert f"archive: {archive.last_error}" in read_status(places.data_dir).warnings

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -55,6 +56,7 @@ class BrokerService:
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
         self._news = PipelineNews()
+        self._said_failing = False
 
     def health(self) -> Health:
         # Who asks is answered by the event loop that serves clients; a store that fails is for `ready` to tell, since
@@ -112,14 +114,18 @@ class BrokerService:
                     queries,
                     time.time_ns() // 1_000_000,
                 )
-            except StoreError as error:
+            except (StoreError, sqlite3.Error) as error:
                 LOG.warning("retention could not do its round: %s", error)
             else:
                 self._say_pins(retained)
                 self._retained = retained
                 state.refuse_all = retained.refuse_all
                 state.refused_generations = retained.refused_generations
-            await self._look_at_pipeline()
+            try:
+                await self._look_at_pipeline()
+            except (OSError, sqlite3.Error) as error:
+                LOG.warning("cannot read what the pipeline does: %s", error)
+            self._say_failing()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _look_at_pipeline(self) -> None:
@@ -128,6 +134,15 @@ class BrokerService:
             return
         for level, text in self._news.since(self._supervisor.statistics(), self._pipeline):
             LOG.log(level, text)
+
+    def _say_failing(self) -> None:
+        """One line when application logs cannot be read, and one when they can again."""
+        failing = self._embedded.delivery.applications.failing
+        if failing and not self._said_failing:
+            LOG.error("application logs wait: %s", failing)
+        elif self._said_failing and not failing:
+            LOG.info("application logs can be read again")
+        self._said_failing = bool(failing)
 
     def _say_pins(self, now: RetentionState) -> None:
         """One line when readers begin or cease to hold back more of the log than they may."""

@@ -14,6 +14,8 @@ from embermq.pipeline.sources.log_file import LogBounds, LogFile, connect_readon
 
 STALE_MS = 10_000
 """A driver that has not written its status for so long does not run."""
+CANNOT_READ = "cannot read"
+"""How the error of a sink's file begins that is damaged or locked."""
 
 PipelineState = Literal["starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
 QueryState = Literal["starting", "running", "backoff", "stopped", "down"]
@@ -148,11 +150,12 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
 
 
 class _Sink(Struct, frozen=True):
-    """What a sink's file says; `position` is None before its first batch."""
+    """What a sink's file says; `position` is None before its first batch, `problem` why it cannot be read."""
 
     name: str
     position: int | None
     totals: dict[str, int]
+    problem: str = ""
 
 
 def _query_status(
@@ -173,7 +176,7 @@ def _query_status(
         last_batch_records=report.last_batch_records,
         last_batch_ms=report.last_batch_ms,
         last_batch_at_ms=report.last_batch_at_ms,
-        last_error=report.last_error,
+        last_error=report.last_error or sink.problem,
         restarts=report.restarts,
         totals=sink.totals,
     )
@@ -188,10 +191,9 @@ def _read_sink(path: Path, reader: str) -> _Sink:
             "SELECT next_offset FROM progress WHERE reader = ?", (reader,)
         ).fetchall()
         totals = connection.execute("SELECT what, total FROM counted WHERE reader = ?", (reader,)).fetchall()
-    except sqlite3.OperationalError as error:
-        if is_not_there(error):
-            return _Sink(reader, None, {})
-        raise
+    except sqlite3.Error as error:
+        problem = "" if is_not_there(error) else f"{CANNOT_READ} {path.name}: {error}"
+        return _Sink(reader, None, {}, problem)
     finally:
         connection.close()
     return _Sink(reader, int(position[0][0]) if position else None, dict(totals))
@@ -218,7 +220,7 @@ def _warnings(state: PipelineState, waiting: int, queries: tuple[QueryStatus, ..
         rejected = query.totals.get("rejected", 0)
         if rejected:
             found.append(f"{query.name}: {rejected} records could not be understood")
-        if query.state == "backoff":
+        if query.state == "backoff" or query.last_error.startswith(CANNOT_READ):
             found.append(f"{query.name}: {query.last_error}")
     return tuple(found)
 

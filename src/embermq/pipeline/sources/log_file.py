@@ -73,7 +73,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection | None:
     return connection
 
 
-def is_not_there(error: sqlite3.OperationalError) -> bool:
+def is_not_there(error: sqlite3.Error) -> bool:
     """Whether an error only says that the writer has not made its file or its tables yet."""
     return "no such table" in str(error) or "unable to open" in str(error)
 
