@@ -313,3 +313,36 @@ def test_a_connection_at_the_wrong_moment_of_a_stop(own_broker: BrokerProcess) -
 
     asyncio.run(talk())
     assert own_broker.wait(5) == 0
+
+
+@pytest.mark.promise("pipeline-5")
+def test_damaged_files_of_the_pipeline_stop_neither_the_broker_nor_its_housekeeping(
+    own_broker: BrokerProcess,
+) -> None:
+    own_broker.data_dir.mkdir()
+    damaged = [own_broker.data_dir / name for name in ("applications.db", "messages.db")]
+    for path in damaged:
+        path.write_bytes(b"no database" * 1_000)
+    own_broker.settings["clients.application_ids"] = "app*"
+    own_broker.start()
+
+    async def talk() -> None:
+        application, publisher = MqttClient("app"), MqttClient("p")
+        await application.connect(own_broker.port, clean_start=False, expiry_s=60)
+        await publisher.connect(own_broker.port)
+        await application.subscribe(Subscription("t", 1))
+        assert await publisher.publish("t", b"x", qos=1) < 0x80
+        await wait_for(lambda: "application logs wait" in own_broker.output(), 20)
+        assert application.is_open
+        for path in damaged:
+            path.unlink()
+        await wait_for(lambda: "application logs can be read again" in own_broker.output(), 20)
+        assert application.is_open
+        assert await publisher.publish("t", b"x", qos=1) < 0x80
+        for one in (application, publisher):
+            one.abort()
+            await one.ended
+
+    asyncio.run(talk())
+    assert get(own_broker, "/api/v1/pipeline")[0] == 200
+    assert own_broker.stop() == 0

@@ -24,6 +24,13 @@ MEMORY_COMMIT_S = 0.05
 TRIM_BATCHES_MAX = 64
 """Log batches removed in one tick, so that trimming never stops the tick for long."""
 RECEIPTS_KEPT_MS = 600_000
+RECEIPT_BATCHES_MAX = 64
+"""Batches of receipts looked at in one tick: looking at all that are kept would be most of its work."""
+_FORGET_RECEIPTS = """
+DELETE FROM receipt_batch WHERE id <= (
+    SELECT MAX(id) FROM (SELECT id, written_ms FROM receipt_batch ORDER BY id LIMIT ?) WHERE written_ms < ?
+)
+"""
 
 Durability = Literal["fsync", "os", "memory"]
 Post = Callable[[Callable[[], None]], object]
@@ -182,7 +189,7 @@ class SqliteTickStore(TickStore):
                 "INSERT INTO receipt_batch (written_ms, body) VALUES (?, ?)",
                 (now_ms, b"".join(writes.receipts)),
             )
-            run("DELETE FROM receipt_batch WHERE written_ms < ?", (now_ms - RECEIPTS_KEPT_MS,))
+            run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
         if writes.deleted_sessions:
             self._delete_sessions(writes.deleted_sessions)
         if writes.dispatcher_floor >= 0:
