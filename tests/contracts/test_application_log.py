@@ -167,6 +167,12 @@ def test_what_cannot_be_read_is_told_and_nobody_waits_for_it(stores: Stores) -> 
     locker.execute("COMMIT")
     locker.close()
     assert stores.applications.complete_offset() == 0
+    newer = pipeline_file(path)
+    newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    stores.reopen()
+    with pytest.raises(StoreUnavailable, match="schema version 99"):
+        stores.applications.complete_offset()
     path.unlink()
     path.write_bytes(b"no database" * 1_000)
     with pytest.raises(StoreError, match="file is not a database"):

@@ -13,6 +13,7 @@ from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows, rows_of
 
 from embermq.model.log_record import Stamp
+from embermq.pipeline.errors import NewerFileError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogs
 from embermq.pipeline.sinks.lake import OTHER_ROOT, STAGING, Lake
@@ -273,3 +274,16 @@ def test_a_lost_lake_directory_is_made_again(places: Places) -> None:
 
 def receipts(accepted_ms: int, latencies_us: range) -> bytes:
     return b"".join(struct.pack(">qIBB", accepted_ms, us, 1, 4) + b"cars" for us in latencies_us)
+
+
+@pytest.mark.promise("pipeline-8")
+def test_a_file_of_a_newer_version_is_refused_and_left_alone(places: Places) -> None:
+    ApplicationLogs(places.applications).file.close()
+    connection = sqlite3.connect(places.applications)
+    assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    before = places.applications.read_bytes()
+    with pytest.raises(NewerFileError, match=r"applications\.db has schema version 2"):
+        ApplicationLogs(places.applications)
+    assert places.applications.read_bytes() == before

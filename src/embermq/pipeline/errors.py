@@ -15,3 +15,7 @@ class JavaNotFoundError(PipelineError):
 
 class LogBehindProgressError(PipelineError):
     """The world's fault: the message log ends before a position that a sink has already written."""
+
+
+class NewerFileError(PipelineError):
+    """The world's fault: a sink's file was written by a newer EmberMQ."""

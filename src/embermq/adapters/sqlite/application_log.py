@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
+from embermq.model.pipeline_files import newer_file
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_log import (
     ApplicationContext,
@@ -13,6 +14,7 @@ from embermq.ports.application_log import (
     ApplicationFloor,
     ApplicationLog,
 )
+from embermq.ports.errors import StoreUnavailable
 
 BUSY_TIMEOUT_MS = 10
 """The broker's loop reads here: it does not wait for the pipeline, it looks again."""
@@ -85,5 +87,10 @@ class SqliteApplicationLog(ApplicationLog):
             self.close()
             self._inode = inode
         if self._connection is None and inode:
-            self._connection = open_reader(self._path, busy_timeout_ms=BUSY_TIMEOUT_MS)
+            connection = open_reader(self._path, busy_timeout_ms=BUSY_TIMEOUT_MS)
+            problem = newer_file(self._path.name, connection.execute("PRAGMA user_version").fetchone()[0])
+            if problem:
+                connection.close()
+                raise StoreUnavailable(problem)
+            self._connection = connection
         return self._connection

@@ -7,14 +7,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from embermq.model.client_type import ClientType
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sources.log_file import BrokerFile, LogFile
 
 READER = "dispatch"
 _EVERYTHING = 1 << 62
-_SESSIONS = """
+_SESSIONS = f"""
 SELECT generation, floor_offset FROM application_context
-UNION ALL SELECT generation, 0 FROM session WHERE generation NOT IN (SELECT generation FROM application_context)
+UNION ALL SELECT generation, 0 FROM session
+WHERE client_type = {int(ClientType.APPLICATION)} AND generation NOT IN (SELECT generation FROM application_context)
 """
 
 
@@ -83,10 +85,10 @@ class ApplicationLogs:
         gone, once this sink has passed the end of the log as it was when the generation was found gone, for
         stamping stops before a generation goes.
         """
-        sessions = _read_sessions(log)
+        names = self.file.connection.execute("SELECT generation FROM application_name").fetchall()
+        sessions = _read_sessions(log) if names else None
         if sessions is None:
             return 0
-        names = self.file.connection.execute("SELECT generation FROM application_name").fetchall()
         left = rows_max
         for (generation,) in names:
             if left <= 0:

@@ -91,7 +91,10 @@ class Lake:
             numbers[place] += 1
             _sync(file)
             pending.append((str(file.relative_to(self._staging)), str(place / name)))
-        for directory in {file.parent for file in batch.glob("date=*/root=*/*.parquet")}:
+        # From the files up to the lake: a file that is listed is found again, also after a power loss.
+        leaves = {file.parent for file in batch.glob("date=*/root=*/*.parquet")}
+        dates = {leaf.parent for leaf in leaves}
+        for directory in (*leaves, *dates, batch, self._staging, self.directory):
             _sync(directory)
         with self.file.transaction() as connection:
             connection.executemany("INSERT INTO lake_pending VALUES (?, ?)", pending)

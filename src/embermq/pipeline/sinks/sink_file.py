@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
+from embermq.model.pipeline_files import PIPELINE_FILES_VERSION, newer_file
+from embermq.pipeline.errors import NewerFileError
+
 BUSY_TIMEOUT_MS = 5_000
 WAL_BYTES_MAX = 64 * 1024 * 1024
 
@@ -18,10 +21,17 @@ class SinkFile:
     """
 
     def __init__(self, path: Path, reader: str, *schemas: tuple[str, str]) -> None:
-        """`reader` names the progress row; `schemas` are (package, file) of the SQL scripts to apply."""
+        """`reader` names the progress row; `schemas` are (package, file) of the SQL scripts to apply.
+
+        Raises NewerFileError and changes nothing when a newer EmberMQ has written the file.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.reader = reader
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        problem = newer_file(path.name, self.connection.execute("PRAGMA user_version").fetchone()[0])
+        if problem:
+            self.connection.close()
+            raise NewerFileError(problem)
         self.connection.executescript(
             f"""
             PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
@@ -37,6 +47,7 @@ class SinkFile:
             *schemas,
         ):
             self.connection.executescript(files(package).joinpath(name).read_text())
+        self.connection.execute(f"PRAGMA user_version = {PIPELINE_FILES_VERSION}")
 
     def position(self) -> int | None:
         """Every record below it has had its effect here; None before the first."""
