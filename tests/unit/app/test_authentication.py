@@ -133,6 +133,7 @@ def test_anonymous_clients_enter_on_loopback_or_when_allowed(
     assert admitted(None, None, loopback=loopback, allow_anonymous=allowed).reason_code is code
 
 
+@pytest.mark.promise("application-1")
 @pytest.mark.parametrize(
     ("username", "password", "client_id", "expected"),
     [
@@ -269,6 +270,7 @@ def test_a_listener_has_the_last_word_about_strangers(general: bool, loopback: b
     assert answer(False) is False
 
 
+@pytest.mark.promise("application-1")
 def test_a_listener_may_make_applications() -> None:
     answer = entered(connect("ann", b"secret"), Visitor(False, None, ClientType.APPLICATION, None))
     assert isinstance(answer, Identity)
