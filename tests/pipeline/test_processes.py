@@ -182,6 +182,10 @@ def test_stop_ends_a_driver_that_is_still_starting(places: Places) -> None:
         await supervisor.start()
         await wait_for(places.status.exists, START_S, "the driver has begun")
         pid = supervisor.statistics().pid
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(
+            19, own + PipelineSettings().nice
+        )  # clients come first
         began = asyncio.get_running_loop().time()
         await supervisor.stop(4)
         assert asyncio.get_running_loop().time() - began < 5

@@ -34,6 +34,7 @@ def main() -> int:
     try:
         settings = msgspec.json.decode(text, type=PipelineSettings)
         check_settings(settings)
+        os.nice(settings.nice)  # the JVM and Spark's Python processes inherit it
         driver = Driver(settings, arguments.data_dir)
         if from_parent:
             stop_when_parent_goes(driver)

@@ -27,6 +27,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
     heap_mb: int = 512
     """The largest heap of the JVM, MiB."""
+    nice: int = 5
+    """How far the pipeline steps back when there is too little CPU for all, 0 (not at all) to 19: clients first."""
     shuffle_partitions: int = 2
     """Tasks after a shuffle; more only cost time on one machine."""
 
@@ -78,8 +80,11 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Past this size `driver.log` is moved to `driver.log.1`, in place of the one before."""
 
 
+NICE_MAX = 19
+
 _AT_LEAST: dict[str, int] = {
     "heap_mb": 256,
+    "nice": 0,
     "shuffle_partitions": 1,
     "max_records_per_batch": 1,
     "max_bytes_per_batch": 1_024,
@@ -122,6 +127,8 @@ def check_settings(settings: PipelineSettings) -> None:
         value = getattr(settings, name)
         if value < least:
             raise PipelineSettingsError(f"pipeline.{name} = {value}: must be at least {least}")
+    if settings.nice > NICE_MAX:
+        raise PipelineSettingsError(f"pipeline.nice = {settings.nice}: must be at most {NICE_MAX}")
 
 
 def _is_local(master: str) -> bool:
