@@ -73,6 +73,7 @@ def _begin_at(stores: Stores, offset: int) -> None:
 def test_no_record_gets_an_offset_that_a_reader_has_confirmed(sqlite_stores: Stores) -> None:
     sqlite_stores.write(records=[record(b"0")])
     _begin_at(sqlite_stores, 7)
+    assert sqlite_stores.sessions.load().log_end == 7
     assert sqlite_stores.write(records=[record(b"1")]) == Receipt(7, 1)
     assert payloads(sqlite_stores) == [b"0", b"1"]
     assert payloads(sqlite_stores, 3) == [b"1"]

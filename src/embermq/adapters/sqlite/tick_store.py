@@ -73,7 +73,9 @@ class SqliteTickStore(TickStore):
     def begin_at(self, offset: int) -> None:
         """Give no record an offset below this one: readers have confirmed what a power loss took from the log. Called
         before the first tick."""
-        self._log_end = max(self._log_end, offset)
+        if offset > self._log_end:
+            self._log_end = offset
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (offset,))
 
     def submit(self, writes: TickWrites, done: Done) -> None:
         if self._busy:
