@@ -56,7 +56,7 @@ def test_a_taken_name_is_not_added_again(users: Users) -> None:
 def test_update_keeps_name_and_creation(users: Users) -> None:
     users.add(ANN)
     assert users.update(User("ann", "new", ClientType.APPLICATION, True, 5))
-    assert users.find("ann") == User("ann", "new", ClientType.APPLICATION, True, ANN.created_ms)
+    assert users.find("ann") == User("ann", "new", ClientType.APPLICATION, True, ANN.created_ms, 2)
 
 
 def test_update_of_nobody_adds_nobody(users: Users) -> None:

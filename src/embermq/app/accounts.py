@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embermq.adapters.sqlite.users import SqliteUsers
-from embermq.app.authentication import PasswordHashes
 from embermq.app.errors import StartError, UserError
+from embermq.authentication.passwords import PasswordHashes
 from embermq.model.client_type import ClientType
 from embermq.ports.users import User, Users
 

@@ -23,6 +23,8 @@ from embermq.adapters.sqlite.settings import LogSettings
 from embermq.admin.settings import HttpSettings
 from embermq.app.errors import ConfigError
 from embermq.app.setting_value import convert_setting
+from embermq.authentication import settings as authentication_settings
+from embermq.authentication.settings import AuthenticationSettings
 from embermq.broker.settings import MqttSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
@@ -58,6 +60,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listener: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Tables `[listener."host:port"]` with what differs on that listener; see [transports](transports.md)."""
     clients: ClientSettings = field(default_factory=ClientSettings)
+    authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     log: LogSettings = field(default_factory=LogSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -301,6 +304,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Problems that no single value shows; each text starts with the key it is about."""
     checks: tuple[Callable[[], None], ...] = (
         partial(_check_listeners, settings),
+        partial(authentication_settings.check_settings, settings.authentication),
         partial(log_settings.check_settings, settings.log),
         partial(pipeline_settings.check_settings, settings.pipeline),
     )

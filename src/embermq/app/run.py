@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from embermq.app.accounts import open_users
-from embermq.app.authentication import Authenticator
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
-from embermq.app.gate import AccountGate
 from embermq.app.service import BrokerService
+from embermq.authentication.build import Authentication
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError
 from embermq.protocol.errors import ProtocolError
@@ -95,7 +94,7 @@ class _Application:
         embedded = open_embedded(
             self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon
         )
-        authenticator = Authenticator(users, settings.clients)
+        authentication = Authentication(users, settings.authentication, settings.clients)
         ticks = TickLoop(
             embedded.broker,
             embedded.delivery,
@@ -107,7 +106,7 @@ class _Application:
         server = MqttServer(
             embedded.broker,
             ticks,
-            AccountGate(authenticator),
+            authentication.gate,
             settings.clients,
             on_error=_report_peer,
             on_refused=_report_refused,
@@ -140,7 +139,7 @@ class _Application:
         await asyncio.gather(*stopping)
         ticks.stop()
         embedded.close()
-        authenticator.close()
+        await authentication.close()
         users.close()
         LOG.info("stopped in %.1f s", time.monotonic() - began)
         return 0

@@ -32,11 +32,17 @@ UNSPEAKABLE_IN_3 = frozenset(
 
 
 class Identity(Struct, frozen=True):
-    """Who the client proved to be. `new_client_id` is used when it brought none."""
+    """Who the client proved to be. `new_client_id` is used when it brought none.
+
+    `expires_ms` (Unix time) is when its proof ends, and its connection with it, 0 never. `account_version` is that of
+    the account whose password it showed, 0 when it entered by something else.
+    """
 
     username: str
     client_type: ClientType
     new_client_id: str
+    expires_ms: int = 0
+    account_version: int = 0
 
 
 Opened = Callable[[Link], None]

@@ -8,17 +8,34 @@ from embermq.model.client_type import ClientType
 
 
 class User(Struct, frozen=True):
-    """An account. `password_hash` is never the password; `created_ms` is Unix time."""
+    """An account. `password_hash` is never the password; `created_ms` is Unix time.
+
+    `version` is 1 at first and counted up by the store with each change that ends what was entered with before.
+    """
 
     name: str
     password_hash: str
     client_type: ClientType
     disabled: bool
     created_ms: int
+    version: int = 1
 
     def __repr__(self) -> str:
         """Without the hash, so that no log can hold it."""
         return f"User(name={self.name!r}, client_type={self.client_type.name}, disabled={self.disabled})"
+
+
+CHANGES_MAX = 1_000
+"""Changes that are told at a time."""
+
+
+class Changes(Struct, frozen=True):
+    """Accounts that were changed or removed, up to and with the change `seq`. `complete` is False when the store no
+    longer knows all that came after the one asked for: any account may have changed then."""
+
+    seq: int
+    names: tuple[str, ...]
+    complete: bool
 
 
 class Users(ABC):
@@ -38,7 +55,13 @@ class Users(ABC):
 
     @abstractmethod
     def update(self, user: User) -> bool:
-        """Replace all but the name and the time of creation; False when there is no such account."""
+        """Replace all but the name and the time of creation, and count the version up; False when there is no such
+        account."""
+
+    @abstractmethod
+    def replace_hash(self, name: str, before: str, after: str) -> bool:
+        """Keep the same password in another form: nothing else changes, the version neither. False when the account is
+        gone or its hash is not `before`."""
 
     @abstractmethod
     def remove(self, name: str) -> bool:
@@ -47,6 +70,14 @@ class Users(ABC):
     @abstractmethod
     def all(self) -> list[User]:
         """Every account, by name."""
+
+    @abstractmethod
+    def changes(self, after_seq: int) -> Changes:
+        """What came after a change, at most CHANGES_MAX of them: updates and removals, of any process."""
+
+    @abstractmethod
+    def newest_change(self) -> int:
+        """The number of the newest change, 0 when there was none."""
 
     @abstractmethod
     def close(self) -> None:

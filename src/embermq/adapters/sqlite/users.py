@@ -10,9 +10,13 @@ from threading import Lock
 
 from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, to_store_error
 from embermq.model.client_type import ClientType
-from embermq.ports.users import User, Users
+from embermq.ports.errors import StoreUnavailable
+from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
-_Row = tuple[str, str, int, int, int]
+SCHEMA_VERSION = 1
+"""Raised with each file `users-N.sql`, which makes version N from the one before."""
+COLUMNS = "name, password_hash, client_type, disabled, created_ms, version"
+_Row = tuple[str, str, int, int, int, int]
 
 
 class SqliteUsers(Users):
@@ -27,25 +31,32 @@ class SqliteUsers(Users):
             try:
                 self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
                 self._connection.executescript(files(__package__).joinpath("users.sql").read_text())
+                _upgrade(self._connection, path)
             except sqlite3.Error:
                 self._connection.close()
                 raise
 
     def find(self, name: str) -> User | None:
         """See the port."""
-        rows = self._run("cannot read users", "SELECT * FROM users WHERE name = ?", (name,))
+        rows = self._run("cannot read users", f"SELECT {COLUMNS} FROM users WHERE name = ?", (name,))
         return _user(rows[0]) if rows else None
 
     def add(self, user: User) -> bool:
         """See the port."""
-        statement = "INSERT INTO users VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING name"
+        statement = (
+            f"INSERT INTO users ({COLUMNS}) "
+            "VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(seq), 0) + 1 FROM changes)) "
+            "ON CONFLICT DO NOTHING RETURNING name"
+        )
         values = (user.name, user.password_hash, int(user.client_type), int(user.disabled), user.created_ms)
         return bool(self._run("cannot add a user", statement, values))
 
     def update(self, user: User) -> bool:
         """See the port."""
         statement = (
-            "UPDATE users SET password_hash = ?, client_type = ?, disabled = ? WHERE name = ? RETURNING name"
+            "UPDATE users SET password_hash = ?, client_type = ?, disabled = ?, "
+            "version = 1 + max(version, (SELECT coalesce(max(seq), 0) FROM changes)) "
+            "WHERE name = ? RETURNING name"
         )
         values = (user.password_hash, int(user.client_type), int(user.disabled), user.name)
         return bool(self._run("cannot change a user", statement, values))
@@ -58,7 +69,32 @@ class SqliteUsers(Users):
 
     def all(self) -> list[User]:
         """See the port."""
-        return [_user(row) for row in self._run("cannot read users", "SELECT * FROM users ORDER BY name", ())]
+        statement = f"SELECT {COLUMNS} FROM users ORDER BY name"
+        return [_user(row) for row in self._run("cannot read users", statement, ())]
+
+    def replace_hash(self, name: str, before: str, after: str) -> bool:
+        """See the port."""
+        statement = "UPDATE users SET password_hash = ? WHERE name = ? AND password_hash = ? RETURNING name"
+        return bool(self._run("cannot change a user", statement, (after, name, before)))
+
+    def changes(self, after_seq: int) -> Changes:
+        """See the port."""
+        with self._statement("cannot read changes of users"):
+            rows: list[tuple[int, str]] = self._connection.execute(
+                "SELECT seq, name FROM changes WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, CHANGES_MAX)
+            ).fetchall()
+        if not rows:
+            return Changes(after_seq, (), complete=True)
+        names = tuple(dict.fromkeys(name for _, name in rows))
+        return Changes(rows[-1][0], names, complete=rows[0][0] == after_seq + 1)
+
+    def newest_change(self) -> int:
+        """See the port."""
+        with self._statement("cannot read changes of users"):
+            rows: list[tuple[int]] = self._connection.execute(
+                "SELECT coalesce(max(seq), 0) FROM changes"
+            ).fetchall()
+        return rows[0][0]
 
     def close(self) -> None:
         """See the port."""
@@ -86,6 +122,41 @@ def _create_private(path: Path) -> None:
         raise sqlite3.OperationalError(error.strerror) from error
 
 
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the file to SCHEMA_VERSION, unless another process is doing so; refuse one of a newer version."""
+    version = _version(connection)
+    if version > SCHEMA_VERSION:
+        connection.close()
+        raise StoreUnavailable(
+            f"{path} has schema version {version}, this version of EmberMQ knows up to {SCHEMA_VERSION}:"
+            " use the newer EmberMQ that wrote it"
+        )
+    while version < SCHEMA_VERSION:
+        connection.execute("BEGIN IMMEDIATE")
+        version = _version(connection)
+        if version < SCHEMA_VERSION:
+            version += 1
+            for statement in _statements(files(__package__).joinpath(f"users-{version}.sql").read_text()):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _statements(script: str) -> Iterator[str]:
+    """`executescript` would commit what is open, so the statements of a script go one by one."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
 def _user(row: _Row) -> User:
-    name, password_hash, client_type, disabled, created_ms = row
-    return User(name, password_hash, ClientType(client_type), bool(disabled), created_ms)
+    name, password_hash, client_type, disabled, created_ms, version = row
+    return User(name, password_hash, ClientType(client_type), bool(disabled), created_ms, version)

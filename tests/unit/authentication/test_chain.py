@@ -10,13 +10,15 @@ import pytest
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
-from embermq.app.authentication import Admission, Authenticator, PasswordHashes
 from embermq.app.errors import UserError
-from embermq.app.gate import AccountGate
+from embermq.authentication.build import Authentication
+from embermq.authentication.gate import ChainGate
+from embermq.authentication.passwords import PasswordHashes
+from embermq.authentication.settings import AuthenticationSettings
 from embermq.broker.connecting import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
-from embermq.ports.users import User, Users
+from embermq.ports.users import Changes, User, Users
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
@@ -47,6 +49,15 @@ class UsersInMemory(Users):
     def update(self, user: User) -> bool:
         raise NotImplementedError
 
+    def replace_hash(self, name: str, before: str, after: str) -> bool:
+        raise NotImplementedError
+
+    def changes(self, after_seq: int) -> Changes:
+        return Changes(after_seq, (), complete=True)
+
+    def newest_change(self) -> int:
+        return 0
+
     def remove(self, name: str) -> bool:
         return self.users.pop(name, None) is not None
 
@@ -75,24 +86,52 @@ BILLING = User("billing", HASHES.make(b"money"), ClientType.APPLICATION, False, 
 GONE = User("gone", HASHES.make(b"secret"), ClientType.DEVICE, True, 0)
 
 
+def authentication(users: Users | None = None, **settings: object) -> Authentication:
+    clients = ClientSettings(**settings)  # type: ignore[arg-type]
+    return Authentication(
+        users or UsersInMemory(ANN, BILLING, GONE), AuthenticationSettings(), clients, hashes=HASHES
+    )
+
+
+async def asked(gate: ChainGate, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+    if gate.needs_check(packet, visitor):
+        return await gate.check(packet, visitor)
+    return gate.admit(packet, visitor)
+
+
+def entered(
+    packet: Connect, visitor: Visitor, users: Users | None = None, **settings: object
+) -> Identity | ReasonCode:
+    async def scenario() -> Identity | ReasonCode:
+        made = authentication(users, **settings)
+        try:
+            return await asked(made.gate, packet, visitor)
+        finally:
+            await made.close()
+
+    return asyncio.run(scenario())
+
+
+def connect(username: str | None = None, password: bytes | None = None, client_id: str = "c1") -> Connect:
+    return Connect(client_id, ProtocolVersion.V5, True, 0, username, password, None, None)
+
+
 def admitted(
     username: str | None,
     password: bytes | None,
     *,
     client_id: str = "c1",
     loopback: bool = True,
+    users: Users | None = None,
     **settings: object,
-) -> Admission:
-    async def scenario() -> Admission:
-        authenticator = Authenticator(UsersInMemory(ANN, BILLING, GONE), ClientSettings(**settings), HASHES)  # type: ignore[arg-type]
-        try:
-            return await authenticator.admit(
-                client_id=client_id, username=username, password=password, loopback=loopback
-            )
-        finally:
-            authenticator.close()
+) -> Identity | ReasonCode:
+    """What a client hears that comes to a listener with no word of its own."""
+    visitor = Visitor(loopback, None, ClientType.DEVICE, None)
+    return entered(connect(username, password, client_id), visitor, users, **settings)
 
-    return asyncio.run(scenario())
+
+def code_of(answer: Identity | ReasonCode) -> ReasonCode:
+    return ReasonCode.SUCCESS if isinstance(answer, Identity) else answer
 
 
 @pytest.mark.parametrize(
@@ -115,7 +154,7 @@ def test_a_name_that_is_given_is_checked_everywhere(
     username: str | None, password: bytes | None, code: ReasonCode
 ) -> None:
     for loopback in (True, False):
-        assert admitted(username, password, loopback=loopback, allow_anonymous=True).reason_code is code
+        assert code_of(admitted(username, password, loopback=loopback, allow_anonymous=True)) is code
 
 
 @pytest.mark.parametrize(
@@ -130,7 +169,7 @@ def test_a_name_that_is_given_is_checked_everywhere(
 def test_anonymous_clients_enter_on_loopback_or_when_allowed(
     loopback: bool, allowed: bool, code: ReasonCode
 ) -> None:
-    assert admitted(None, None, loopback=loopback, allow_anonymous=allowed).reason_code is code
+    assert code_of(admitted(None, None, loopback=loopback, allow_anonymous=allowed)) is code
 
 
 @pytest.mark.promise("application-1")
@@ -149,18 +188,15 @@ def test_anonymous_clients_enter_on_loopback_or_when_allowed(
 def test_the_type_comes_with_the_user_or_the_client_id(
     username: str | None, password: bytes | None, client_id: str, expected: ClientType
 ) -> None:
-    admission = admitted(username, password, client_id=client_id, application_ids=("billing-*",))
-    assert (admission.reason_code, admission.client_type, admission.user) == (
-        ReasonCode.SUCCESS,
-        expected,
-        username,
-    )
+    answer = admitted(username, password, client_id=client_id, application_ids=("billing-*",))
+    assert isinstance(answer, Identity)
+    assert (answer.client_type, answer.username) == (expected, username or "")
 
 
 @pytest.mark.parametrize(("username", "password"), [("ann", b"wrong"), ("nobody", b"wrong")])
 def test_an_unknown_user_costs_as_much_as_a_wrong_password(username: str, password: bytes) -> None:
     before = HASHES.checks
-    assert admitted(username, password).reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    assert admitted(username, password) is ReasonCode.BAD_USER_NAME_OR_PASSWORD
     assert HASHES.checks == before + 1
 
 
@@ -173,39 +209,28 @@ def test_checks_are_bounded_and_the_loop_goes_on_meanwhile() -> None:
     async def scenario() -> None:
         users = UsersInMemory(ANN)
         users.gate.clear()
-        settings = ClientSettings(password_checks_max=2, password_checks_waiting_max=3)
-        authenticator = Authenticator(users, settings, HASHES)
+        made = authentication(users, password_checks_max=2, password_checks_waiting_max=3)
+        visitor = Visitor(True, None, ClientType.DEVICE, None)
 
         async def enter() -> ReasonCode:
-            return (
-                await authenticator.admit(client_id="c", username="ann", password=b"secret", loopback=True)
-            ).reason_code
+            return code_of(await asked(made.gate, connect("ann", b"secret"), visitor))
 
         held = [asyncio.create_task(enter()) for _ in range(5)]
         await asyncio.sleep(0)
-        assert authenticator.statistics().checking == 5
         assert await enter() is ReasonCode.SERVER_BUSY
-        assert authenticator.admit_anonymous("c", loopback=True).reason_code is ReasonCode.SUCCESS
+        assert code_of(made.gate.admit(connect(), visitor)) is ReasonCode.SUCCESS
         users.gate.set()
         assert set(await asyncio.gather(*held)) == {ReasonCode.SUCCESS}
-        found = authenticator.statistics()
-        assert (found.admitted, found.refused, found.busy, found.checking) == (6, 1, 1, 0)
-        authenticator.close()
+        assert await enter() is ReasonCode.SUCCESS
+        await made.close()
 
     asyncio.run(scenario())
 
 
 def test_accounts_that_cannot_be_read_refuse_without_a_crash() -> None:
-    async def scenario() -> Admission:
-        users = UsersInMemory(ANN)
-        users.error = StoreUnavailable("locked")
-        authenticator = Authenticator(users, ClientSettings(), HASHES)
-        try:
-            return await authenticator.admit(client_id="c", username="ann", password=b"secret", loopback=True)
-        finally:
-            authenticator.close()
-
-    assert asyncio.run(scenario()).reason_code is ReasonCode.SERVER_UNAVAILABLE
+    users = UsersInMemory(ANN)
+    users.error = StoreUnavailable("locked")
+    assert admitted("ann", b"secret", users=users) is ReasonCode.SERVER_UNAVAILABLE
 
 
 def test_a_hash_that_cannot_be_read_is_no_password() -> None:
@@ -238,24 +263,6 @@ def test_accounts_that_mqtt_cannot_carry_are_refused(name: str, password: bytes,
     with pytest.raises(UserError, match=why):
         Accounts(users).add(name, password, ClientType.DEVICE)
     assert users.all() == []
-
-
-def entered(packet: Connect, visitor: Visitor, **settings: object) -> Identity | ReasonCode:
-    async def scenario() -> Identity | ReasonCode:
-        authenticator = Authenticator(UsersInMemory(ANN, BILLING, GONE), ClientSettings(**settings), HASHES)  # type: ignore[arg-type]
-        gate = AccountGate(authenticator)
-        try:
-            if gate.needs_check(packet, visitor):
-                return await gate.check(packet, visitor)
-            return gate.admit(packet, visitor)
-        finally:
-            authenticator.close()
-
-    return asyncio.run(scenario())
-
-
-def connect(username: str | None = None, password: bytes | None = None) -> Connect:
-    return Connect("c1", ProtocolVersion.V5, True, 0, username, password, None, None)
 
 
 @pytest.mark.parametrize("general", [True, False])

@@ -1,0 +1,70 @@
+"""The server's gate, kept by the chain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from secrets import token_hex
+
+from embermq.authentication.chain import Chain
+from embermq.authentication.step import CHECK, Admit, Applicant, Deny
+from embermq.broker.connecting import Identity
+from embermq.model.client_type import ClientType
+from embermq.protocol.packets import Connect
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.gate import Visitor
+
+LOG = logging.getLogger("embermq.authentication")
+
+
+class ChainGate:
+    """A client is of type APPLICATION when what it showed, its listener, or a rule over client ids says so."""
+
+    def __init__(self, chain: Chain, application_ids: Sequence[str]) -> None:
+        self._chain = chain
+        self._application_ids = application_ids
+
+    def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
+        return self._chain.look(_applicant(packet, visitor)) is CHECK
+
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+        answer = self._chain.look(_applicant(packet, visitor))
+        assert isinstance(answer, Admit | Deny)
+        return self.identify(answer, packet.client_id, visitor)
+
+    async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+        answer = await self._chain.check(_applicant(packet, visitor))
+        return self.identify(answer, packet.client_id, visitor)
+
+    def identify(self, answer: Admit | Deny, client_id: str, visitor: Visitor) -> Identity | ReasonCode:
+        """The answer in the broker's words."""
+        if isinstance(answer, Deny):
+            LOG.debug("client %r does not enter: %s", client_id, answer.why)
+            return answer.reason_code
+        client_type = answer.client_type
+        if visitor.client_type is ClientType.APPLICATION or any(
+            fnmatchcase(client_id, rule) for rule in self._application_ids
+        ):
+            client_type = ClientType.APPLICATION
+        return Identity(
+            answer.username,
+            client_type,
+            f"ember-{token_hex(8)}",
+            expires_ms=answer.expires_ms,
+            account_version=answer.account_version,
+        )
+
+
+def _applicant(packet: Connect, visitor: Visitor) -> Applicant:
+    properties = packet.properties
+    if properties is None or properties.authentication_method is None:
+        return Applicant(packet.client_id, packet.username, packet.password, visitor)
+    return Applicant(
+        packet.client_id,
+        packet.username,
+        packet.password,
+        visitor,
+        properties.authentication_method,
+        properties.authentication_data,
+    )
