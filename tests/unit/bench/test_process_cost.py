@@ -60,7 +60,7 @@ def test_the_time_of_children_is_counted_while_they_live_and_after() -> None:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "done\n"
         reading = read_cpu(parent.pid, children=True)
-        assert reading.children_s >= 0.2
+        assert reading.children_s >= 0.18  # user and system time are each cut to whole ticks of 10 ms
         assert read_cpu(parent.pid, children=False).children_s == 0
         assert parent.pid in descendants(os.getpid())
         assert read_pss_bytes(os.getpid(), children=True) > read_pss_bytes(os.getpid(), children=False)
