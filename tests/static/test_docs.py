@@ -13,6 +13,7 @@ from embermq.delivery.retention import Pin, RetentionState
 from embermq.observability.metrics import Metrics, Snapshot
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,7 @@ def measured() -> set[str]:
             application_readers=0,
             application_lost=0,
             ticks=TickStatistics(0, 0.0, ""),
+            server=ServerStatistics({"mqtt": 0}, 0, 0, 0, 0),
             retention=retention,
             pipeline=pipeline,
             supervisor=SupervisorStatistics("running", 1, 0, ""),

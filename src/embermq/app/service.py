@@ -95,6 +95,7 @@ class BrokerService:
                 application_readers=len(self._embedded.delivery.applications),
                 application_lost=self._embedded.delivery.applications.lost,
                 ticks=self._ticks.statistics(),
+                server=self._server.statistics(),
                 retention=self._retained,
                 pipeline=self._pipeline,
                 supervisor=self._supervisor.statistics() if self._supervisor is not None else None,

@@ -8,6 +8,12 @@ class Counters(Struct):
 
     connections_accepted: int = 0
     connections_refused: int = 0
+    refused_connections_max: int = 0
+    refused_address_max: int = 0
+    refused_connect_rate: int = 0
+    refused_untold: int = 0
+    """Of the three before, those that were closed without an answer."""
+    tls_handshakes_dropped: int = 0
     takeovers: int = 0
     messages_received: int = 0
     messages_sent: int = 0
@@ -18,6 +24,11 @@ class Counters(Struct):
     dropped_slow: int = 0
     dropped_too_large: int = 0
     publishes_refused: int = 0
+    refused_publish_rate: int = 0
+    """Those of MQTT 5 clients that publish too fast, QoS 0 included."""
+    publishers_throttled: int = 0
+    """How often a client of MQTT 3 was not read for a while because it publishes too fast."""
+    refused_subscriptions: int = 0
     protocol_errors: int = 0
     commits: int = 0
     commits_failed: int = 0

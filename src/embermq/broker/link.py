@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from embermq.broker.timers import Timer
+from embermq.broker.token_bucket import TokenBucket
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import Disconnect, Packet, Publish
 from embermq.protocol.properties import Properties
@@ -42,7 +43,9 @@ class Link:
         "paused",
         "peer",
         "problem_information",
+        "rate",
         "session",
+        "throttle_ms",
         "timer",
         "unanswered",
         "version",
@@ -68,6 +71,10 @@ class Link:
         self.aliases_out_max = 0
         self.unanswered = 0
         """QoS 1 and 2 PUBLISHes of the client without PUBACK, PUBCOMP or an error [MQTT-3.3.4-7]."""
+        self.rate: TokenBucket | None = None
+        """How fast it may publish, once it has and while there is a limit."""
+        self.throttle_ms = 0
+        """Asks the server not to read the client for so long."""
         self.inbox: list[Packet] | None = None
         self.timer: Timer | None = None
         """What watches this connection: its keep-alive; once it is closing, that it ends."""

@@ -1,6 +1,7 @@
 """Accepting a PUBLISH: checks, match, log record; and what its commit or its refusal sets off."""
 
 from embermq.broker.link import Link
+from embermq.broker.publish_rate import publish_rate
 from embermq.broker.router import NO_MATCH, Match, Receiver
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -31,6 +32,7 @@ class Publishing:
         self._router = state.router
         settings = state.settings
         self._receive_maximum = settings.receive_maximum
+        self._rate = publish_rate(settings, state.counters, state.tick.now_ms)
         self._takes_all = (
             settings.max_qos == 2 and settings.retain_available and not settings.validate_payload_format
         )
@@ -53,6 +55,8 @@ class Publishing:
             return
         match = self._match(link, session, topic)
         if match is None:
+            return
+        if self._rate is not None and not self._is_within_rate(link, session, packet):
             return
         tick = self._tick
         self._counters.messages_received += 1
@@ -88,12 +92,10 @@ class Publishing:
         if qos:
             unanswered = link.unanswered = link.unanswered + 1
             if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
-                limit = self._receive_maximum
-                link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
+                self._end_at_receive_maximum(link)
                 return
         if (self._state.refuse_all or self._state.refused_generations) and self._is_pinned(match):
-            refusal = Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=PINNED)
-            tick.batch.accepted.append(refusal)
+            self._answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, PINNED)
             return
         origin = None
         if receiving is not None:
@@ -162,19 +164,42 @@ class Publishing:
             return True
         return False
 
+    def _is_within_rate(self, link: Link, session: Session, packet: Publish) -> bool:
+        """Refuses what comes too fast. What repeats a QoS 2 message that is held adds nothing."""
+        assert self._rate is not None
+        repeats = packet.qos == 2 and session.receiving is not None and packet.packet_id in session.receiving
+        if repeats or self._rate.admits(link, self._tick.now_ms):
+            return True
+        if packet.qos:
+            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
+        return False
+
     def _refuse_format(self, link: Link, packet: Publish) -> None:
         """The payload is not the UTF-8 text that its format indicator announces [MQTT-3.3.2-4]: answered in its place,
         or by DISCONNECT when there is no answer to a PUBLISH."""
         text = "the payload is not UTF-8"
-        code = ReasonCode.PAYLOAD_FORMAT_INVALID
-        if not packet.qos:
-            link.disconnect(code, text)
-            return
+        if packet.qos:
+            self._refuse_in_place(link, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+        else:
+            link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+
+    def _refuse_in_place(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
+        """The answer to a QoS 1 or 2 message keeps the order in which messages came."""
         link.unanswered += 1
+        if link.unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
+            self._end_at_receive_maximum(link)
+        else:
+            self._answer_later(link, packet, code, text)
+
+    def _answer_later(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
         message = Message("", b"", packet.qos, False, "", link.version, self._tick.now_ms)
         self._tick.batch.accepted.append(
             Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=text, refusal_code=code)
         )
+
+    def _end_at_receive_maximum(self, link: Link) -> None:
+        limit = self._receive_maximum
+        link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
 
     def _resolve_alias(self, link: Link, topic: str, properties: Properties | None) -> str | None:
         alias = properties.topic_alias if properties is not None else None

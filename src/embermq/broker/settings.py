@@ -22,6 +22,13 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Levels of a topic or filter, counted by their slashes."""
     topic_bytes_max: Annotated[int, Meta(ge=1, le=65_535)] = 4_096
     """Bytes of a topic or filter in UTF-8."""
+    subscriptions_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
+    """Subscriptions of one session; one more is refused with 0x97 in SUBACK, 0x80 before v5."""
+    publish_rate_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Messages a second that one client may publish, as many at once after a quiet second. A v5 client is answered
+    0x97, its QoS 0 messages are dropped; of a 3.x client nothing is read until that has evened out. 0 = no limit."""
+    publish_rate_total_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    """The same for all clients together."""
     topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 32
     """Topic aliases that a v5 client may set up towards us; 0 = none [MQTT-3.2.2-17]."""
     topic_alias_out_max: Annotated[int, Meta(ge=0, le=65_535)] = 32

@@ -56,6 +56,10 @@ class Subscribing:
             if shared is not None and asked.no_local:  # [MQTT-3.8.3-4]
                 link.disconnect(ReasonCode.PROTOCOL_ERROR, "No Local on a shared subscription")
                 return
+            if self._is_over_limit(session, asked.topic_filter):
+                v5 = link.version == ProtocolVersion.V5
+                codes.append(ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE)
+                continue
             group, topic_filter = (shared.group, shared.topic_filter) if shared else ("", asked.topic_filter)
             subscriber, new = self._put(session, asked, group, topic_filter, identifier)
             codes.append(subscriber.qos)
@@ -68,6 +72,14 @@ class Subscribing:
             state.tick.batch.after_commit.append(answer)
         else:
             answer()
+
+    def _is_over_limit(self, session: Session, topic_filter: str) -> bool:
+        """One more would be too many; replacing one is not one more."""
+        held = session.subscriptions
+        if len(held) < self._state.settings.subscriptions_max or topic_filter in held:
+            return False
+        self._state.counters.refused_subscriptions += 1
+        return True
 
     def _unavailable(self, asked: tuple[Subscription, ...], has_identifier: bool) -> ReasonCode | None:
         """Which of the features that are switched off a SUBSCRIBE wants [MQTT 5.0, 3.2.2.3.11 to 13]."""

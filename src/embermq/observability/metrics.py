@@ -11,6 +11,7 @@ from embermq.broker.counters import Counters
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
 
 PINS_SHOWN_MAX = 50
@@ -27,6 +28,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     application_readers: int
     application_lost: int
     ticks: TickStatistics
+    server: ServerStatistics
     retention: RetentionState | None
     pipeline: PipelineStatus | None
     supervisor: SupervisorStatistics | None
@@ -61,10 +63,20 @@ class Metrics(Collector):
             "application_readers": snapshot.application_readers,
             "application_entries_lost": snapshot.application_lost,
             "commit_seconds": snapshot.ticks.commit_ms / 1000,
+            "connections_limit": snapshot.server.connections_max,
+            "tls_handshakes": snapshot.server.tls_handshakes,
+            "readers_paused": snapshot.server.readers_paused,
+            "publishers_paused": snapshot.server.publishers_paused,
             "store_failing": int(bool(snapshot.ticks.failing)),
         }
         for name, value in gauges.items():
             yield GaugeMetricFamily(f"embermq_{name}", name.replace("_", " "), value=value)
+        listeners = GaugeMetricFamily(
+            "embermq_listener_connections", "connections of a listener", labels=["listener"]
+        )
+        for listener, connections in snapshot.server.by_listener.items():
+            listeners.add_metric([listener], connections)
+        yield listeners
         yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=snapshot.ticks.ticks)
         if snapshot.retention is not None:
             yield from _retention(snapshot.retention)

@@ -7,12 +7,14 @@ from typing import cast
 from embermq.broker.broker import Broker
 from embermq.broker.connecting import Identity
 from embermq.broker.link import Link
+from embermq.broker.timers import Timer
 from embermq.model.client_type import ClientType
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.packets import Connect, Packet
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
+from embermq.server.admission import Admission, Place
 from embermq.server.gate import Gate, Visitor
 from embermq.server.listeners import Listener
 from embermq.server.settings import Address
@@ -38,6 +40,7 @@ class Door:
         ticks: TickLoop,
         gate: Gate,
         listener: Listener,
+        admission: Admission,
         *,
         connect_timeout_s: float,
         on_error: Callable[[str, ProtocolError], None],
@@ -47,6 +50,7 @@ class Door:
         self.ticks = ticks
         self.gate = gate
         self.listener = listener
+        self.admission = admission
         self.loopback = listener.address.is_loopback
         self.tls = listener.tls
         self.client_type = ClientType[listener.own.client_type.upper()]
@@ -83,21 +87,26 @@ class Connection(Link, asyncio.Protocol):
         "_drained_bytes",
         "_early_bytes",
         "_entered",
+        "_place",
         "_source",
+        "_throttle",
         "_transport",
         "_unread",
     )
 
-    def __init__(self, door: Door, source: Address | None = None) -> None:
+    def __init__(self, door: Door, place: Place, source: Address | None = None) -> None:
         super().__init__(door.broker.state.tick.dirty, "", door.broker.state.tick.now_ms)
         self._door = door
         self._decoder = Decoder(Role.SERVER, packet_bytes_max=door.broker.state.settings.packet_bytes_max)
+        self._place = place
         self._source = source
         self._entered = False
         self._early_bytes = 0
         self._drained_bytes = 0
         self._unread = 0
         self._at_eof = False
+        self._throttle: Timer | None = None
+        """Runs while a client that publishes too fast is not read."""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -145,13 +154,39 @@ class Connection(Link, asyncio.Protocol):
             if self._early_bytes > EARLY_BYTES_MAX and self._transport is not None:
                 self._transport.pause_reading()
         ticks.after_read()
+        if self.throttle_ms:
+            self._read_later()
         if ticks.hold_back(self) and self._transport is not None:
             self._transport.pause_reading()
 
     def read_on(self) -> None:
         """The store has caught up."""
-        if self._transport is not None and not self.closing:
+        if self._transport is not None and not self.closing and self._throttle is None:
+            self.last_ms = self._door.broker.state.tick.now_ms
             self._transport.resume_reading()
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the client is not read because it publishes too fast."""
+        return self._throttle is not None
+
+    def _read_later(self) -> None:
+        """Meanwhile the client cannot show that it is alive, so the time counts as if it did."""
+        wait_ms, self.throttle_ms = self.throttle_ms, 0
+        if self._transport is None or self.closing:
+            return
+        state = self._door.broker.state
+        if self._throttle is None:
+            state.counters.publishers_throttled += 1
+            self._transport.pause_reading()
+        state.timers.cancel(self._throttle)
+        self.last_ms = state.tick.now_ms + wait_ms
+        self._throttle = state.timers.at(self.last_ms, self._read_again)
+        self._door.ticks.wake()
+
+    def _read_again(self) -> None:
+        self._throttle = None
+        self.read_on()
 
     def opened(self) -> None:
         if self._early_bytes > EARLY_BYTES_MAX:
@@ -162,7 +197,11 @@ class Connection(Link, asyncio.Protocol):
         self._entered = True
         packet = packets[0]
         assert isinstance(packet, Connect)
-        self._door.broker.connecting.introduce(self, packet)
+        connecting = self._door.broker.connecting
+        connecting.introduce(self, packet)
+        if self._place.refusal is not None:
+            connecting.refuse(self, self._place.refusal, self._place.refusal_text)
+            return
         gate = self._door.gate
         visitor = self._door.visitor(self._source, self._transport)
         self.inbox = packets[1:]
@@ -266,7 +305,9 @@ class Connection(Link, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._door.broker.state.timers.cancel(self._throttle)
         self._door.connections.discard(self)
+        self._door.admission.leave(self._place)
         if not self._door.connections:
             self._door.empty.set()
         self._door.ticks.wake()

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from embermq.broker.counters import Counters
+from embermq.server.admission import Admission, Place
 from embermq.server.proxy_protocol import ProxyHeaderError, read_header
 from embermq.server.settings import Address, UnixAddress
 
@@ -19,9 +21,12 @@ FULL_RETRY_S = 1.0
 """How long no connection is accepted after the process ran out of file descriptors."""
 TLS_CLOSE_S = 5.0
 """How long a client may take to answer the end of TLS."""
+HANDSHAKE_HELD_S = 1.0
+"""How long a TLS handshake keeps its place when others wait for it."""
+HANDSHAKE_RETRY_S = 0.02
 
-Factory = Callable[[Address | None], asyncio.Protocol]
-"""Makes the protocol of a connection; is given the address that a proxy told, else None."""
+Factory = Callable[[Place, Address | None], asyncio.Protocol]
+"""Makes the protocol of a connection from its place in the counts and the address that a proxy told, None for none."""
 
 
 async def bind(address: Address | UnixAddress, unix_mode: str) -> list[socket.socket]:
@@ -95,76 +100,81 @@ def _close(sockets: list[socket.socket]) -> None:
         sock.close()
 
 
+class Handshakes:
+    """TLS handshakes under way on all listeners, oldest first.
+
+    While there are as many as there may be, who comes waits in the system's backlog; one that takes longer than
+    `HANDSHAKE_HELD_S` then makes room for it.
+    """
+
+    def __init__(self, handshakes_max: int, counters: Counters) -> None:
+        self._handshakes_max = handshakes_max
+        self._counters = counters
+        self._under_way: dict[asyncio.Task[None], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, task: asyncio.Task[None]) -> None:
+        """Count the task until it is done."""
+        self._under_way[task] = asyncio.get_running_loop().time()
+        task.add_done_callback(self._under_way.pop)
+
+    def wait_s(self) -> float:
+        """How long nobody should be accepted; 0.0 when there is room, which the oldest may have to make."""
+        if len(self._under_way) < self._handshakes_max:
+            return 0.0
+        now_s = asyncio.get_running_loop().time()
+        for task, began_s in self._under_way.items():
+            if task.cancelling():
+                continue
+            if now_s - began_s >= HANDSHAKE_HELD_S:
+                task.cancel()
+                self._counters.tls_handshakes_dropped += 1
+                return 0.0
+            break
+        return HANDSHAKE_RETRY_S
+
+
 class Listening:
-    """Accepts clients on bound sockets, which stay bound over a change of certificates."""
-
-    def __init__(self, sockets: list[socket.socket], factory: Factory, handshake_s: float) -> None:
-        self.sockets = sockets
-        self._factory = factory
-        self._handshake_s = handshake_s
-        self._servers: list[asyncio.Server] = []
-
-    async def serve(self, context: ssl.SSLContext | None) -> None:
-        """Accept from now on; called again, with another context for those who come then. Raises OSError and leaves
-        everything as it was."""
-        loop = asyncio.get_running_loop()
-        servers: list[asyncio.Server] = []
-        try:
-            for sock in self.sockets:
-                server = await loop.create_server(
-                    partial(self._factory, None),
-                    sock=sock.dup(),
-                    backlog=BACKLOG,
-                    ssl=context,
-                    ssl_handshake_timeout=self._handshake_s if context is not None else None,
-                    ssl_shutdown_timeout=TLS_CLOSE_S if context is not None else None,
-                )
-                servers.append(server)
-        except OSError:
-            for server in servers:
-                server.close()
-            raise
-        before, self._servers = self._servers, servers
-        for server in before:
-            server.close()
-
-    def close(self) -> None:
-        """Accept nobody any more."""
-        for server in self._servers:
-            server.close()
-        _close(self.sockets)
-
-
-class ProxiedListening:
-    """The same where each connection begins with a PROXY header, before TLS if there is any."""
+    """Accepts clients on bound sockets: counts them, reads the PROXY header and speaks TLS where there are such, and
+    hands the rest to what `factory` makes."""
 
     def __init__(
         self,
         sockets: list[socket.socket],
         factory: Factory,
+        admission: Admission,
+        handshakes: Handshakes,
+        *,
         handshake_s: float,
+        proxied: bool,
         on_refused: Callable[[str, str], None],
     ) -> None:
         self.sockets = sockets
         self._factory = factory
+        self._admission = admission
+        self._handshakes = handshakes
         self._handshake_s = handshake_s
+        self._proxied = proxied
         self._on_refused = on_refused
         self._context: ssl.SSLContext | None = None
         self._listens = False
         self._introductions: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def serve(self, context: ssl.SSLContext | None) -> None:
-        """Accept from now on; called again, with another context for those who come then."""
+    def serve(self, context: ssl.SSLContext | None) -> None:
+        """Accept from now on; called again, with another context for those who come then. Raises OSError."""
         self._context = context
         if not self._listens:
             self._listens = True
             for sock in self.sockets:
                 sock.listen(BACKLOG)
+            for sock in self.sockets:
                 self._watch(sock)
 
     def close(self) -> None:
-        """Accept nobody any more, and drop those who have not been announced."""
+        """Accept nobody any more, and drop those who have not been introduced."""
         self._closed = True
         loop = asyncio.get_running_loop()
         for sock in self.sockets:
@@ -177,44 +187,67 @@ class ProxiedListening:
         if not self._closed:
             asyncio.get_running_loop().add_reader(sock, self._accept, sock)
 
+    def _rest(self, listening: socket.socket, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        loop.call_later(wait_s, self._watch, listening)
+
     def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_A_TURN):
+            if self._context is not None and (wait_s := self._handshakes.wait_s()):
+                self._rest(listening, wait_s)
+                return
             try:
                 sock, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                loop.remove_reader(listening)
-                loop.call_later(FULL_RETRY_S, self._watch, listening)
+                self._rest(listening, FULL_RETRY_S)
                 self._on_refused(str(listening.getsockname()), f"no connection is accepted: {error}")
                 return
+            place = self._admission.arrive()
+            host = peer[0] if isinstance(peer, tuple) and not self._proxied else ""
+            if place is None or not self._admission.locate(place, host):
+                sock.close()
+                continue
             sock.setblocking(False)
-            task = loop.create_task(self._introduce(sock, str(peer)))
+            task = loop.create_task(self._introduce(sock, str(peer), place))
             self._introductions.add(task)
             task.add_done_callback(self._introductions.discard)
+            if self._context is not None:
+                self._handshakes.begin(task)
 
-    async def _introduce(self, sock: socket.socket, proxy: str) -> None:
+    async def _introduce(self, sock: socket.socket, peer: str, place: Place) -> None:
         loop = asyncio.get_running_loop()
+        source: Address | None = None
         try:
-            async with asyncio.timeout(self._handshake_s):
-                source = await read_header(partial(_read_exactly, sock))
+            if self._proxied:
+                async with asyncio.timeout(self._handshake_s):
+                    source = await read_header(partial(_read_exactly, sock))
+                if source is not None and not self._admission.locate(place, source.host):
+                    sock.close()
+                    return
             context = self._context
             await loop.connect_accepted_socket(
-                partial(self._factory, source),
+                partial(self._factory, place, source),
                 sock,
                 ssl=context,
                 ssl_handshake_timeout=self._handshake_s if context is not None else None,
                 ssl_shutdown_timeout=TLS_CLOSE_S if context is not None else None,
             )
         except ProxyHeaderError as error:
-            self._on_refused(proxy, f"PROXY protocol: {error}")
-            sock.close()
+            self._on_refused(peer, f"PROXY protocol: {error}")
+            self._drop(sock, place)
         except (OSError, EOFError):  # gone, or too slow
-            sock.close()
+            self._drop(sock, place)
         except asyncio.CancelledError:
-            sock.close()
+            self._drop(sock, place)
             raise
+
+    def _drop(self, sock: socket.socket, place: Place) -> None:
+        sock.close()
+        self._admission.leave(place)
 
 
 async def _read_exactly(sock: socket.socket, size: int) -> bytes:

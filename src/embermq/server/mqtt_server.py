@@ -6,13 +6,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from msgspec import Struct
+
 from embermq.broker.broker import Broker
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.admission import Admission, Place
 from embermq.server.connection import Connection, Door
 from embermq.server.gate import Gate
 from embermq.server.listeners import OVER_WEBSOCKET, Listener
-from embermq.server.listening import Factory, Listening, ProxiedListening, bind
+from embermq.server.listening import Factory, Handshakes, Listening, bind
 from embermq.server.settings import Address, ClientSettings, UnixAddress
 from embermq.server.tick_loop import TickLoop
 from embermq.server.tls import TlsFileError, server_context
@@ -20,6 +23,17 @@ from embermq.server.tls import TlsFileError, server_context
 STOP_S = 2.0
 """How long a stop waits for acknowledgements that are due and for sockets to take what they are owed."""
 LAST_WRITES_S = 0.5
+
+
+class ServerStatistics(Struct, frozen=True):
+    """`by_listener` names each listener with its connections; `readers_paused` of them do not take what they are sent,
+    `publishers_paused` are not read because they publish too fast."""
+
+    by_listener: dict[str, int]
+    connections_max: int
+    tls_handshakes: int
+    readers_paused: int
+    publishers_paused: int
 
 
 class MqttServer:
@@ -41,8 +55,11 @@ class MqttServer:
         self._settings = settings
         self._on_error = on_error
         self._on_refused = on_refused
-        self._listening: list[tuple[Listener, Listening | ProxiedListening]] = []
+        self._listening: list[tuple[Listener, Listening]] = []
         self._doors: list[Door] = []
+        counters = broker.state.counters
+        self._admission = Admission(settings, counters)
+        self._handshakes = Handshakes(settings.tls_handshakes_max, counters)
 
     async def open(self, listener: Listener) -> list[Address | UnixAddress]:
         """Listen; returns the addresses with their real ports.
@@ -56,20 +73,25 @@ class MqttServer:
             self._ticks,
             self._gate,
             listener,
+            self._admission,
             connect_timeout_s=timeout_s,
             on_error=self._on_error,
             on_refused=self._on_refused,
         )
         factory = self._factory(door, listener)
         sockets = await bind(listener.address, listener.own.unix_mode)
-        listening: Listening | ProxiedListening = (
-            ProxiedListening(sockets, factory, timeout_s, self._on_refused)
-            if listener.own.proxy_protocol
-            else Listening(sockets, factory, timeout_s)
+        listening = Listening(
+            sockets,
+            factory,
+            self._admission,
+            self._handshakes,
+            handshake_s=timeout_s,
+            proxied=listener.own.proxy_protocol,
+            on_refused=self._on_refused,
         )
         self._doors.append(door)
         self._listening.append((listener, listening))
-        await listening.serve(context)
+        listening.serve(context)
         if isinstance(listener.address, UnixAddress):
             return [listener.address]
         return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
@@ -92,9 +114,9 @@ class MqttServer:
         if listener.tls is None:
             return made
 
-        def accepted(source: Address | None) -> asyncio.Protocol:
+        def accepted(place: Place, source: Address | None) -> asyncio.Protocol:
             self._ticks.look_at_clock()  # the handshake is part of the time to CONNECT
-            return made(source)
+            return made(place, source)
 
         return accepted
 
@@ -108,11 +130,9 @@ class MqttServer:
             if listener.tls is None:
                 continue
             try:
-                await listening.serve(self._context(listener))
+                listening.serve(self._context(listener))
             except TlsFileError as error:
                 done.append((listener, f"{listener.key(error.name)}: {error}"))
-            except OSError as error:
-                done.append((listener, str(error)))
             else:
                 done.append((listener, ""))
         return done
@@ -126,6 +146,17 @@ class MqttServer:
     def connections(self) -> int:
         """Open connections."""
         return sum(len(door.connections) for door in self._doors)
+
+    def statistics(self) -> ServerStatistics:
+        """A snapshot."""
+        everybody = [connection for door in self._doors for connection in door.connections]
+        return ServerStatistics(
+            {str(door.listener): len(door.connections) for door in self._doors},
+            self._admission.connections_max,
+            len(self._handshakes),
+            sum(connection.paused for connection in everybody),
+            sum(connection.throttled for connection in everybody),
+        )
 
     async def stop(self) -> None:
         """Stop accepting, finish acknowledgements, say DISCONNECT 0x8B, flush, close."""

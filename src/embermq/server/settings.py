@@ -178,6 +178,17 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether clients without a user name may enter elsewhere than on loopback listeners, where they always may."""
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
     """From the connection's start to its CONNECT, TLS and WebSocket handshakes included."""
+    connections_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Connections at a time, on all listeners; one more is refused with 0x89 (server busy). 0 = as many as the process
+    may open files (`ulimit -Hn`), less 128."""
+    connections_per_address_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """The same from one IPv4 address, or from one IPv6 network of 64 bits; refused with 0x97. Where a proxy tells the
+    address of its clients, that one counts. 0 = no limit."""
+    connect_rate_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """New connections a second, on all listeners, as many at once after a quiet second; refused with 0x9F. 0 = no
+    limit."""
+    tls_handshakes_max: Annotated[int, Meta(ge=1, le=100_000)] = 200
+    """TLS handshakes at a time. More clients wait to be accepted; one that takes longer than a second makes room."""
     password_checks_max: Annotated[int, Meta(ge=1, le=64)] = 2
     """Passwords checked at a time; each takes one thread and 19 MiB while it lasts."""
     password_checks_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, cast
 
+from embermq.server.admission import Place
 from embermq.server.connection import DRAINED_BYTES_MAX, Connection, Door
 from embermq.server.settings import Address, WebSocketSettings
 from embermq.server.websocket import WebSocket
@@ -11,9 +12,11 @@ from embermq.server.websocket import WebSocket
 class WebSocketConnection(asyncio.Protocol):
     """Frames of one client to bytes for its `Connection`. The time to CONNECT includes the upgrade."""
 
-    def __init__(self, door: Door, settings: WebSocketSettings, source: Address | None = None) -> None:
+    def __init__(
+        self, door: Door, settings: WebSocketSettings, place: Place, source: Address | None = None
+    ) -> None:
         self._door = door
-        self._mqtt = Connection(door, source)
+        self._mqtt = Connection(door, place, source)
         self._websocket = WebSocket(settings)
         self._network: asyncio.Transport | None = None
         self._held = False

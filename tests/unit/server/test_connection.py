@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
+from embermq.server.admission import Place
 from embermq.server.connection import EARLY_BYTES_MAX, UNREAD_MAX, Connection, Door
 
 
@@ -37,7 +38,8 @@ class Transport(asyncio.Transport):
 def connection() -> tuple[Connection, Transport]:
     hand = HandDrivenBroker()
     found: Any = Connection(
-        cast(Door, SimpleNamespace(broker=hand.broker, ticks=SimpleNamespace(wake=lambda: None)))
+        cast(Door, SimpleNamespace(broker=hand.broker, ticks=SimpleNamespace(wake=lambda: None))),
+        Place(),
     )
     transport = Transport()
     found._transport = transport
