@@ -33,6 +33,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.packets import (
+    Auth,
     Connack,
     Connect,
     Disconnect,
@@ -65,6 +66,7 @@ class HandLink(Link):
 
     __slots__ = (
         "acknowledges",
+        "asked_method",
         "auto",
         "decoder",
         "dropped",
@@ -86,6 +88,8 @@ class HandLink(Link):
         self.in_flight: set[int] = set()
         self.ended = self.dropped = False
         self.auto: list[Packet] = []
+        self.asked_method: list[tuple[bytes | None, bool]] = []
+        """What the authentication method was given, and whether it began anew."""
 
     def flush(self) -> None:
         if self.dropped:
@@ -101,9 +105,14 @@ class HandLink(Link):
         if self.closing:
             self.ended = True
 
+    def authenticate(self, data: bytes | None, *, anew: bool) -> None:
+        self.asked_method.append((data, anew))
+
     def _take(self, packet: Packet) -> None:
         assert not self.ended, f"{packet} after the end"
-        assert isinstance(packet, Connack) is (not self.received), f"{packet} after {self.received}"
+        if not (isinstance(packet, Auth) and self.authentication is not None):
+            before = [other for other in self.received if not isinstance(other, Auth)]
+            assert isinstance(packet, Connack) is (not before), f"{packet} after {self.received}"
         assert not any(isinstance(before, Disconnect) for before in self.received), (
             f"{packet} after DISCONNECT"
         )
@@ -196,7 +205,7 @@ class HandLink(Link):
 
     def forgets(self) -> None:
         """Start a new page: keep only the CONNACK."""
-        del self.received[1:]
+        self.received[:] = self.all(Connack)
 
 
 class HandDrivenBroker:

@@ -13,7 +13,7 @@ from embermq.broker.connecting import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
-from embermq.server.gate import Visitor
+from embermq.server.gate import Exchange, Visitor
 
 LOG = logging.getLogger("embermq.authentication")
 
@@ -36,6 +36,9 @@ class ChainGate:
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
         answer = await self._chain.check(_applicant(packet, visitor))
         return self.identify(answer, packet.client_id, visitor)
+
+    def exchange(self, method: str, client_id: str, visitor: Visitor) -> Exchange | None:
+        return None
 
     def identify(self, answer: Admit | Deny, client_id: str, visitor: Visitor) -> Identity | ReasonCode:
         """The answer in the broker's words."""

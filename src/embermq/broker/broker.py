@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from embermq.broker.acknowledging import Acknowledging
+from embermq.broker.authenticating import Authenticating
 from embermq.broker.connecting import Connecting, Identity
 from embermq.broker.link import Link
 from embermq.broker.publishing import Publishing
@@ -31,7 +32,6 @@ from embermq.protocol.packets import (
     Subscribe,
     Unsubscribe,
 )
-from embermq.protocol.reason_codes import ReasonCode
 
 
 class Broker:
@@ -45,6 +45,7 @@ class Broker:
         self.subscribing = Subscribing(state)
         self.wills = Wills(state, self.publishing)
         self.connecting = Connecting(state, self.wills, self._opened)
+        self.authenticating = Authenticating(state, self.connecting)
         handlers: dict[type, Callable[[Link, Any], None]] = {
             Publish: self.publishing.accept,
             Puback: self.acknowledging.puback,
@@ -55,14 +56,17 @@ class Broker:
             Unsubscribe: self.subscribing.unsubscribe,
             Pingreq: self._ping,
             Disconnect: self.connecting.disconnect,
-            Auth: self._auth,
+            Auth: self.authenticating.auth,
         }
         self._handlers = handlers
 
     def handle(self, link: Link, packets: list[Packet]) -> None:
         """Decide about packets of a client that has been authenticated; those before its CONNACK wait."""
         if link.inbox is not None:
-            link.inbox.extend(packets)
+            if link.authentication is None:
+                link.inbox.extend(packets)
+            else:
+                self.authenticating.before_connack(link, packets)
             return
         handlers = self._handlers
         for packet in packets:
@@ -83,9 +87,6 @@ class Broker:
 
     def _ping(self, link: Link, _packet: Pingreq) -> None:
         link.send_packet(Pingresp())
-
-    def _auth(self, link: Link, _packet: Auth) -> None:
-        link.disconnect(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method")  # [MQTT-4.12.1-2]
 
     def committed(self, batch: Batch, receipt: Receipt) -> None:
         """The batch is durable."""

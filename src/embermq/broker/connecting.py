@@ -45,6 +45,7 @@ class Identity(Struct, frozen=True):
     account_version: int = 0
 
 
+UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
 
 
@@ -80,7 +81,7 @@ class Connecting:
     def connect(self, link: Link, packet: Connect, identity: Identity) -> None:
         """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
         self.introduce(link, packet)
-        objection = self._objection(packet)
+        objection = self._objection(link, packet)
         if objection is not None:
             self.refuse(link, *objection)
             return
@@ -118,7 +119,7 @@ class Connecting:
         else:
             attach()
 
-    def _objection(self, packet: Connect) -> tuple[ReasonCode, str] | None:
+    def _objection(self, link: Link, packet: Connect) -> tuple[ReasonCode, str] | None:
         """Why the client may not enter with this CONNECT, if it may not."""
         if not packet.client_id:
             empty_allowed = packet.version == ProtocolVersion.V5 or (
@@ -128,8 +129,9 @@ class Connecting:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
         elif packet.version == ProtocolVersion.V31 and len(packet.client_id) > V31_CLIENT_ID_CHARACTERS:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "more than 23 characters"
-        if packet.properties is not None and packet.properties.authentication_method is not None:
-            return ReasonCode.BAD_AUTHENTICATION_METHOD, "no enhanced authentication"  # [MQTT-4.12.0-1]
+        method = packet.properties.authentication_method if packet.properties is not None else None
+        if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
+            return ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD
         return self._objection_to_will(packet.will) if packet.will is not None else None
 
     def _objection_to_will(self, will: Will) -> tuple[ReasonCode, str] | None:
@@ -233,19 +235,22 @@ class Connecting:
         session.link = link
         link.session = session
         self._state.counters.connections_accepted += 1
-        properties = self._connack_properties(session, packet, client_id)
+        properties = self._connack_properties(link, session, packet, client_id)
         known = present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
         self._state.path(session).resume(session)
         self._opened(link)
 
-    def _connack_properties(self, session: Session, packet: Connect, client_id: str) -> Properties | None:
+    def _connack_properties(
+        self, link: Link, session: Session, packet: Connect, client_id: str
+    ) -> Properties | None:
         if packet.version != ProtocolVersion.V5:
             return None
         settings = self._state.settings
         asked_s = (packet.properties.session_expiry_interval if packet.properties is not None else None) or 0
         limit_s = settings.keep_alive_max_s
         capped = limit_s < PACKET_IDS and (packet.keep_alive_s == 0 or packet.keep_alive_s > limit_s)
+        proved = link.authentication
         return Properties(
             session_expiry_interval=None
             if session.expiry_interval_s == asked_s
@@ -261,6 +266,8 @@ class Connecting:
             shared_subscription_available=_unless_true(settings.shared_subscription_available),
             server_keep_alive=limit_s if capped else None,
             response_information=self._response_information(packet, client_id),
+            authentication_method=proved.method if proved is not None else None,  # [MQTT-4.12.0-5]
+            authentication_data=proved.data if proved is not None else None,
         )
 
     def _response_information(self, packet: Connect, client_id: str) -> str | None:
@@ -295,6 +302,9 @@ class Connecting:
         """The connection is over, however it ended. May be called again for the same link."""
         link.closing = True
         self._state.timers.cancel(link.timer)
+        if link.authentication is not None:
+            self._state.timers.cancel(link.authentication.timer)
+            link.authentication = None
         waiting, link.inbox = link.inbox, None
         session = link.session
         if session is None:

@@ -34,3 +34,5 @@ class Counters(Struct):
     commits_failed: int = 0
     wills_published: int = 0
     redelivered_after_start: int = 0
+    reauthentications: int = 0
+    reauthentications_refused: int = 0

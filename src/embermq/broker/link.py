@@ -15,6 +15,7 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
 if TYPE_CHECKING:
+    from embermq.broker.authenticating import Authentication
     from embermq.broker.session import Session
 
 UNLIMITED_PACKET_BYTES = 268_435_460
@@ -32,6 +33,7 @@ class Link:
         "aliases",
         "aliases_out",
         "aliases_out_max",
+        "authentication",
         "claimed",
         "closing",
         "dirty",
@@ -76,6 +78,8 @@ class Link:
         self.throttle_ms = 0
         """Asks the server not to read the client for so long."""
         self.inbox: list[Packet] | None = None
+        self.authentication: Authentication | None = None
+        """Of a client whose CONNECT names a method of enhanced authentication."""
         self.timer: Timer | None = None
         """What watches this connection: its keep-alive; once it is closing, that it ends."""
 
@@ -107,6 +111,11 @@ class Link:
 
     def flush(self) -> None:
         """Write `out` and, when `closing`, end the connection. The server's connections know how."""
+        raise NotImplementedError
+
+    def authenticate(self, data: bytes | None, *, anew: bool) -> None:
+        """Have the authentication method look at what the client sent, from its beginning when `anew`; the answer
+        goes to `Authenticating.answered`, after this has returned. The server's connections know how."""
         raise NotImplementedError
 
     def opened(self) -> None:

@@ -1,11 +1,12 @@
 """One connection of an MQTT client, over TCP, TLS, a Unix socket or what looks like one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import cast
 
+from embermq.broker.authenticating import Question
 from embermq.broker.broker import Broker
-from embermq.broker.connecting import Identity
+from embermq.broker.connecting import UNKNOWN_METHOD, Identity
 from embermq.broker.link import Link
 from embermq.broker.timers import Timer
 from embermq.model.client_type import ClientType
@@ -15,7 +16,7 @@ from embermq.protocol.packets import Connect, Packet
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.server.admission import Admission, Place
-from embermq.server.gate import Gate, Visitor
+from embermq.server.gate import Exchange, Gate, Visitor
 from embermq.server.listeners import Listener
 from embermq.server.settings import Address
 from embermq.server.tick_loop import TickLoop
@@ -64,6 +65,12 @@ class Door:
         self.empty.set()
         self.checks: set[asyncio.Task[None]] = set()
 
+    def run(self, check: Coroutine[None, None, None]) -> None:
+        """Check something of a client beside everything else."""
+        task = asyncio.get_running_loop().create_task(check)
+        self.checks.add(task)
+        task.add_done_callback(self.checks.discard)
+
     def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
         """What is known of a client before it says who it is. The address that a proxy told counts as well."""
         name = None
@@ -87,6 +94,7 @@ class Connection(Link, asyncio.Protocol):
         "_drained_bytes",
         "_early_bytes",
         "_entered",
+        "_exchange",
         "_place",
         "_source",
         "_throttle",
@@ -101,6 +109,8 @@ class Connection(Link, asyncio.Protocol):
         self._place = place
         self._source = source
         self._entered = False
+        self._exchange: Exchange | None = None
+        """What the method of enhanced authentication is at."""
         self._early_bytes = 0
         self._drained_bytes = 0
         self._unread = 0
@@ -130,8 +140,12 @@ class Connection(Link, asyncio.Protocol):
         return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(self._door.listener.address)
 
     def _check_entered(self) -> None:
-        if not self._entered and not self.closing:
+        if self.closing:
+            return
+        if not self._entered:
             self.close()  # no CONNECT within a reasonable time [MQTT-3.1.0-1]
+        else:
+            self._door.broker.authenticating.overdue(self)
 
     def data_received(self, data: bytes) -> None:
         if self.closing:
@@ -149,7 +163,7 @@ class Connection(Link, asyncio.Protocol):
             self._refuse_bytes(self._decoder.error)
             ticks.wake()
             return
-        if self.inbox is not None:
+        if self.inbox is not None and self.authentication is None:
             self._early_bytes += len(data)
             if self._early_bytes > EARLY_BYTES_MAX and self._transport is not None:
                 self._transport.pause_reading()
@@ -202,13 +216,17 @@ class Connection(Link, asyncio.Protocol):
         if self._place.refusal is not None:
             connecting.refuse(self, self._place.refusal, self._place.refusal_text)
             return
-        gate = self._door.gate
         visitor = self._door.visitor(self._source, self._transport)
+        if packet.properties is not None and packet.properties.authentication_method is not None:
+            self._exchange = self._door.gate.exchange(
+                packet.properties.authentication_method, packet.client_id, visitor
+            )
+            self._begin_exchange(packet, packets[1:])
+            return
+        gate = self._door.gate
         self.inbox = packets[1:]
         if gate.needs_check(packet, visitor):
-            task = asyncio.get_running_loop().create_task(self._check(packet, visitor))
-            self._door.checks.add(task)
-            task.add_done_callback(self._door.checks.discard)
+            self._door.run(self._check(packet, visitor))
         else:
             self._answer(packet, gate.admit(packet, visitor))
 
@@ -224,6 +242,30 @@ class Connection(Link, asyncio.Protocol):
             connecting.connect(self, packet, answer)
         else:
             connecting.refuse(self, answer)
+
+    def _begin_exchange(self, packet: Connect, rest: list[Packet]) -> None:
+        broker = self._door.broker
+        if self._exchange is None:
+            broker.connecting.refuse(self, ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD)
+            return
+        broker.authenticating.begin(self, packet, limit_ms=self._door.connect_timeout_ms)
+        if rest:
+            broker.handle(self, rest)
+
+    def authenticate(self, data: bytes | None, *, anew: bool) -> None:
+        authentication, session = self.authentication, self.session
+        if anew and session is not None and authentication is not None:
+            visitor = self._door.visitor(self._source, self._transport)
+            self._exchange = self._door.gate.exchange(authentication.method, session.client_id, visitor)
+        self._door.run(self._take_step(self._exchange, data))
+
+    async def _take_step(self, exchange: Exchange | None, data: bytes | None) -> None:
+        step = ReasonCode.NOT_AUTHORIZED if exchange is None else await exchange.step(data)
+        if not isinstance(step, Question):
+            self._exchange = None
+        if not self.closing:
+            self._door.ticks.wake()
+            self._door.broker.authenticating.answered(self, step)
 
     def _refuse_bytes(self, error: ProtocolError) -> None:
         """The client broke the protocol: what came before counts, nothing after it [MQTT-4.8.0-1]."""

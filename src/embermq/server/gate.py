@@ -4,6 +4,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from embermq.broker.authenticating import Step
 from embermq.broker.connecting import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
@@ -24,6 +25,14 @@ class Visitor(Struct, frozen=True):
     certificate_name: str | None
 
 
+class Exchange(Protocol):
+    """One run of a method of enhanced authentication. It ends with its first answer that is no `Question`."""
+
+    async def step(self, data: bytes | None) -> Step:
+        """The answer to what the client sent, first with CONNECT or with the AUTH that begins anew."""
+        ...
+
+
 class Gate(Protocol):
     """Answers with the client's identity, or with the reason code of a refusal."""
 
@@ -37,4 +46,9 @@ class Gate(Protocol):
 
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
         """The answer after checking credentials."""
+        ...
+
+    def exchange(self, method: str, client_id: str, visitor: Visitor) -> Exchange | None:
+        """A new run of an authentication method; None for one that is not offered to this client. `client_id` is empty
+        when the client has none yet."""
         ...
