@@ -16,7 +16,7 @@ from tests.support.stand_in_store import (
 )
 
 from embermq.broker.broker import Broker
-from embermq.broker.connecting import Identity
+from embermq.broker.credentials import Identity
 from embermq.broker.link import Link
 from embermq.broker.settings import MqttSettings
 from embermq.broker.state import BrokerState

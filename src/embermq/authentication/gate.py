@@ -9,7 +9,7 @@ from secrets import token_hex
 
 from embermq.authentication.chain import Chain
 from embermq.authentication.step import CHECK, Admit, Applicant, Deny
-from embermq.broker.connecting import Identity
+from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode

@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from embermq.broker.connecting import Connecting, Identity
+from embermq.broker.connecting import Connecting
+from embermq.broker.credentials import Identity
 from embermq.broker.link import Link
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
@@ -176,6 +177,7 @@ class Authenticating:
         if link.session is None or proof.identity.username != link.session.username:
             self._end(link, ReasonCode.NOT_AUTHORIZED, "the user of a connection stays the same")
             return
+        self._connecting.credentials.hold(link, proof.identity)
         self._state.counters.reauthentications += 1
         self._say(link, authentication, ReasonCode.SUCCESS, proof.data)
 

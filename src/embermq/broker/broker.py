@@ -5,7 +5,8 @@ from typing import Any
 
 from embermq.broker.acknowledging import Acknowledging
 from embermq.broker.authenticating import Authenticating
-from embermq.broker.connecting import Connecting, Identity
+from embermq.broker.connecting import Connecting
+from embermq.broker.credentials import Identity
 from embermq.broker.link import Link
 from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session

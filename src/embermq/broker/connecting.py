@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Struct
-
+from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.broker.session import PACKET_IDS, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.wills import Wills
-from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow
 from embermq.protocol.packets import Connack, Connect, Disconnect, Packet, Will
 from embermq.protocol.properties import Properties, is_payload_format_valid
@@ -31,20 +29,6 @@ UNSPEAKABLE_IN_3 = frozenset(
 """Refusals for which MQTT 3.x has no return code."""
 
 
-class Identity(Struct, frozen=True):
-    """Who the client proved to be. `new_client_id` is used when it brought none.
-
-    `expires_ms` (Unix time) is when its proof ends, and its connection with it, 0 never. `account_version` is that of
-    the account whose password it showed, 0 when it entered by something else.
-    """
-
-    username: str
-    client_type: ClientType
-    new_client_id: str
-    expires_ms: int = 0
-    account_version: int = 0
-
-
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
 
@@ -56,6 +40,7 @@ class Connecting:
         self._state = state
         self._wills = wills
         self._handover = Handover(state)
+        self.credentials = Credentials(state)
         self._opened = opened
 
     def refuse(self, link: Link, reason: ReasonCode, text: str | None = None) -> None:
@@ -87,6 +72,7 @@ class Connecting:
             return
         client_id = packet.client_id or identity.new_client_id
         self._configure(link, packet)
+        self.credentials.hold(link, identity)
         old = self._state.sessions.get(client_id)
         must_wait = False
         if old is not None:
@@ -305,6 +291,7 @@ class Connecting:
         if link.authentication is not None:
             self._state.timers.cancel(link.authentication.timer)
             link.authentication = None
+        self.credentials.let_go(link)
         waiting, link.inbox = link.inbox, None
         session = link.session
         if session is None:

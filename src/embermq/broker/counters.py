@@ -15,6 +15,11 @@ class Counters(Struct):
     """Of the three before, those that were closed without an answer."""
     tls_handshakes_dropped: int = 0
     takeovers: int = 0
+    logins_failed: int = 0
+    logins_unchecked: int = 0
+    login_answers_delayed: int = 0
+    credentials_expired: int = 0
+    credentials_withdrawn: int = 0
     messages_received: int = 0
     messages_sent: int = 0
     messages_stored: int = 0

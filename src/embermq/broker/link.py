@@ -16,6 +16,7 @@ from embermq.protocol.version import ProtocolVersion
 
 if TYPE_CHECKING:
     from embermq.broker.authenticating import Authentication
+    from embermq.broker.credentials import Identity
     from embermq.broker.session import Session
 
 UNLIMITED_PACKET_BYTES = 268_435_460
@@ -37,6 +38,7 @@ class Link:
         "claimed",
         "closing",
         "dirty",
+        "identity",
         "inbox",
         "keep_alive_ms",
         "last_ms",
@@ -45,6 +47,7 @@ class Link:
         "paused",
         "peer",
         "problem_information",
+        "proof_timer",
         "rate",
         "session",
         "throttle_ms",
@@ -80,6 +83,10 @@ class Link:
         self.inbox: list[Packet] | None = None
         self.authentication: Authentication | None = None
         """Of a client whose CONNECT names a method of enhanced authentication."""
+        self.identity: Identity | None = None
+        """Who the client proved to be, once it may enter."""
+        self.proof_timer: Timer | None = None
+        """What ends the connection when the client's proof ends."""
         self.timer: Timer | None = None
         """What watches this connection: its keep-alive; once it is closing, that it ends."""
 

@@ -30,8 +30,10 @@ CHANGES_MAX = 1_000
 
 
 class Changes(Struct, frozen=True):
-    """Accounts that were changed or removed, up to and with the change `seq`. `complete` is False when the store no
-    longer knows all that came after the one asked for: any account may have changed then."""
+    """Accounts that were added, changed or removed, up to and with the change `seq`.
+
+    `complete` is False when the store no longer knows all that came after the one asked for: any may have changed then.
+    """
 
     seq: int
     names: tuple[str, ...]
@@ -73,7 +75,7 @@ class Users(ABC):
 
     @abstractmethod
     def changes(self, after_seq: int) -> Changes:
-        """What came after a change, at most CHANGES_MAX of them: updates and removals, of any process."""
+        """What came after a change, at most CHANGES_MAX of them, of any process."""
 
     @abstractmethod
     def newest_change(self) -> int:

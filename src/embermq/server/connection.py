@@ -81,7 +81,14 @@ class Door:
             self.listener.own.allow_anonymous,
             self.client_type,
             name,
+            self._address(source, transport),
         )
+
+    def _address(self, source: Address | None, transport: asyncio.Transport | None) -> str:
+        if source is not None:
+            return source.host
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        return str(peer[0]) if isinstance(peer, tuple) else str(self.listener.address)
 
 
 class Connection(Link, asyncio.Protocol):

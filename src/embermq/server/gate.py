@@ -5,7 +5,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from embermq.broker.authenticating import Step
-from embermq.broker.connecting import Identity
+from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
@@ -16,13 +16,14 @@ class Visitor(Struct, frozen=True):
 
     `loopback`: it comes from this machine to an address that only this machine reaches. `allow_anonymous` and
     `client_type` are its listener's word, the former None when that says nothing. `certificate_name` is the user name
-    that its verified certificate proves.
+    that its verified certificate proves. `address` is where it comes from, without the port; a Unix socket is its own.
     """
 
     loopback: bool
     allow_anonymous: bool | None
     client_type: ClientType
     certificate_name: str | None
+    address: str = ""
 
 
 class Exchange(Protocol):

@@ -15,7 +15,7 @@ from embermq.authentication.build import Authentication
 from embermq.authentication.gate import ChainGate
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.settings import AuthenticationSettings
-from embermq.broker.connecting import Identity
+from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import Changes, User, Users

@@ -6,7 +6,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.broker.authenticating import Proof, Question, Step
-from embermq.broker.connecting import Identity
+from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import (

@@ -11,7 +11,7 @@ from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for
 
 from embermq.broker.authenticating import Proof, Question, Step
-from embermq.broker.connecting import Identity
+from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Auth, Connack, Connect, Disconnect
 from embermq.protocol.properties import Properties
