@@ -8,7 +8,6 @@ from embermq.authentication.accounts import AccountBook
 from embermq.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
 from embermq.protocol.reason_codes import ReasonCode
 
-UNKNOWN_METHOD = Deny(ReasonCode.BAD_AUTHENTICATION_METHOD, "no step speaks its authentication method")
 NOBODY_KNOWS = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "no step knows what it showed")
 NOTHING_SHOWN = Deny(ReasonCode.NOT_AUTHORIZED, "it showed nothing, and may not enter so")
 
@@ -27,7 +26,7 @@ class Chain:
 
     def look(self, applicant: Applicant) -> Admit | Deny | Look:
         """The answer at once; CHECK when `check` has to be asked."""
-        for step in self._asked(applicant):
+        for step in self._steps:
             answer = step.look(applicant)
             if isinstance(answer, Admit) and answer.username:
                 return CHECK
@@ -37,7 +36,7 @@ class Chain:
 
     async def check(self, applicant: Applicant) -> Admit | Deny:
         """The answer."""
-        for step in self._asked(applicant):
+        for step in self._steps:
             answer = await _ask(step, applicant)
             if isinstance(answer, Deny):
                 return answer
@@ -54,12 +53,6 @@ class Chain:
         for step in [*self._steps, *set(self._by_method.values())]:
             await step.close()
 
-    def _asked(self, applicant: Applicant) -> Sequence[Step]:
-        if applicant.method is None:
-            return self._steps
-        step = self._by_method.get(applicant.method)
-        return (step,) if step is not None else ()
-
 
 async def _ask(step: Step, applicant: Applicant) -> Answer:
     answer = step.look(applicant)
@@ -67,8 +60,6 @@ async def _ask(step: Step, applicant: Applicant) -> Answer:
 
 
 def _nobodys(applicant: Applicant) -> Deny:
-    if applicant.method is not None:
-        return UNKNOWN_METHOD
     if applicant.username is None and applicant.password is None:
         return NOTHING_SHOWN
     return NOBODY_KNOWS

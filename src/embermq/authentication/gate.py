@@ -60,14 +60,4 @@ class ChainGate:
 
 
 def _applicant(packet: Connect, visitor: Visitor) -> Applicant:
-    properties = packet.properties
-    if properties is None or properties.authentication_method is None:
-        return Applicant(packet.client_id, packet.username, packet.password, visitor)
-    return Applicant(
-        packet.client_id,
-        packet.username,
-        packet.password,
-        visitor,
-        properties.authentication_method,
-        properties.authentication_data,
-    )
+    return Applicant(packet.client_id, packet.username, packet.password, visitor)

@@ -14,14 +14,12 @@ from embermq.server.gate import Visitor
 
 
 class Applicant(Struct, frozen=True):
-    """A client that sent CONNECT. `method` and `data` are those of enhanced authentication [MQTT-4.12.0-1]."""
+    """A client that sent CONNECT without a method of enhanced authentication."""
 
     client_id: str
     username: str | None
     password: bytes | None
     visitor: Visitor
-    method: str | None = None
-    data: bytes | None = None
 
     def __repr__(self) -> str:
         """Without what it proves itself with."""
@@ -66,8 +64,8 @@ class Step(ABC):
     name: ClassVar[str]
     """As `authentication.chain` says it."""
     methods: ClassVar[frozenset[str]] = frozenset()
-    """The methods of enhanced authentication that it speaks. A client that names a method is asked about by the steps
-    that speak it, and by no other; a client that names none never comes to a step that has some."""
+    """The methods of enhanced authentication that it speaks. Clients that name one come to it by `Chain.speaking`, the
+    others never."""
 
     @abstractmethod
     def look(self, applicant: Applicant) -> Look:

@@ -6,7 +6,8 @@ from typing import cast
 
 from embermq.broker.authenticating import Question
 from embermq.broker.broker import Broker
-from embermq.broker.connecting import UNKNOWN_METHOD, Identity
+from embermq.broker.connecting import UNKNOWN_METHOD
+from embermq.broker.credentials import Identity
 from embermq.broker.link import Link
 from embermq.broker.timers import Timer
 from embermq.model.client_type import ClientType
