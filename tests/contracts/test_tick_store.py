@@ -189,6 +189,18 @@ def test_retained_messages_point_at_the_records_of_their_tick(stores: Stores) ->
     assert [row.topic for row in stores.sessions.load_retained()] == ["x"]
 
 
+def test_an_expired_retained_message_goes_unless_it_was_replaced(stores: Stores) -> None:
+    writes = [RetainedWrite("a", 0), RetainedWrite("b", 1)]
+    stores.write(records=[record(b"1"), record(b"2")], retained=writes)
+    stores.write(retained_expired=[("a", 0)])
+    assert [row.topic for row in stores.sessions.load_retained()] == ["b"]
+    stores.write(records=[record(b"3")], retained=[RetainedWrite("b", 0)])
+    stores.write(
+        records=[record(b"4")], retained=[RetainedWrite("c", 0)], retained_expired=[("b", 1), ("c", 2)]
+    )
+    assert [row.topic for row in stores.sessions.load_retained()] == ["b", "c"]
+
+
 def test_sessions_are_deleted_after_everything_of_the_tick(stores: Stores) -> None:
     stores.write(
         records=[record(b"0")], sessions=[session(1)], queue_rows=[row(1, 65_536, 0)], receiving=[(1, 7)]

@@ -106,6 +106,9 @@ class StandInStore(TickStore):
                 self.retained[retained.topic] = RetainedRow(
                     retained.topic, base + retained.record_index, record
                 )
+        for topic, offset in writes.retained_expired:
+            if topic in self.retained and self.retained[topic].offset == offset:
+                del self.retained[topic]
         self.receiving.update(writes.receiving)
         self._apply_to_sessions(writes)
         self._apply_to_queue(writes)

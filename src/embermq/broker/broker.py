@@ -134,7 +134,7 @@ class Broker:
             for subscription in entry.subscriptions:
                 self.subscribing.restore(session, subscription)
         for kept in retained:
-            state.retained.put(kept.topic, kept)
+            state.retained.restore(kept)
         generations = {session.generation for session in state.sessions.values()}
         for generation, will in stored.wills:
             self.wills.restore(generation, will, has_session=generation in generations)

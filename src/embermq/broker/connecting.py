@@ -330,6 +330,7 @@ class Connecting:
 
     def _expire(self, session: Session, epoch: int) -> None:
         if session.epoch == epoch and not session.dead and self._is_over(session):
+            self._state.counters.sessions_expired += 1
             self.end_session(session)
 
     def end_session(self, session: Session) -> None:

@@ -41,3 +41,5 @@ class Counters(Struct):
     redelivered_after_start: int = 0
     reauthentications: int = 0
     reauthentications_refused: int = 0
+    sessions_expired: int = 0
+    retained_expired: int = 0

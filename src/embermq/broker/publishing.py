@@ -123,6 +123,7 @@ class Publishing:
         if message.retain:
             index = len(batch.writes.records) if message.payload else -1
             batch.writes.retained.append(RetainedWrite(message.topic, index))
+            self._state.retained.announce(message.topic)
         batch.writes.records.append(accepted.record)
         batch.record_bytes += len(accepted.record)
         batch.accepted.append(accepted)
@@ -289,8 +290,11 @@ class Publishing:
             if not accepted.record:
                 continue
             message = accepted.message
+            if message.retain:
+                retained.settle(message.topic)
             if message.retain and message.payload:
-                retained.put(message.topic, RetainedRow(message.topic, offset, accepted.record))
+                row = RetainedRow(message.topic, offset, accepted.record)
+                retained.put(row, message.expires_ms)
             elif message.retain:
                 retained.discard(message.topic)
             offset += 1
@@ -339,6 +343,8 @@ class Publishing:
                 if self._answers_without_record(accepted) and link is not None and not link.closing:
                     link.send(pubrec(accepted.packet_id))
                 continue
+            if message.retain:
+                self._state.retained.settle(message.topic)
             if link is None:
                 self.accept_own(message)
                 continue

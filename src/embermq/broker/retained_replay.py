@@ -1,22 +1,30 @@
 """Retained messages for new subscriptions, a few at a time.
 
-A filter may match very many topics: they neither stop the tick nor run ahead of what the client takes. A message
-that was accepted after the SUBSCRIBE is left out, because the subscription has it already.
+A filter may look through very many topics, and very many clients may ask at once: together they get a share of each
+tick, in turn, and none runs ahead of what its client takes. A message that was accepted after the SUBSCRIBE is left
+out, because the subscription has it already; and where such a one is still on its way to the store, what it replaces
+waits for it, so that nobody is told last what does not hold any more.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from embermq.broker.router import Receiver, Subscriber
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
+from embermq.broker.timers import Timer
 from embermq.model.log_record import decode_record
 from embermq.model.session import RetainedRow
 
-STEP_MESSAGES = 256
-"""Retained messages sent or stored in one tick for one subscription."""
+TICK_STEPS = 4_096
+"""Steps of one tick for all subscriptions: a topic that is looked at is one, a message that is sent or stored
+`MESSAGE_STEPS`."""
+TURN_STEPS = 1_024
+"""Of these, the steps after which it is another subscription's turn."""
+MESSAGE_STEPS = 16
 STORED_MAX = 512
 """While a client is connected, no more are stored than this ahead of what it has acknowledged."""
 STEP_MS = 1
@@ -29,7 +37,8 @@ class _Replay(Struct):
     subscriber: Subscriber
     receiver: Receiver
     horizon: int
-    rows: Iterator[tuple[str, RetainedRow]]
+    rows: Iterator[tuple[str, RetainedRow] | None]
+    postponed: list[str] = field(default_factory=list)
 
 
 class RetainedReplay:
@@ -37,35 +46,77 @@ class RetainedReplay:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self._ready: deque[_Replay] = deque()
+        self._left = TICK_STEPS
+        """Steps that are left of this tick's."""
+        self._timer: Timer | None = None
 
     def start(self, session: Session, subscriber: Subscriber, horizon: int) -> None:
-        """Begin at once. Retained messages at `horizon` and later are left out."""
+        """Begin at once, if the tick has room. Retained messages at `horizon` and later are left out."""
         identifiers = (subscriber.identifier,) if subscriber.identifier else ()
         receiver = Receiver(session, subscriber.qos, subscriber.retain_as_published, identifiers)
-        rows = self._state.retained.match(subscriber.topic_filter)
+        rows = self._state.retained.walk(subscriber.topic_filter)
         self._go_on(_Replay(session, subscriber, receiver, horizon, rows))
 
     def _go_on(self, replay: _Replay) -> None:
+        self._ready.append(replay)
+        self._run()
+
+    def _next_tick(self) -> None:
+        self._left = TICK_STEPS
+        self._run()
+
+    def _run(self) -> None:
+        """Give turns while there are steps left; new ones come with the next tick."""
+        ready = self._ready
+        while ready and self._left > 0:
+            replay = ready.popleft()
+            if self._take_turn(replay, self._left - TURN_STEPS):
+                ready.append(replay)
+        if (ready or self._left < TICK_STEPS // 2) and (self._timer is None or self._timer.call is None):
+            self._timer = self._state.timers.at(self._state.tick.now_ms + STEP_MS, self._next_tick)
+
+    def _take_turn(self, replay: _Replay, until: int) -> bool:
+        """Steps of one subscription, down to `until` that are left for others; True when it wants more."""
         session, subscriber, state = replay.session, replay.subscriber, self._state
         if session.subscriptions.get(subscriber.topic_filter) is not subscriber:
-            return
+            return False
         path = state.path(session)
         now_ms = state.tick.now_ms
-        for _ in range(STEP_MESSAGES):
+        while self._left > 0 and self._left > until:
             if _is_blocked(session):
                 state.timers.at(now_ms + BLOCKED_MS, partial(self._go_on, replay))
-                return
-            found = next(replay.rows, None)
-            if found is None:
-                return
-            row = found[1]
-            if row.offset >= replay.horizon:
+                return False
+            self._left -= 1
+            try:
+                found = next(replay.rows)
+            except StopIteration:
+                return self._look_again(replay)
+            if found is None or found[1].offset >= replay.horizon:
+                continue
+            topic, row = found
+            if not state.retained.is_settled(topic):
+                replay.postponed.append(topic)
                 continue
             message = decode_record(row.record).message
             if message.is_expired(now_ms) or (subscriber.no_local and message.publisher == session.client_id):
                 continue
+            self._left -= MESSAGE_STEPS
             path.deliver_retained(session, replay.receiver, message, row.record)
-        state.timers.at(now_ms + STEP_MS, partial(self._go_on, replay))
+        return True
+
+    def _look_again(self, replay: _Replay) -> bool:
+        """When all has been looked at: after a while, once more at what was postponed."""
+        topics, replay.postponed = replay.postponed, []
+        if topics:
+            replay.rows = self._held(topics)
+            self._state.timers.at(self._state.tick.now_ms + BLOCKED_MS, partial(self._go_on, replay))
+        return False
+
+    def _held(self, topics: list[str]) -> Iterator[tuple[str, RetainedRow] | None]:
+        for topic in topics:
+            row = self._state.retained.get(topic)
+            yield None if row is None else (topic, row)
 
 
 def _is_blocked(session: Session) -> bool:

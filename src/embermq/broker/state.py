@@ -2,13 +2,12 @@
 
 from embermq.broker.counters import Counters
 from embermq.broker.delivery_path import DeliveryPath
+from embermq.broker.retained import RetainedMessages
 from embermq.broker.router import Router
 from embermq.broker.session import Session
 from embermq.broker.settings import MqttSettings
 from embermq.broker.tick import Tick
 from embermq.broker.timers import Timers
-from embermq.model.session import RetainedRow
-from embermq.topics.topic_tree import TopicTree
 
 GENERATIONS_RESERVED = 1_000
 """Generations are reserved in store by the thousand, so that a clean session costs no write of its own."""
@@ -27,7 +26,7 @@ class BrokerState:
         self.counters = Counters()
         self.timers = Timers()
         self.router = Router()
-        self.retained: TopicTree[RetainedRow] = TopicTree()
+        self.retained = RetainedMessages(tick, self.timers, self.counters)
         self.sessions: dict[str, Session] = {}
         self.log_end = 0
         """The offset that the first record of the next tick gets."""

@@ -67,6 +67,7 @@ class Tick:
     def give_back(self, failed: Batch) -> None:
         """Put a batch that could not be committed in front of what has gathered since, without its records."""
         kept, new = failed.writes, self.batch.writes
+        new.retained_expired[:0] = kept.retained_expired
         new.sessions[:0] = kept.sessions
         new.deleted_sessions[:0] = kept.deleted_sessions
         new.subscriptions[:0] = kept.subscriptions

@@ -177,6 +177,25 @@ def decode_record(frame: bytes) -> LogRecord:
         raise RecordError(f"cannot decode a record of {len(frame)} bytes: {error}") from error
 
 
+def record_expires_ms(frame: bytes) -> int:
+    """When the message of a record expires, 0 for never, without decoding the rest. Raises RecordError."""
+    try:
+        at = _HEAD.size
+        for _ in ("topic", "publisher"):
+            at += 2 + _U16.unpack_from(frame, at)[0]
+        end = at + 4 + _U32.unpack_from(frame, at)[0]
+        at += 4
+        while at < end:
+            tag, length = _FIELD.unpack_from(frame, at)
+            at += _FIELD.size
+            if tag == FIELD_EXPIRES:
+                return int(_I64.unpack_from(frame, at)[0])
+            at += length
+    except LayoutError as error:
+        raise RecordError(f"cannot decode a record of {len(frame)} bytes: {error}") from error
+    return 0
+
+
 def _decode(frame: bytes) -> LogRecord:
     size, record_format, flags, accepted_ms = _HEAD.unpack_from(frame)
     if record_format >> 4 != FORMAT >> 4:

@@ -72,6 +72,8 @@ class TickWrites(Struct):
 
     records: list[bytes] = field(default_factory=list)
     retained: list[RetainedWrite] = field(default_factory=list)
+    retained_expired: list[tuple[str, int]] = field(default_factory=list)
+    """(topic, offset) of retained messages whose time is over; what has replaced them since stays."""
     receiving: list[tuple[int, int]] = field(default_factory=list)
     """(generation, packet id) of accepted QoS 2 PUBLISHes; falls with the records."""
     sessions: list[SessionRow] = field(default_factory=list)
@@ -112,6 +114,7 @@ class TickWrites(Struct):
         return not (
             self.records
             or self.retained
+            or self.retained_expired
             or self.queue_rows
             or self.queue_marks
             or self.sessions

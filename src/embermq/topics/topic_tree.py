@@ -22,11 +22,13 @@ class _Node(Generic[V]):
 class TopicTree(Generic[V]):
     """One value a topic. Topics and filters must be valid and unshared (`embermq.topics.names`)."""
 
-    __slots__ = ("_held", "_root")
+    __slots__ = ("_held", "_hidden", "_root")
 
     def __init__(self) -> None:
         self._held: dict[str, _Node[V]] = {}
         self._root: _Node[V] = _Node()
+        self._hidden: _Node[V] = _Node()
+        """Where topics that begin with $ start: no wildcard comes here first [MQTT-4.7.2-1]."""
 
     def __len__(self) -> int:
         """How many topics hold a value."""
@@ -42,7 +44,7 @@ class TopicTree(Generic[V]):
         if node is not None:
             node.value = value
             return False
-        node = self._root
+        node = self._root if topic[:1] != "$" else self._hidden
         for level in topic.split("/"):
             if node.children is None:
                 node.children = {}
@@ -77,44 +79,48 @@ class TopicTree(Generic[V]):
         The tree may change between two steps: a topic that goes is not shown any more, one that comes may or
         may not be shown.
         """
+        return (found for found in self.walk(topic_filter) if found is not None)
+
+    def walk(self, topic_filter: str) -> Iterator[tuple[str, V] | None]:
+        """The same in steps of bounded work: None for each place on the way where the filter matches nothing, so that
+        who looks through very many topics for few can pause between them."""
         if "+" not in topic_filter and "#" not in topic_filter:
-            node = self._held.get(topic_filter)
-            if node is not None:
-                yield topic_filter, node.value  # type: ignore[misc]  # held, so it is a V
+            held = self._held.get(topic_filter)
+            if held is not None:
+                yield topic_filter, held.value  # type: ignore[misc]  # held, so it is a V
             return
         levels = topic_filter.split("/")
         depth = len(levels)
-        stack: list[tuple[_Node[V], int]] = [(self._root, 0)]
+        root = self._root if topic_filter[:1] != "$" else self._hidden
+        stack: list[tuple[Iterator[_Node[V]], int]] = [(iter((root,)), 0)]
         while stack:
-            node, index = stack.pop()
+            nodes, index = stack[-1]
+            node = next(nodes, None)
+            if node is None:
+                stack.pop()
+                continue
+            children = node.children
             if index == depth:
-                if node.topic is not None:
-                    yield node.topic, node.value  # type: ignore[misc]
+                yield None if node.topic is None else (node.topic, node.value)  # type: ignore[misc]
                 continue
             level = levels[index]
             if level == "#":
-                if node.topic is not None:  # the parent level: "a/#" matches "a" [MQTT-4.7.1-1]
-                    yield node.topic, node.value  # type: ignore[misc]
-                # Below "#" every node matches: the index stays.
-                stack.extend((child, index) for child in self._below(node))
-            elif level == "+":
-                stack.extend((child, index + 1) for child in self._below(node))
-            elif node.children is not None:
-                named = node.children.get(level)
-                if named is not None:
-                    stack.append((named, index + 1))
-
-    def _below(self, node: _Node[V]) -> list[_Node[V]]:
-        """The children that a wildcard may enter: at the root not those that start with $ [MQTT-4.7.2-1]."""
-        if node.children is None:
-            return []
-        if node is self._root:
-            return [child for level, child in node.children.items() if level[:1] != "$"]
-        return list(node.children.values())
+                # The parent level counts: "a/#" matches "a" [MQTT-4.7.1-1]. Below "#" every node does: the index stays.
+                yield None if node.topic is None else (node.topic, node.value)  # type: ignore[misc]
+                if children is not None:
+                    stack.append((iter(list(children.values())), index))
+                continue
+            yield None
+            if children is None:
+                continue
+            if level == "+":
+                stack.append((iter(list(children.values())), index + 1))
+            elif (named := children.get(level)) is not None:
+                stack.append((iter((named,)), index + 1))
 
     def _prune(self, levels: list[str]) -> None:
         """Unlink the nodes at the end of a path that hold nothing and lead nowhere."""
-        path = [self._root]
+        path = [self._root if levels[0][:1] != "$" else self._hidden]
         for level in levels:
             children = path[-1].children
             if children is None:

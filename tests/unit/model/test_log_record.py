@@ -20,6 +20,7 @@ from embermq.model.log_record import (
     encode_record,
     encode_stamps,
     iter_frames,
+    record_expires_ms,
 )
 from embermq.model.message import Message
 from embermq.protocol.properties import Properties
@@ -71,6 +72,11 @@ def encode(record: LogRecord) -> bytes:
 @given(records)
 def test_a_record_comes_back_as_it_was(record: LogRecord) -> None:
     assert decode_record(encode(record)) == record
+
+
+@given(records)
+def test_the_deadline_is_read_alone(record: LogRecord) -> None:
+    assert record_expires_ms(encode(record)) == record.message.expires_ms
 
 
 @given(records)

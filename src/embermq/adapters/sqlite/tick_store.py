@@ -179,6 +179,10 @@ class SqliteTickStore(TickStore):
                 (base, len(writes.records), time.time_ns() // 1_000_000, len(body), body),
             )
             self._apply_to_records(writes, base)
+        if writes.retained_expired:
+            self._connection.executemany(
+                'DELETE FROM retained WHERE topic = ? AND "offset" = ?', writes.retained_expired
+            )
         if writes.sessions or writes.subscriptions or writes.wills or writes.released:
             self._apply_to_sessions(writes)
         if writes.queue_rows or writes.queue_marks or writes.queue_dropped:

@@ -1,0 +1,121 @@
+"""Retained messages in memory, as they are in store; what expires goes by itself."""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from embermq.broker.counters import Counters
+from embermq.broker.tick import Tick
+from embermq.broker.timers import Timer, Timers
+from embermq.model.log_record import record_expires_ms
+from embermq.model.session import RetainedRow
+from embermq.topics.topic_tree import TopicTree
+
+EXPIRED_MAX = 1_000
+"""Expired messages removed in one tick."""
+STALE_MAX = 1_000
+"""Deadlines of messages that were replaced, kept beside as many as there are messages."""
+
+
+class RetainedMessages:
+    """One message a topic."""
+
+    def __init__(self, tick: Tick, timers: Timers, counters: Counters) -> None:
+        self._tick = tick
+        self._timers = timers
+        self._counters = counters
+        self._tree: TopicTree[RetainedRow] = TopicTree()
+        self._deadlines: list[tuple[int, int, str]] = []
+        """(Unix milliseconds, offset, topic), a heap."""
+        self._timer: Timer | None = None
+        self._timer_due_ms = 0
+        self._stored_bytes = 0
+        self._pending: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of all their records."""
+        return self._stored_bytes
+
+    def walk(self, topic_filter: str) -> Iterator[tuple[str, RetainedRow] | None]:
+        """What a filter matches, in small steps: see `TopicTree.walk`."""
+        return self._tree.walk(topic_filter)
+
+    def get(self, topic: str) -> RetainedRow | None:
+        """The message of a topic."""
+        return self._tree.get(topic)
+
+    def announce(self, topic: str) -> None:
+        """A message for the topic, or its deletion, is on its way to the store; it may have been delivered already."""
+        self._pending[topic] = self._pending.get(topic, 0) + 1
+
+    def settle(self, topic: str) -> None:
+        """One that was announced has been stored or refused."""
+        left = self._pending[topic] - 1
+        if left:
+            self._pending[topic] = left
+        else:
+            del self._pending[topic]
+
+    def is_settled(self, topic: str) -> bool:
+        """False while what is held may be overtaken."""
+        return topic not in self._pending
+
+    def put(self, row: RetainedRow, expires_ms: int) -> None:
+        """Set or replace the message of a topic; `expires_ms` is 0 when it stays for ever."""
+        old = self._tree.get(row.topic)
+        if old is not None:
+            self._stored_bytes -= len(old.record)
+        self._tree.put(row.topic, row)
+        self._stored_bytes += len(row.record)
+        if expires_ms:
+            deadlines = self._deadlines
+            if len(deadlines) > 2 * len(self._tree) + STALE_MAX:
+                deadlines[:] = [entry for entry in deadlines if self._is_held(entry)]
+                heapify(deadlines)
+            heappush(deadlines, (expires_ms, row.offset, row.topic))
+            self._arm()
+
+    def restore(self, row: RetainedRow) -> None:
+        """A message read at start. One that has expired meanwhile is removed from the store. Raises RecordError."""
+        expires_ms = record_expires_ms(row.record)
+        if expires_ms and expires_ms <= self._tick.now_ms:
+            self._counters.retained_expired += 1
+            self._tick.writes.retained_expired.append((row.topic, row.offset))
+        else:
+            self.put(row, expires_ms)
+
+    def discard(self, topic: str) -> None:
+        """Forget the message of a topic; nothing happens when there is none."""
+        old = self._tree.get(topic)
+        if old is not None:
+            self._stored_bytes -= len(old.record)
+            self._tree.discard(topic)
+
+    def _is_held(self, entry: tuple[int, int, str]) -> bool:
+        row = self._tree.get(entry[2])
+        return row is not None and row.offset == entry[1]
+
+    def _arm(self) -> None:
+        due_ms = self._deadlines[0][0]
+        if self._timer is None or self._timer.call is None or due_ms < self._timer_due_ms:
+            self._timers.cancel(self._timer)
+            self._timer_due_ms = due_ms
+            self._timer = self._timers.at(due_ms, self._expire)
+
+    def _expire(self) -> None:
+        """Remove what is due from memory and, with this tick, from the store [MQTT-3.3.2-5]."""
+        deadlines, now_ms = self._deadlines, self._tick.now_ms
+        for _ in range(EXPIRED_MAX):
+            if not deadlines or deadlines[0][0] > now_ms:
+                break
+            entry = heappop(deadlines)
+            if self._is_held(entry):
+                self._counters.retained_expired += 1
+                self._tick.writes.retained_expired.append((entry[2], entry[1]))
+                self.discard(entry[2])
+        if deadlines:
+            due_ms = self._timer_due_ms = max(deadlines[0][0], now_ms + 1)
+            self._timer = self._timers.at(due_ms, self._expire)
