@@ -18,6 +18,14 @@ hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile("default")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long and with what `tests/hostile/test_fuzz.py` goes on."""
+    fuzz = parser.getgroup("fuzz", "mutated packets")
+    fuzz.addoption("--fuzz-packets", type=int, default=50_000, help="how many mutated packets (50000)")
+    fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
+    fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
+
+
 def pytest_configure() -> None:
     """Settings of the person who runs the tests must not reach the brokers that the tests start."""
     for variable in [name for name in os.environ if name.startswith("EMBERMQ_")]:

@@ -100,7 +100,7 @@ class BrokerProcess:
         before = self._output_size()
         self.launch()
         wait_until(
-            lambda: not self.is_running or b"\nready\n" in self._output_from(before),
+            lambda: not self.is_running or b"\nready\n" in self.output_from(before),
             deadline_s,
             f"ready\n{self.output()}",
         )
@@ -147,7 +147,7 @@ class BrokerProcess:
 
     def output(self) -> str:
         """The end of what all runs have printed."""
-        return self._output_from(0).decode(errors="replace")[-OUTPUT_CHARACTERS:]
+        return self.output_from(0).decode(errors="replace")[-OUTPUT_CHARACTERS:]
 
     def descendants(self) -> list[int]:
         """Process ids of everything that this broker, or an earlier run of it, started and that still lives."""
@@ -171,7 +171,8 @@ class BrokerProcess:
     def _output_size(self) -> int:
         return os.fstat(self._output.fileno()).st_size
 
-    def _output_from(self, start: int) -> bytes:
+    def output_from(self, start: int) -> bytes:
+        """What all runs have printed, from a byte on."""
         size = self._output_size()
         return os.pread(self._output.fileno(), max(0, size - start), start)
 

@@ -162,7 +162,9 @@ class Decoder:
         try:
             position = self._read_packets(data, packets)
         except ProtocolError as error:
-            self.error = error
+            # With its frames it would keep this decoder, and all that hangs on it, alive until a collection of cycles.
+            error.__cause__ = error.__context__ = None
+            self.error = error.with_traceback(None)
             return packets
         if position < len(data) and not self._ended:
             pending += data[position:] if position else data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -211,3 +212,19 @@ def test_a_cached_block_does_not_hide_a_truncated_packet() -> None:
     # The same block, but the packet ends inside it and another begins with its rest.
     assert decoder.feed(b"\x30\x05\0\x01a\x03\x23\0\x09") == []
     assert decoder.error is not None
+
+
+def test_a_refused_connection_leaves_nothing_to_the_collector() -> None:
+    """An error that kept its frames would keep its decoder in a cycle."""
+    wrong = [b"\x30\xff\xff\xff\xff\x01", b"\x30\x04\0\x02\xc3\x28", b"\x82\x02\0\x01"]
+    gc.collect()
+    gc.disable()
+    try:
+        for data in wrong:
+            decoder = server(V311)
+            decoder.feed(data)
+            assert decoder.error is not None
+        del decoder
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

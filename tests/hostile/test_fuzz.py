@@ -1,0 +1,171 @@
+"""Mutated packets from many clients at once, against a real broker, in turn with the same load of valid ones.
+
+`--fuzz-packets` says how many mutated packets, `--fuzz-seed` which; conversations of a failure are saved, and
+`--fuzz-replay FOLDER` sends them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hostile.bystanders import Bystanders, Waits
+from tests.hostile.watching import Watch, gauges, metric, resident_bytes, wait_for_gauges
+from tests.support.broker_process import BrokerProcess
+from tests.support.child_module import command
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.raw_client import dial
+
+from embermq.protocol.packets import Publish, Subscription
+
+PACKETS_A_SECOND = 5_000
+PHASE_S = 1.5
+ROUNDS_MORE = 2
+"""How many times as many phases there may be when what the machine does besides hides the outcome. All count."""
+WARM_UP_PACKETS = 12_000
+GROWTH_BYTES_MAX = 12 * 1024 * 1024
+GROWTH_A_PACKET_MAX = 50
+RATIO_MAX = 2.0
+SETTINGS = {"logging.level": "debug", "log.durability": "os", "mqtt.session_expiry_max_s": 3}
+
+
+class Storm:
+    """The process that sends; see `storm`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, line: str) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+@contextmanager
+def storm(port: int, seed: int) -> Iterator[Storm]:
+    words = command("tests.hostile.storm", port, seed, 0, PACKETS_A_SECOND)
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield Storm(process)
+        process.communicate("end\n", timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def forget_retained(broker: BrokerProcess) -> None:
+    """Delete what was retained meanwhile: to be kept is its purpose."""
+
+    async def delete() -> None:
+        client = MqttClient("cleaner", keeps=False)
+        topics: list[str] = []
+
+        def take(packet: object) -> None:
+            if isinstance(packet, Publish):
+                topics.append(packet.topic)
+
+        client.on_packet = take
+        await client.connect(broker.port)
+        await client.subscribe(Subscription("#", 0))
+        wanted = await asyncio.to_thread(metric, broker, "retained_messages")
+        for _ in range(100):
+            await client.ping()
+            await asyncio.sleep(0.05)
+            if len(topics) >= wanted - 20:  # those that begin with $ are not shown
+                break
+        for topic in topics:
+            await client.publish(topic, b"", qos=0, retain=True)
+        await client.ping()
+        client.close()
+        await client.ended
+
+    run(delete())
+
+
+def replay(broker: BrokerProcess, folder: Path) -> None:
+    """Send what was saved, one connection after the other."""
+    for path in sorted(folder.glob("*.mqtt")):
+        sock = dial(broker.port)
+        sock.sendall(path.read_bytes())
+        sock.settimeout(0.2)
+        try:
+            while sock.recv(65_536):
+                pass
+        except (TimeoutError, ConnectionError):
+            pass
+        sock.close()
+        trouble = Watch(broker).look()
+        assert not trouble, f"{path}:\n{trouble}"
+
+
+@pytest.mark.timeout(7200)
+def test_mutated_packets_hurt_nobody(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    wanted: int = request.config.getoption("--fuzz-packets")
+    seed: int = request.config.getoption("--fuzz-seed")
+    saved: str = request.config.getoption("--fuzz-replay")
+    with BrokerProcess(tmp_path / "data", settings=SETTINGS) as broker:
+        watch = Watch(broker)
+        if saved:
+            replay(broker, Path(saved))
+            return
+        before = gauges(broker)
+        phases: list[tuple[bool, float, float]] = []
+        sent = {False: 0, True: 0}
+        waited_ms: dict[bool, list[float]] = {False: [], True: []}
+        warm_bytes = warm_packets = 0
+        mutations = 0
+
+        def go_on(until: int) -> None:
+            nonlocal mutations, warm_bytes, warm_packets
+            while mutations < until:
+                for mutated in (False, True):
+                    told = blowing.ask(f"{'mutated' if mutated else 'valid'} {PHASE_S}")
+                    where = f"seed {seed}, conversations before {told['next']}"
+                    trouble = watch.look() or (not broker.is_running and broker.output())
+                    if trouble or told["hung"] or told["refused"]:
+                        folder = tmp_path / "conversations"
+                        blowing.ask(f"save {folder}")
+                        pytest.fail(
+                            f"{where}, saved in {folder}: hung {told['hung']}, "
+                            f"not let in {told['refused']}\n{trouble}"
+                        )
+                    phases.append((mutated, told["start_s"], told["end_s"]))
+                    sent[mutated] += told["packets"]
+                    mutations += told["mutations"]
+                if not warm_bytes and mutations >= min(WARM_UP_PACKETS, wanted // 2):
+                    warm_bytes, warm_packets = resident_bytes(broker), mutations
+
+        with storm(broker.port, seed) as blowing:
+            until = wanted
+            for _ in range(1 + ROUNDS_MORE):
+                with Bystanders(broker.port) as bystanders:
+                    go_on(until)
+                for mutated in (False, True):
+                    stretches = [phase[1:] for phase in phases if phase[0] is mutated]
+                    waited_ms[mutated] += bystanders.waits_in(stretches).milliseconds
+                waits = {mutated: Waits(waited_ms[mutated]) for mutated in (False, True)}
+                ratio = waits[True].quantile(0.99) / waits[False].quantile(0.99)
+                if ratio < RATIO_MAX:
+                    break
+                until += wanted
+        forget_retained(broker)
+        wait_for_gauges(broker, before)
+        grown = resident_bytes(broker) - warm_bytes
+        report = (
+            f"seed {seed}: {mutations} mutated packets among {sent[True]}, {sent[False]} valid ones\n"
+            f"  beside valid packets:   {waits[False]}\n  beside mutated packets: {waits[True]}\n"
+            f"  p99 {ratio:.2f} times; memory {warm_bytes / 2**20:.1f} MiB warm, {grown / 2**20:+.1f} MiB since"
+        )
+        sys.stdout.write(report + "\n")
+        assert ratio < RATIO_MAX, report
+        assert grown < GROWTH_BYTES_MAX + GROWTH_A_PACKET_MAX * (mutations - warm_packets), report
+        watch.check()
+        assert broker.stop() == 0, broker.output()
