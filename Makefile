@@ -67,8 +67,9 @@ faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
 	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults --timeout=1800 $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(TEST_READY) ## The property tests with many more generated cases
-	@exec $(BIN)/python -m pytest tests/property --hypothesis-profile=fuzz --timeout=1800 $(ARGS)
+fuzz: $(TEST_READY) ## 1,000,000 mutated packets (ARGS='--fuzz-seed 2'), and property tests with many more cases
+	@exec $(BIN)/python -m pytest tests/hostile/test_fuzz.py tests/property --fuzz-packets=1000000 \
+		--hypothesis-profile=fuzz --timeout=1800 -rP $(ARGS)
 
 .PHONY: promises
 promises: $(TEST_READY) ## Promises of docs/guarantees that no test names
