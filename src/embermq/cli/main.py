@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "run": "embermq.cli.run",
     "check-config": "embermq.cli.check_config",
     "users": "embermq.cli.users",
+    "backup": "embermq.cli.backup",
+    "restore": "embermq.cli.restore",
     "pipeline": "embermq.cli.pipeline",
     "bench": "embermq.cli.bench",
     "version": "embermq.cli.version",

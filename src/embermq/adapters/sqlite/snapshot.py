@@ -1,0 +1,159 @@
+"""All files of a data directory as they stood together at one moment, while the broker and the pipeline go on.
+
+Every file is held by a read transaction of its own before the first byte is copied. The pipeline's files and the parked
+bodies are held before broker.db: what they have not read yet is then in the log that is copied. Only the log's
+retention can come between; `Snapshot.is_whole` tells whether it has.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, SCHEMA_VERSION, to_store_error
+from embermq.adapters.sqlite.log_readers import PIPELINE_FILES
+from embermq.adapters.sqlite.parked_bodies import FILE_NAME as PARKED
+from embermq.ports.errors import StoreUnavailable
+
+BROKER = "broker.db"
+USERS = "users.db"
+STEP_PAGES = 1_024
+
+Copied = Callable[[int], None]
+"""Told the bytes that have been copied since the last call."""
+
+
+class Snapshot:
+    """Holds the files of `data_dir` until `close`. Raises StoreError when one of them cannot be read."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._held: dict[str, sqlite3.Connection] = {}
+        try:
+            for name in (*PIPELINE_FILES, PARKED, USERS):
+                if (data_dir / name).exists():
+                    self._hold(name)
+            self._hold(BROKER)
+            self.log_start, self.log_end = self._log_bounds()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Snapshot":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def names(self) -> list[str]:
+        """The files that are held; broker.db first, since the log grows behind the one who reads it."""
+        return sorted(self._held, key=lambda name: (name != BROKER, name))
+
+    def bytes_of(self, name: str) -> int:
+        """Size of the copy."""
+        return (self._one(name, "PRAGMA page_count") or 0) * (self._one(name, "PRAGMA page_size") or 0)
+
+    def position(self, name: str) -> int:
+        """The first offset that a pipeline's file has not had; 0 before its first."""
+        return max(self._positions(self._held[name], name).values(), default=0)
+
+    def pending_files(self, name: str) -> list[tuple[str, str]]:
+        """The lake's files on their way: (below `_staging/`, below the lake)."""
+        rows = self._rows(self._held[name], name, "SELECT staged, published FROM lake_pending")
+        return [(str(staged), str(published)) for staged, published in rows]
+
+    def is_whole(self) -> bool:
+        """False when retention let go of records that a held file still waits for: take another one then."""
+        for name in (*PIPELINE_FILES, PARKED):
+            held = self._held.get(name)
+            before = self._positions(held, name) if held is not None else {}
+            for reader, now in self._positions_now(name).items():
+                if before.get(reader, 0) < self.log_start <= now:
+                    return False
+        return True
+
+    def copy(self, name: str, target: Path, copied: Copied) -> None:
+        """Write the file as it stood to `target`, and let go of it."""
+        source = self._held[name]
+        page_bytes = self._one(name, "PRAGMA page_size") or 0
+        done = 0
+
+        def progress(_status: int, remaining: int, total: int) -> None:
+            nonlocal done
+            now = (total - remaining) * page_bytes
+            copied(now - done)
+            done = now
+
+        try:
+            connection = sqlite3.connect(target, isolation_level=None)
+            try:
+                source.backup(connection, pages=STEP_PAGES, progress=progress)
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise to_store_error(error, f"cannot copy {name}") from error
+        self._held.pop(name).close()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        while self._held:
+            self._held.popitem()[1].close()
+
+    def _hold(self, name: str) -> None:
+        connection = _open(self._data_dir / name)
+        self._held[name] = connection
+        try:
+            connection.execute("BEGIN")
+            connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+        except sqlite3.Error as error:
+            raise to_store_error(error, f"cannot read {name}") from error
+
+    def _log_bounds(self) -> tuple[int, int]:
+        meta = dict(self._rows(self._held[BROKER], BROKER, "SELECT name, value FROM meta"))
+        version = meta.get("schema_version", 0)
+        if version > SCHEMA_VERSION:
+            raise StoreUnavailable(
+                f"{BROKER} has schema version {version}, this version of EmberMQ knows up to {SCHEMA_VERSION}"
+            )
+        start = self._one(BROKER, "SELECT MIN(base_offset) FROM log_batch")
+        end = self._one(BROKER, "SELECT MAX(base_offset + record_count) FROM log_batch")
+        log_end = max(end or 0, int(meta.get("log_end", 0)))
+        return (log_end if start is None else start), log_end
+
+    def _positions(self, connection: sqlite3.Connection, name: str) -> dict[str, int]:
+        table, reader = ("parked_log", "generation") if name == PARKED else ("progress", "reader")
+        if not self._rows(connection, name, f"SELECT 1 FROM sqlite_schema WHERE name = '{table}'"):
+            return {}  # it is just being made
+        rows = self._rows(connection, name, f"SELECT {reader}, next_offset FROM {table}")
+        return {str(row[0]): int(row[1]) for row in rows}
+
+    def _positions_now(self, name: str) -> dict[str, int]:
+        if not (self._data_dir / name).exists():
+            return {}
+        connection = _open(self._data_dir / name)
+        try:
+            return self._positions(connection, name)
+        finally:
+            connection.close()
+
+    def _one(self, name: str, statement: str) -> int | None:
+        value: int | None = self._rows(self._held[name], name, statement)[0][0]
+        return value
+
+    def _rows(self, connection: sqlite3.Connection, name: str, statement: str) -> list[tuple[Any, ...]]:
+        try:
+            return connection.execute(statement).fetchall()
+        except sqlite3.Error as error:
+            raise to_store_error(error, f"cannot read {name}") from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """For reading only, but with the right to make the side files that a file at rest has not."""
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute("PRAGMA query_only = ON")
+    except sqlite3.Error as error:
+        raise to_store_error(error, f"cannot open {path}") from error
+    return connection

@@ -1,0 +1,240 @@
+"""`embermq backup` and `embermq restore`: a data directory as it stands, without stopping the broker."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from embermq.adapters.sqlite.snapshot import Snapshot
+from embermq.app.errors import UserError
+from embermq.pipeline.places import Places
+
+MANIFEST = "backup.json"
+ATTEMPTS = 5
+"""Snapshots taken anew when the log was trimmed just then; retention does that about once a second at most."""
+CHUNK_BYTES = 1024 * 1024
+STAGING = "_staging"
+_PART = re.compile(r"part-\d+-(\d+)-\d+\.parquet")
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, the bytes that are done and those that there are in all."""
+
+
+class SavedFile(Struct, frozen=True):
+    """One file of a backup; `name` is relative to it, `sha256` in hexadecimal."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What a backup holds; written last, so that a directory without it is no backup."""
+
+    version: str
+    created: str
+    log_start_offset: int
+    log_end_offset: int
+    files: tuple[SavedFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
+    """Copy `data_dir` to `target`, which must not be there or be empty. The broker may run.
+
+    Raises UserError for directories that cannot be, StoreError when a file cannot be read, OSError when one cannot be
+    written; nothing is left behind then.
+    """
+    if not (data_dir / "broker.db").is_file():
+        raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
+    if target.resolve().is_relative_to(data_dir.resolve()):
+        raise UserError(f"{target} is inside the data directory {data_dir}")
+    with _new_directory(target), _whole_snapshot(data_dir) as snapshot:
+        lake = _lake_files(Places(data_dir), snapshot)
+        sizes = {name: snapshot.bytes_of(name) for name in snapshot.names}
+        sizes |= {name: source.stat().st_size for name, source in lake.items()}
+        _need_room(target, sum(sizes.values()))
+        told = _Told("copying", sum(sizes.values()), progress)
+        for name in snapshot.names:
+            snapshot.copy(name, target / name, told.more)
+        for name, source in lake.items():
+            _copy(source, target / name, told)
+        return _seal(target, sorted(sizes), snapshot, progress)
+
+
+def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest:
+    """Make `data_dir`, which must not be there or be empty, from a backup.
+
+    Raises UserError for what is no backup, or is damaged; nothing is left behind then.
+    """
+    manifest = _read_manifest(source)
+    with _new_directory(data_dir):
+        _need_room(data_dir, manifest.size_bytes)
+        told = _Told("restoring", manifest.size_bytes, progress)
+        for file in manifest.files:
+            digest = _copy(source / file.name, data_dir / file.name, told)
+            if digest != file.sha256:
+                raise UserError(f"{source / file.name} is damaged: it is not what the backup was made with")
+        _sync_tree(data_dir)
+    return manifest
+
+
+class _Told:
+    """Adds up what was copied."""
+
+    def __init__(self, doing: str, total: int, progress: Progress) -> None:
+        self._doing = doing
+        self._total = total
+        self._progress = progress
+        self._done = 0
+
+    def more(self, size: int) -> None:
+        self._done += size
+        self._progress(self._doing, self._done, self._total)
+
+
+@contextmanager
+def _new_directory(path: Path) -> Iterator[None]:
+    """A directory readable by its owner alone, empty again or gone when what is done in it fails."""
+    there = path.exists()
+    if there and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{path} is there already and is not an empty directory")
+    umask = os.umask(0o077)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for entry in path.iterdir() if path.is_dir() else ():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if not there:
+            path.rmdir()
+        raise
+    finally:
+        os.umask(umask)
+
+
+def _whole_snapshot(data_dir: Path) -> Snapshot:
+    for _ in range(ATTEMPTS):
+        snapshot = Snapshot(data_dir)
+        if snapshot.is_whole():
+            return snapshot
+        snapshot.close()
+    raise UserError(
+        f"the log of {data_dir} was trimmed each of {ATTEMPTS} times that it was looked at; try again"
+    )
+
+
+def _lake_files(places: Places, snapshot: Snapshot) -> dict[str, Path]:
+    """Name in the backup -> file, of everything that the ledger counts; files never change once they are there."""
+    ledger = places.lake_ledger.name
+    if ledger not in snapshot.names:
+        return {}
+    found: dict[str, Path] = {}
+    end = snapshot.position(ledger)
+    for file in places.lake.glob("date=*/root=*/*.parquet"):
+        part = _PART.fullmatch(file.name)
+        if part is not None and int(part[1]) <= end:
+            found[str(file.relative_to(places.data_dir))] = file
+    for staged, published in snapshot.pending_files(ledger):
+        target = places.lake / published
+        name = str(target.relative_to(places.data_dir))
+        found[name] = target if target.exists() else places.lake / STAGING / staged
+    return found
+
+
+def _need_room(target: Path, size_bytes: int) -> None:
+    free = shutil.disk_usage(target).free
+    if free < size_bytes:
+        raise UserError(f"{target}: {size_bytes:,} bytes are needed, {free:,} are free")
+
+
+def _copy(source: Path, target: Path, told: _Told) -> str:
+    """Copy one file; returns its SHA-256."""
+    digest = hashlib.sha256()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as reading, target.open("xb") as writing:
+        while chunk := reading.read(CHUNK_BYTES):
+            digest.update(chunk)
+            writing.write(chunk)
+            told.more(len(chunk))
+    return digest.hexdigest()
+
+
+def _seal(directory: Path, names: list[str], snapshot: Snapshot, progress: Progress) -> Manifest:
+    """Make everything durable, then say what it is."""
+    told = _Told("checking", sum((directory / name).stat().st_size for name in names), progress)
+    files = tuple(SavedFile(name, *_measure(directory / name, told)) for name in names)
+    manifest = Manifest(
+        version=version("embermq"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        log_start_offset=snapshot.log_start,
+        log_end_offset=snapshot.log_end,
+        files=files,
+    )
+    _sync_tree(directory)
+    half = directory / f"{MANIFEST}.half"
+    half.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    _sync(half)
+    half.rename(directory / MANIFEST)
+    _sync(directory)
+    return manifest
+
+
+def _measure(path: Path, told: _Told) -> tuple[int, str]:
+    digest = hashlib.sha256()
+    size = 0
+    with path.open("rb") as reading:
+        while chunk := reading.read(CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            told.more(len(chunk))
+    return size, digest.hexdigest()
+
+
+def _read_manifest(source: Path) -> Manifest:
+    path = source / MANIFEST
+    if not path.is_file():
+        raise UserError(f"{source} is not a finished backup: it has no {MANIFEST}")
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except msgspec.DecodeError as error:
+        raise UserError(f"{path} cannot be understood: {error}") from error
+    for file in manifest.files:
+        place = source / file.name
+        if not place.resolve().is_relative_to(source.resolve()):
+            raise UserError(f"{path}: {file.name!r} is not inside the backup")
+        if not place.is_file():
+            raise UserError(f"{source} is damaged: {file.name} is missing")
+    return manifest
+
+
+def _sync_tree(directory: Path) -> None:
+    for path in _tree(directory):
+        _sync(path)
+
+
+def _tree(directory: Path) -> Iterator[Path]:
+    yield from directory.rglob("*")
+    yield directory
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

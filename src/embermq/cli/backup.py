@@ -1,0 +1,29 @@
+"""`embermq backup`: copy the data directory while the broker runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration
+
+
+def command(
+    target: Annotated[Path, typer.Argument(metavar="TO", help="A directory to make, or an empty one.")],
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Copy everything that the broker keeps, as it stands now; the broker may be running."""
+    from embermq.app.backup import make_backup
+    from embermq.cli.byte_bar import ByteBar
+
+    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    with ByteBar() as bar:
+        made = make_backup(directory, target, bar.show)
+    print(
+        f"{target}: {len(made.files)} files, {made.size_bytes:,} bytes, the log up to offset {made.log_end_offset:,}"
+    )

@@ -1,0 +1,30 @@
+"""`embermq restore`: a data directory from a backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration
+
+
+def command(
+    source: Annotated[Path, typer.Argument(metavar="FROM", help="What `embermq backup` made.")],
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Make a data directory from a backup; one that is in the way has to be moved first."""
+    from embermq.app.backup import restore_backup
+    from embermq.cli.byte_bar import ByteBar
+
+    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    with ByteBar() as bar:
+        found = restore_backup(source, directory, bar.show)
+    print(
+        f"{directory}: restored as of {found.created}, {found.size_bytes:,} bytes, "
+        f"the log up to offset {found.log_end_offset:,}"
+    )
