@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.model.client_type import ClientType
@@ -135,3 +136,27 @@ def test_sqlite_a_foreign_file_is_refused(tmp_path: Path, content: bytes) -> Non
 def test_sqlite_a_missing_directory_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         SqliteUsers(tmp_path / "nowhere" / "users.db")
+
+
+def test_what_scram_needs_is_kept_with_the_password(users: Users) -> None:
+    users.add(replace(ANN, scram="SCRAM-SHA-256$4096:a$b:c\nSCRAM-SHA-512$4096:d$e:f"))
+    found = users.find("ann")
+    assert found == replace(ANN, scram="SCRAM-SHA-256$4096:a$b:c\nSCRAM-SHA-512$4096:d$e:f")
+    assert users.all() == [found]
+    assert "4096" not in repr(found)
+    users.update(replace(ANN, password_hash="new"))
+    assert users.find("ann") == replace(ANN, password_hash="new", version=2)
+
+
+def test_the_secret_stays(users: Users) -> None:
+    assert len(users.secret()) == 32
+    assert users.secret() == users.secret()
+
+
+def test_sqlite_each_store_has_a_secret_of_its_own_that_outlives_it(tmp_path: Path) -> None:
+    found = []
+    for name in ("a.db", "a.db", "b.db"):
+        store = SqliteUsers(tmp_path / name)
+        found.append(store.secret())
+        store.close()
+    assert found[0] == found[1] != found[2]

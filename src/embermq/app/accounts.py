@@ -10,6 +10,7 @@ from pathlib import Path
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.errors import StartError, UserError
 from embermq.authentication.passwords import PasswordHashes
+from embermq.authentication.scram_verifiers import UnfitForScram, make_verifiers
 from embermq.model.client_type import ClientType
 from embermq.ports.users import User, Users
 
@@ -33,8 +34,11 @@ class Accounts:
     def __init__(self, users: Users) -> None:
         self._users = users
 
-    def add(self, name: str, password: bytes, client_type: ClientType) -> None:
-        """Raise UserError for a name that is taken, or a name or password that MQTT cannot carry."""
+    def add(
+        self, name: str, password: bytes, client_type: ClientType, *, scram_iterations: int | None = None
+    ) -> None:
+        """Raise UserError for a name that is taken, or a name or password that MQTT cannot carry; and, with
+        `scram_iterations`, that SCRAM cannot carry."""
         check_name(name)
         if not password:
             raise UserError("the password is empty")
@@ -42,7 +46,18 @@ class Accounts:
             raise UserError(
                 f"the password has {len(password)} bytes, more than the largest possible {TEXT_BYTES_MAX}"
             )
-        user = User(name, PasswordHashes().make(password), client_type, False, time.time_ns() // 1_000_000)
+        try:
+            scram = make_verifiers(name, password, scram_iterations) if scram_iterations else ""
+        except UnfitForScram as error:
+            raise UserError(str(error)) from None
+        user = User(
+            name,
+            PasswordHashes().make(password),
+            client_type,
+            False,
+            time.time_ns() // 1_000_000,
+            scram=scram,
+        )
         if not self._users.add(user):
             raise UserError(f"there is a user {name!r} already")
 

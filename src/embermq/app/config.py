@@ -24,7 +24,7 @@ from embermq.admin.settings import HttpSettings
 from embermq.app.errors import ConfigError
 from embermq.app.setting_value import convert_setting
 from embermq.authentication import settings as authentication_settings
-from embermq.authentication.settings import AuthenticationSettings
+from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.broker.settings import MqttSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
@@ -61,6 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tables `[listener."host:port"]` with what differs on that listener; see [transports](transports.md)."""
     clients: ClientSettings = field(default_factory=ClientSettings)
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
+    scram: ScramSettings = field(default_factory=ScramSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     log: LogSettings = field(default_factory=LogSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)

@@ -94,7 +94,9 @@ class _Application:
         embedded = open_embedded(
             self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon
         )
-        authentication = Authentication(users, settings.authentication, settings.clients)
+        authentication = Authentication(
+            users, settings.authentication, settings.clients, scram=settings.scram
+        )
         ticks = TickLoop(
             embedded.broker,
             embedded.delivery,

@@ -11,7 +11,8 @@ from embermq.authentication.chain import Chain
 from embermq.authentication.checks import Checks
 from embermq.authentication.gate import ChainGate
 from embermq.authentication.passwords import PasswordHashes, PasswordStep
-from embermq.authentication.settings import AuthenticationSettings
+from embermq.authentication.scram import ScramStep
+from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.authentication.step import Step
 from embermq.ports.users import Users
 from embermq.server.settings import ClientSettings
@@ -26,12 +27,14 @@ class Authentication:
         settings: AuthenticationSettings,
         clients: ClientSettings,
         *,
+        scram: ScramSettings,
         hashes: PasswordHashes | None = None,
     ) -> None:
         self._checks = Checks(clients.password_checks_max, clients.password_checks_waiting_max)
         makers: dict[str, Callable[[], Step]] = {
             "certificate": CertificateStep,
             "password": lambda: PasswordStep(users, self._checks, hashes),
+            "scram": lambda: ScramStep(users, self._checks, iterations=scram.iterations),
             "anonymous": lambda: AnonymousStep(allowed=clients.allow_anonymous),
         }
         self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(users, self._checks))

@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from secrets import token_hex
 
 from embermq.authentication.chain import Chain
-from embermq.authentication.step import CHECK, Admit, Applicant, Deny
+from embermq.authentication.step import CHECK, Admit, Applicant, Deny, Talk
+from embermq.broker.authenticating import Proof, Question
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
@@ -38,13 +39,18 @@ class ChainGate:
         return self.identify(answer, packet.client_id, visitor)
 
     def exchange(self, method: str, client_id: str, visitor: Visitor) -> Exchange | None:
-        return None
+        step = self._chain.speaking(method)
+        return _Exchange(self, step.talk(method), client_id, visitor) if step is not None else None
+
+    def refuse(self, answer: Deny, client_id: str) -> ReasonCode:
+        """What the client is told; why is for the log."""
+        LOG.debug("client %r does not enter: %s", client_id, answer.why)
+        return answer.reason_code
 
     def identify(self, answer: Admit | Deny, client_id: str, visitor: Visitor) -> Identity | ReasonCode:
         """The answer in the broker's words."""
         if isinstance(answer, Deny):
-            LOG.debug("client %r does not enter: %s", client_id, answer.why)
-            return answer.reason_code
+            return self.refuse(answer, client_id)
         client_type = answer.client_type
         if visitor.client_type is ClientType.APPLICATION or any(
             fnmatchcase(client_id, rule) for rule in self._application_ids
@@ -57,6 +63,25 @@ class ChainGate:
             expires_ms=answer.expires_ms,
             account_version=answer.account_version,
         )
+
+
+class _Exchange:
+    """A step's talk with one client, in the broker's words."""
+
+    def __init__(self, gate: ChainGate, talk: Talk, client_id: str, visitor: Visitor) -> None:
+        self._gate = gate
+        self._talk = talk
+        self._client_id = client_id
+        self._visitor = visitor
+
+    async def step(self, data: bytes | None) -> Question | Proof | ReasonCode:
+        answer = await self._talk.answer(data)
+        if isinstance(answer, Question):
+            return answer
+        if isinstance(answer, Deny):
+            return self._gate.refuse(answer, self._client_id)
+        identity = self._gate.identify(answer.admit, self._client_id, self._visitor)
+        return Proof(identity, answer.data) if isinstance(identity, Identity) else identity
 
 
 def _applicant(packet: Connect, visitor: Visitor) -> Applicant:

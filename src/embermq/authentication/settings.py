@@ -1,20 +1,28 @@
-"""Settings of who may enter. Sections `authentication`, `jwt`, `http_hook`."""
+"""Settings of who may enter. Sections `authentication`, `scram`, `jwt`, `http_hook`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 StepName = Literal["certificate", "password", "jwt", "scram", "http", "anonymous"]
-SERVED: tuple[StepName, ...] = ("certificate", "password", "anonymous")
+SERVED: tuple[StepName, ...] = ("certificate", "password", "scram", "anonymous")
 """Steps of this version; the others are in the schema so that they are refused by name."""
 
 
 class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which proofs are taken, and what happens to those who fail."""
 
-    chain: tuple[StepName, ...] = ("certificate", "password", "anonymous")
+    chain: tuple[StepName, ...] = ("certificate", "password", "scram", "anonymous")
     """Steps that are asked in this order who a client is, until one knows it: `certificate`, `password`, `jwt`,
     `scram`, `http`, `anonymous`."""
+
+
+class ScramSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """SCRAM-SHA-256 and SCRAM-SHA-512, for accounts that were added with `embermq users add --scram`."""
+
+    iterations: Annotated[int, Meta(ge=4_096, le=10_000_000)] = 4_096
+    """How much work a guess at a password is, for accounts added from now on; the client does as much at each CONNECT,
+    within `clients.connect_timeout_s`."""
 
 
 def check_settings(settings: AuthenticationSettings) -> None:

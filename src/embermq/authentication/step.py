@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from embermq.broker.authenticating import Question
 from embermq.model.client_type import ClientType
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.gate import Visitor
@@ -45,6 +46,13 @@ class Deny(Struct, frozen=True):
     why: str
 
 
+class Welcome(Struct, frozen=True):
+    """The end of an exchange that went well; `data` is for the client."""
+
+    admit: Admit
+    data: bytes | None
+
+
 class Undecided(Enum):
     """`NOT_MINE`: another step may know this client. `CHECK`: the answer takes a while, ask `check` for it."""
 
@@ -56,6 +64,15 @@ NOT_MINE: Literal[Undecided.NOT_MINE] = Undecided.NOT_MINE
 CHECK: Literal[Undecided.CHECK] = Undecided.CHECK
 Answer = Admit | Deny | Literal[Undecided.NOT_MINE]
 Look = Answer | Literal[Undecided.CHECK]
+
+
+class Talk(ABC):
+    """One run of a method of enhanced authentication, for one client. A `Question` goes to the client, anything else is
+    the end of it."""
+
+    @abstractmethod
+    async def answer(self, data: bytes | None) -> Question | Welcome | Deny:
+        """The answer to what the client sent, in CONNECT or AUTH. Nothing that it may send raises."""
 
 
 class Step(ABC):
@@ -74,6 +91,10 @@ class Step(ABC):
     async def check(self, applicant: Applicant) -> Answer:
         """The answer, after `look` said CHECK. Costs the same whether it is yes or no."""
         raise NotImplementedError(f"{self.name} answers at once")
+
+    def talk(self, method: str) -> Talk:
+        """A new run of one of `methods`."""
+        raise NotImplementedError(f"{self.name} speaks no method")
 
     async def close(self) -> None:  # noqa: B027 - most steps hold nothing
         """Let go of what is held; nothing is asked afterwards."""

@@ -36,6 +36,9 @@ def add(
     client_type: Annotated[
         TypeOption, typer.Option("--type", help="device: few messages each, at once; application: a flood.")
     ] = TypeOption.DEVICE,
+    scram: Annotated[
+        bool, typer.Option("--scram", help="Let the account also enter by SCRAM-SHA-256 and SCRAM-SHA-512.")
+    ] = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -44,11 +47,16 @@ def add(
     from embermq.app.accounts import accounts_of, check_name
 
     check_name(name)
-    directory = _directory(data_dir, config, assignments)
+    settings = configuration(config, assignments, data_dir).settings
     password = _read_password()
-    with accounts_of(directory, create=True) as accounts:
-        accounts.add(name, password, ClientType[client_type.name])
-    print(f"added {name} ({client_type.value})")
+    with accounts_of(Path(settings.data_dir), create=True) as accounts:
+        accounts.add(
+            name,
+            password,
+            ClientType[client_type.name],
+            scram_iterations=settings.scram.iterations if scram else None,
+        )
+    print(f"added {name} ({client_type.value}{', scram' if scram else ''})")
 
 
 @app.command("list")
@@ -69,6 +77,7 @@ def list_all(
             "name": user.name,
             "type": user.client_type.name.lower(),
             "disabled": user.disabled,
+            "scram": bool(user.scram),
             "created": datetime.fromtimestamp(user.created_ms / 1000, UTC).isoformat(timespec="seconds"),
         }
         for user in users
@@ -77,9 +86,8 @@ def list_all(
         print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        print(
-            f"{row['name']}  {row['type']}{'  disabled' if row['disabled'] else ''}  since {row['created']}"
-        )
+        marks = [mark for mark in ("scram", "disabled") if row[mark]]
+        print("  ".join([str(row["name"]), str(row["type"]), *marks, f"since {row['created']}"]))
 
 
 @app.command("remove")

@@ -10,7 +10,8 @@ from embermq.model.client_type import ClientType
 class User(Struct, frozen=True):
     """An account. `password_hash` is never the password; `created_ms` is Unix time.
 
-    `version` is 1 at first and counted up by the store with each change that ends what was entered with before.
+    `scram` is what SCRAM checks proofs of the same password by, "" for nothing. `version` is 1 at first and counted up
+    by the store with each change that ends what was entered with before.
     """
 
     name: str
@@ -19,9 +20,10 @@ class User(Struct, frozen=True):
     disabled: bool
     created_ms: int
     version: int = 1
+    scram: str = ""
 
     def __repr__(self) -> str:
-        """Without the hash, so that no log can hold it."""
+        """Without what it is checked by, so that no log can hold it."""
         return f"User(name={self.name!r}, client_type={self.client_type.name}, disabled={self.disabled})"
 
 
@@ -80,6 +82,10 @@ class Users(ABC):
     @abstractmethod
     def newest_change(self) -> int:
         """The number of the newest change, 0 when there was none."""
+
+    @abstractmethod
+    def secret(self) -> bytes:
+        """32 random bytes that belong to this store: nobody else has them, and they stay the same."""
 
     @abstractmethod
     def close(self) -> None:

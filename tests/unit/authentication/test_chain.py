@@ -14,7 +14,7 @@ from embermq.app.errors import UserError
 from embermq.authentication.build import Authentication
 from embermq.authentication.gate import ChainGate
 from embermq.authentication.passwords import PasswordHashes
-from embermq.authentication.settings import AuthenticationSettings
+from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
@@ -64,6 +64,9 @@ class UsersInMemory(Users):
     def all(self) -> list[User]:
         return list(self.users.values())
 
+    def secret(self) -> bytes:
+        return bytes(32)
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -89,7 +92,11 @@ GONE = User("gone", HASHES.make(b"secret"), ClientType.DEVICE, True, 0)
 def authentication(users: Users | None = None, **settings: object) -> Authentication:
     clients = ClientSettings(**settings)  # type: ignore[arg-type]
     return Authentication(
-        users or UsersInMemory(ANN, BILLING, GONE), AuthenticationSettings(), clients, hashes=HASHES
+        users or UsersInMemory(ANN, BILLING, GONE),
+        AuthenticationSettings(),
+        clients,
+        scram=ScramSettings(),
+        hashes=HASHES,
     )
 
 

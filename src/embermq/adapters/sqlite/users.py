@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from secrets import token_bytes
 from threading import Lock
 
 from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, to_store_error
@@ -13,10 +14,11 @@ from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with each file `users-N.sql`, which makes version N from the one before."""
-COLUMNS = "name, password_hash, client_type, disabled, created_ms, version"
-_Row = tuple[str, str, int, int, int, int]
+COLUMNS = "name, password_hash, client_type, disabled, created_ms, version, scram"
+SECRET_BYTES = 32
+_Row = tuple[str, str, int, int, int, int, str]
 
 
 class SqliteUsers(Users):
@@ -45,20 +47,27 @@ class SqliteUsers(Users):
         """See the port."""
         statement = (
             f"INSERT INTO users ({COLUMNS}) "
-            "VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(seq), 0) + 1 FROM changes)) "
+            "VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(seq), 0) + 1 FROM changes), ?) "
             "ON CONFLICT DO NOTHING RETURNING name"
         )
-        values = (user.name, user.password_hash, int(user.client_type), int(user.disabled), user.created_ms)
+        values = (
+            user.name,
+            user.password_hash,
+            int(user.client_type),
+            int(user.disabled),
+            user.created_ms,
+            user.scram,
+        )
         return bool(self._run("cannot add a user", statement, values))
 
     def update(self, user: User) -> bool:
         """See the port."""
         statement = (
-            "UPDATE users SET password_hash = ?, client_type = ?, disabled = ?, "
+            "UPDATE users SET password_hash = ?, client_type = ?, disabled = ?, scram = ?, "
             "version = 1 + max(version, (SELECT coalesce(max(seq), 0) FROM changes)) "
             "WHERE name = ? RETURNING name"
         )
-        values = (user.password_hash, int(user.client_type), int(user.disabled), user.name)
+        values = (user.password_hash, int(user.client_type), int(user.disabled), user.scram, user.name)
         return bool(self._run("cannot change a user", statement, values))
 
     def remove(self, name: str) -> bool:
@@ -95,6 +104,20 @@ class SqliteUsers(Users):
                 "SELECT coalesce(max(seq), 0) FROM changes"
             ).fetchall()
         return rows[0][0]
+
+    def secret(self) -> bytes:
+        """See the port."""
+        with self._statement("cannot read the secret of users"):
+            if not (rows := self._secrets()):
+                self._connection.execute(
+                    "INSERT INTO secrets VALUES ('scram', ?) ON CONFLICT DO NOTHING",
+                    (token_bytes(SECRET_BYTES),),
+                )
+                rows = self._secrets()
+        return rows[0][0]
+
+    def _secrets(self) -> list[tuple[bytes]]:
+        return self._connection.execute("SELECT value FROM secrets WHERE name = 'scram'").fetchall()
 
     def close(self) -> None:
         """See the port."""
@@ -158,5 +181,5 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _user(row: _Row) -> User:
-    name, password_hash, client_type, disabled, created_ms, version = row
-    return User(name, password_hash, ClientType(client_type), bool(disabled), created_ms, version)
+    name, password_hash, client_type, disabled, created_ms, version, scram = row
+    return User(name, password_hash, ClientType(client_type), bool(disabled), created_ms, version, scram)
