@@ -102,6 +102,40 @@ def matches(topic_filter: str, topic: str) -> bool:
     return len(filter_levels) == len(topic_levels)
 
 
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every topic name that the valid, unshared filter ``narrow`` matches is matched by ``wide`` too."""
+    if wide == narrow:
+        return True
+    if wide[:1] in ("+", "#") and narrow[:1] == "$":
+        return False  # [MQTT-4.7.2-1]
+    wide_levels, narrow_levels = wide.split("/"), narrow.split("/")
+    if narrow_levels == ["#"]:
+        return wide_levels in (["#"], ["+", "#"])  # every topic has a first level
+    for index, level in enumerate(wide_levels):
+        if level == "#":
+            return True
+        if index == len(narrow_levels):
+            return False
+        asked = narrow_levels[index]
+        if asked == "#" or (level != "+" and level != asked):
+            return False
+    return len(wide_levels) == len(narrow_levels)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some topic name is matched by both of two valid, unshared filters."""
+    if (one[:1] == "$") != (other[:1] == "$"):
+        return False
+    levels, others = one.split("/"), other.split("/")
+    for level, against in zip(levels, others, strict=False):
+        if "#" in (level, against):
+            return True
+        if level != against and "+" not in (level, against):
+            return False
+    longer = max(levels, others, key=len)
+    return len(levels) == len(others) or longer[min(len(levels), len(others)) :] == ["#"]
+
+
 def shown(text: str) -> str:
     """A text from the wire in the form that fits into an error message: quoted, escaped, at most 80 long."""
     if len(text) <= _SHOWN_CHARACTERS_MAX:

@@ -1,0 +1,176 @@
+"""What a rule compares with: names, regular expressions, topic filters with %u and %c.
+
+A regular expression runs on the event loop and nothing can stop it. So the kind that takes exponential time is refused
+when it is read (a repeated group that repeats or chooses inside), and none is tried on more than `REGEX_INPUT_MAX`
+characters, where an allow then does not match and a deny does.
+"""
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from itertools import pairwise
+
+from msgspec import Struct
+
+from embermq.topics.names import validate_filter
+
+REGEX_MAX = 512
+"""Characters of a regular expression."""
+REGEX_INPUT_MAX = 256
+"""Characters of what a regular expression is tried on."""
+ANYTHING_MAX = 3
+"""How often `.*` and its like may stand in one: each makes the longest time 256 times longer."""
+USER, CLIENT_ID = "%u", "%c"
+_SHELL = frozenset("*?[")
+_UNSAFE = frozenset("/+#\0")
+"""In a value that is put into a filter these would make other levels of it, or more of them."""
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)|\(|\)|[*+?]|\{\d*,?\d*\}|\||.", re.DOTALL)
+_GROUP_SPECIAL = re.compile(r"\(\?(?:P<\w+>|P=|[:=!>]|<[=!]|[aiLmsux-]+[:)]|\()")
+_VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+_BACKREFERENCE = re.compile(r"\\[1-9]|\(\?P=|\(\?\(")
+
+
+class Regex(Struct, frozen=True):
+    """A regular expression that the whole of a text must match; make it with `read_regex`."""
+
+    text: str
+    compiled: re.Pattern[str]
+
+    def matches(self, text: str, *, if_too_long: bool) -> bool:
+        """`if_too_long` is the answer for a text that is longer than what is tried."""
+        if len(text) > REGEX_INPUT_MAX:
+            return if_too_long
+        return self.compiled.fullmatch(text) is not None
+
+
+def read_regex(text: str) -> Regex:
+    """Raises ValueError for one that is wrong, too long or could take for ever."""
+    if len(text) > REGEX_MAX:
+        raise ValueError(
+            f"the regular expression has {len(text)} characters, more than the largest allowed {REGEX_MAX}"
+        )
+    if USER in text or CLIENT_ID in text:
+        raise ValueError(f"{text!r}: %u and %c stand in topics, not in a regular expression")
+    try:
+        compiled = re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+    if _VERBOSE.search(text):
+        raise ValueError(f"{text!r}: the flag x (verbose) is not allowed")
+    if _BACKREFERENCE.search(text):
+        raise ValueError(f"{text!r}: references to groups are not allowed, they can take for ever")
+    if _repeats_a_choice(text):
+        raise ValueError(
+            f"{text!r}: a repeated group that repeats or chooses inside can take for ever; write it without one"
+        )
+    tokens = list(_tokens(text))
+    anything = sum(one == "." and next_one[0] in "*+{" for one, next_one in pairwise(tokens))
+    if anything > ANYTHING_MAX:
+        raise ValueError(
+            f"{text!r}: the dot is repeated {anything} times, more than the largest allowed {ANYTHING_MAX}; say [^/]"
+            " for a part of a level"
+        )
+    return Regex(text, compiled)
+
+
+def _repeats_a_choice(text: str) -> bool:
+    """Whether a group that has more than one way to match is repeated: where time grows exponentially."""
+    ways = [False]
+    """For each open group: whether it has more than one way."""
+    closed = False
+    """Whether the token before closed a group with more than one way."""
+    for token in _tokens(text):
+        repeats = token in ("*", "+") or (token[0] == "{" and len(token) > 1)
+        if repeats and closed:
+            return True
+        was_closed, closed = closed, False
+        if token.startswith("("):
+            ways.append(False)
+        elif token == ")" and len(ways) > 1:
+            closed = ways.pop()
+            ways[-1] = ways[-1] or closed
+        elif repeats or token in ("?", "|"):
+            ways[-1] = True
+            closed = was_closed and token == "?"
+    return False
+
+
+def _tokens(text: str) -> Iterator[str]:
+    position = 0
+    while position < len(text):
+        special = _GROUP_SPECIAL.match(text, position)
+        found = special or _TOKEN.match(text, position)
+        assert found is not None
+        position = found.end()
+        token = found.group()
+        if token.startswith("(?#") or (special is not None and token.endswith(")")):
+            continue  # a comment, or flags for the whole
+        if token != "{}":  # braces that stand for themselves
+            yield token
+
+
+class Names(Struct, frozen=True):
+    """Users, client ids or certificate subjects. A name that is absent, "", is none of them."""
+
+    exact: frozenset[str] = frozenset()
+    shell: tuple[str, ...] = ()
+    """With the wildcards `*`, `?` and `[...]`."""
+    regex: Regex | None = None
+
+    def match(self, name: str, *, deny: bool) -> bool:
+        """Whether the name is one of them. `deny` tells what the rule does, for names too long to be tried."""
+        if not name:
+            return False
+        if name in self.exact or any(fnmatchcase(name, pattern) for pattern in self.shell):
+            return True
+        return self.regex is not None and self.regex.matches(name, if_too_long=deny)
+
+    def __str__(self) -> str:
+        if self.regex is not None:
+            return f"matching {self.regex.text!r}"
+        return " or ".join(map(repr, [*sorted(self.exact), *self.shell]))
+
+
+def read_names(texts: list[str]) -> Names:
+    """Exact names, and those with shell wildcards."""
+    exact = frozenset(text for text in texts if not _SHELL & set(text))
+    return Names(exact, tuple(text for text in texts if text not in exact))
+
+
+def check_filter(text: str) -> None:
+    """Raise TopicError for what is not a filter, %u and %c counting as a name."""
+    validate_filter(text.replace(USER, "u").replace(CLIENT_ID, "c"))
+
+
+def has_placeholder(text: str) -> bool:
+    """Whether %u or %c stands in a filter."""
+    return USER in text or CLIENT_ID in text
+
+
+def fill_in(text: str, user: str, client_id: str) -> str | None:
+    """The filter for one client. None when what it brings is missing, or would change what the filter means."""
+    filled, rest = [], text
+    while rest:
+        positions = [(rest.find(mark), mark) for mark in (USER, CLIENT_ID) if mark in rest]
+        if not positions:
+            filled.append(rest)
+            break
+        position, mark = min(positions)
+        value = user if mark == USER else client_id
+        if not value or _UNSAFE & set(value):
+            return None
+        if value.startswith("$") and not position and not filled:  # it would lead to topics of another kind
+            return None
+        filled += (rest[:position], value)
+        rest = rest[position + 2 :]
+    return "".join(filled)
+
+
+def widest(text: str) -> str | None:
+    """A filter that covers whatever %u and %c could be: up to the level of the first one. None is every topic."""
+    levels: list[str] = []
+    for level in text.split("/"):
+        if has_placeholder(level):
+            return "/".join([*levels, "#"]) if levels else None
+        levels.append(level)
+    return text

@@ -1,0 +1,32 @@
+"""Settings of authorisation; composed by app into the broker's one schema (section `authorization`)."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+
+class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may publish, subscribe and receive what; see [authorization](authorization.md)."""
+
+    rules: str = ""
+    """A file of rules in TOML, read again when it changes; empty = none."""
+    mosquitto_acl: str = ""
+    """An ACL file as Mosquitto takes it, asked after `rules`; empty = none."""
+    no_match: Literal["auto", "allow", "deny"] = "auto"
+    """What holds where no rule matches; `auto` denies when there is a file of rules, and allows without one."""
+    denied_publish_3: Literal["drop", "close"] = "drop"
+    """A v3.x client that may not publish: its message is acknowledged and dropped, or its connection is closed."""
+    cached_topics_max: Annotated[int, Meta(ge=0, le=100_000)] = 128
+    """Decisions remembered for each client and action; past it they are made anew."""
+
+
+def check_settings(settings: AuthorizationSettings) -> None:
+    """Raise ValueError for settings that contradict one another."""
+    if settings.no_match == "deny" and not (settings.rules or settings.mosquitto_acl):
+        raise ValueError(
+            "authorization.no_match: deny refuses everything to everybody when there is neither"
+            " authorization.rules nor authorization.mosquitto_acl"
+        )
+    for name in ("rules", "mosquitto_acl"):
+        if "\0" in getattr(settings, name):
+            raise ValueError(f"authorization.{name}: {getattr(settings, name)!r} is not the name of a file")
