@@ -15,6 +15,8 @@ from tests.support.stand_in_store import (
     StandInStore,
 )
 
+from embermq.authorization.rule_set import RuleSet
+from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.broker import Broker
 from embermq.broker.credentials import Identity
 from embermq.broker.link import Link
@@ -29,6 +31,8 @@ from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
 from embermq.model.client_type import ClientType
+from embermq.model.log_record import decode_record, iter_frames
+from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
 from embermq.protocol.decoder import Decoder, Role
@@ -223,6 +227,8 @@ class HandDrivenBroker:
         application: ApplicationSettings | None = None,
         store: StandInStore | None = None,
         now_ms: int = START_MS,
+        rules: RuleSet | None = None,
+        authorization: AuthorizationSettings | None = None,
     ) -> None:
         self.store = store or StandInStore()
         self.queue = StandInQueue(self.store)
@@ -238,7 +244,9 @@ class HandDrivenBroker:
         self.device = DevicePath(self.queue, self.settings[1])
         self.applications = ApplicationReaders(self.application_log, self.log, self.parked, self.settings[2])
         self.delivery = DurablePath(self.device, self.applications)
-        self.state = BrokerState(self.settings[0], Tick(), direct, self.delivery)
+        self.authorization = authorization
+        self.state = BrokerState(self.settings[0], Tick(), direct, self.delivery, authorization)
+        self.state.rules = rules
         direct.attach(self.state)
         self.delivery.attach(self.state)
         self.broker = Broker(self.state)
@@ -257,7 +265,13 @@ class HandDrivenBroker:
             self.store.lose()
         mqtt, device, application = self.settings
         again = HandDrivenBroker(
-            mqtt=mqtt, device=device, application=application, store=self.store, now_ms=self.now_ms + after_ms
+            mqtt=mqtt,
+            device=device,
+            application=application,
+            store=self.store,
+            now_ms=self.now_ms + after_ms,
+            rules=self.state.rules,
+            authorization=self.authorization,
         )
         again.application_log.entries = self.application_log.entries
         again.application_log.complete = self.application_log.complete
@@ -371,6 +385,8 @@ class HandDrivenBroker:
         then: Iterable[Packet] = (),
         settles: bool = True,
         acknowledges: bool = True,
+        user: str = "",
+        certificate: str = "",
     ) -> HandLink:
         """A CONNECT; `then` is what comes in one piece behind it. CONNACK is there when `settles`."""
         link = HandLink(self, version, receive_maximum)
@@ -384,7 +400,7 @@ class HandDrivenBroker:
             )
         packet = Connect(client_id, version, clean_start, keep_alive_s, None, None, will, properties)
         link.inbox = list(then)
-        self.broker.connect(link, packet, Identity("", client_type, "given-id"))
+        self.broker.connect(link, packet, Identity(user, client_type, "given-id", certificate=certificate))
         if settles:
             self.settle()
         return link
@@ -397,3 +413,21 @@ class HandDrivenBroker:
 def numbered(count: int, start: int = 0) -> list[bytes]:
     """Payloads b"0000", b"0001", ..."""
     return [b"%04d" % number for number in range(start, start + count)]
+
+
+def dispatch(hand: HandDrivenBroker, *, until: int | None = None) -> None:
+    """What the pipeline does: every stamped record below `until` goes to its application logs."""
+    log = hand.application_log
+    end = hand.store.log_end if until is None else until
+    for batch in hand.log.read(log.complete, records_max=10**6, bytes_max=2**30):
+        for number, frame in enumerate(iter_frames(batch.body)):
+            offset = batch.base_offset + number
+            if log.complete <= offset < end:
+                for stamp in decode_record(frame).stamps:
+                    entry = ApplicationEntry(
+                        offset, stamp.qos, stamp.retain_as_published, stamp.subscription_identifiers
+                    )
+                    log.entries[stamp.generation].append(entry)
+    log.complete = end
+    hand.applications.poll()
+    hand.settle()

@@ -60,6 +60,7 @@ class ChainGate:
             answer.username,
             client_type,
             f"ember-{token_hex(8)}",
+            certificate=visitor.certificate,
             expires_ms=answer.expires_ms,
             account_version=answer.account_version,
         )

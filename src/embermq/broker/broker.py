@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from embermq.authorization.rule_set import RuleSet
 from embermq.broker.acknowledging import Acknowledging
 from embermq.broker.authenticating import Authenticating
 from embermq.broker.connecting import Connecting
@@ -86,6 +87,15 @@ class Broker:
         """A CONNECT of a client that may enter."""
         self.connecting.connect(link, packet, identity)
 
+    def authorize(self, rules: RuleSet) -> None:
+        """These rules hold from now on, for clients and sessions that are there as well. What has been sent already is
+        not taken back."""
+        state = self.state
+        state.rules = rules
+        for session in state.sessions.values():
+            session.permissions = state.permissions(session.principal)
+        state.router.forget()
+
     def _ping(self, link: Link, _packet: Pingreq) -> None:
         link.send_packet(Pingresp())
 
@@ -124,6 +134,7 @@ class Broker:
                 state.tick.writes.deleted_sessions.append(row.generation)
                 continue
             session = Session(row, persistent=True)
+            session.permissions = state.permissions(session.principal)
             session.receiving = set(entry.receiving) or None
             session.queue_seq_next = entry.queue_seq_next
             session.queued = entry.queued

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
+from embermq.authorization.rule_set import Permissions
+from embermq.authorization.rules import Principal
 from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
@@ -66,11 +68,12 @@ class Connecting:
     def connect(self, link: Link, packet: Connect, identity: Identity) -> None:
         """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
         self.introduce(link, packet)
-        objection = self._objection(link, packet)
+        client_id = packet.client_id or identity.new_client_id
+        permissions = self._state.permissions(Principal(identity.username, client_id, identity.certificate))
+        objection = self._objection(link, packet, permissions)
         if objection is not None:
             self.refuse(link, *objection)
             return
-        client_id = packet.client_id or identity.new_client_id
         self._configure(link, packet)
         self.credentials.hold(link, identity)
         old = self._state.sessions.get(client_id)
@@ -87,7 +90,7 @@ class Connecting:
             session.epoch += 1
             session.version = packet.version
             session.expiry_interval_s = expiry_s if session.persistent else 0
-            session.username = identity.username
+        self._identify(session, identity, permissions)
         session.window_max = self._window_max(packet)
         session.expires_ms = 0
         self._state.timers.cancel(session.timer)
@@ -105,7 +108,18 @@ class Connecting:
         else:
             attach()
 
-    def _objection(self, link: Link, packet: Connect) -> tuple[ReasonCode, str] | None:
+    def _identify(self, session: Session, identity: Identity, permissions: Permissions | None) -> None:
+        """From now on the session is this client's, who may be another user than before; who may receive what has been
+        remembered for that one."""
+        if session.subscriptions and permissions is not None and permissions.principal != session.principal:
+            self._state.router.forget()
+        session.username = identity.username
+        session.certificate = identity.certificate
+        session.permissions = permissions
+
+    def _objection(
+        self, link: Link, packet: Connect, permissions: Permissions | None
+    ) -> tuple[ReasonCode, str] | None:
         """Why the client may not enter with this CONNECT, if it may not."""
         if not packet.client_id:
             empty_allowed = packet.version == ProtocolVersion.V5 or (
@@ -118,9 +132,11 @@ class Connecting:
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
             return ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD
-        return self._objection_to_will(packet.will) if packet.will is not None else None
+        return self._objection_to_will(packet.will, permissions) if packet.will is not None else None
 
-    def _objection_to_will(self, will: Will) -> tuple[ReasonCode, str] | None:
+    def _objection_to_will(
+        self, will: Will, permissions: Permissions | None
+    ) -> tuple[ReasonCode, str] | None:
         settings = self._state.settings
         if will.qos > settings.max_qos:  # [MQTT-3.2.2-12]
             return ReasonCode.QOS_NOT_SUPPORTED, f"will of QoS {will.qos}, the maximum is {settings.max_qos}"
@@ -134,6 +150,9 @@ class Connecting:
             return ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own"
         if settings.validate_payload_format and not is_payload_format_valid(will.properties, will.payload):
             return ReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"
+        if permissions is not None and not permissions.may_publish(will.topic):
+            self._state.counters.publishes_denied += 1
+            return ReasonCode.NOT_AUTHORIZED, "not allowed to publish the will there"
         return None
 
     def _configure(self, link: Link, packet: Connect) -> None:
@@ -183,6 +202,7 @@ class Connecting:
             True,
             0,
             state.tick.now_ms,
+            identity.certificate,
         )
         session = Session(row, persistent=expiry_s > 0)
         state.sessions[client_id] = session

@@ -34,6 +34,9 @@ class Counters(Struct):
     publishers_throttled: int = 0
     """How often a client of MQTT 3 was not read for a while because it publishes too fast."""
     refused_subscriptions: int = 0
+    publishes_denied: int = 0
+    subscriptions_denied: int = 0
+    deliveries_denied: int = 0
     protocol_errors: int = 0
     commits: int = 0
     commits_failed: int = 0

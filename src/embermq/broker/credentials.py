@@ -15,7 +15,8 @@ class Identity(Struct, frozen=True):
     """Who the client proved to be. `new_client_id` is used when it brought none.
 
     `expires_ms` (Unix time) is when its proof ends, and its connection with it, 0 never. `account_version` is that of
-    the account whose password it showed, 0 when it entered by something else.
+    the account whose password it showed, 0 when it entered by something else. `certificate` is the
+    subject of its verified certificate (RFC 4514), "" without one.
     """
 
     username: str
@@ -23,6 +24,7 @@ class Identity(Struct, frozen=True):
     new_client_id: str
     expires_ms: int = 0
     account_version: int = 0
+    certificate: str = ""
 
 
 class Credentials:

@@ -19,6 +19,7 @@ from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
 from embermq.topics.names import SYSTEM_PREFIX, validate_topic
 
+DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
 
 
@@ -53,7 +54,7 @@ class Publishing:
             properties = _kept(properties) if properties is not None else None
         if not self._takes_all and self._is_unwanted(link, packet):
             return
-        match = self._match(link, session, topic)
+        match = self._match(link, session, packet, topic)
         if match is None:
             return
         if self._rate is not None and not self._is_within_rate(link, session, packet):
@@ -111,6 +112,7 @@ class Publishing:
     def accept_own(self, message: Message) -> None:
         """Take a message that no client waits for: a will."""
         match = self._state.router.match_for(message.topic, message.publisher)
+        self._counters.deliveries_denied += match.denied
         if message.qos == 0 and not message.retain:
             self._deliver_now(Accepted(message, b"", match, None, 0))
             return
@@ -130,7 +132,8 @@ class Publishing:
         if message.qos == 0 or (message.qos == 1 and accepted.match.direct):
             self._deliver_now(accepted)
 
-    def _match(self, link: Link, session: Session, topic: str) -> Match | None:
+    def _match(self, link: Link, session: Session, packet: Publish, topic: str) -> Match | None:
+        """Who gets it; None when it was refused."""
         router = self._router
         match = router.known(topic)
         if match is None:
@@ -144,9 +147,32 @@ class Publishing:
                 link.disconnect(ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own")
                 return None
             match = router.match(topic)
-        if match.no_local:
-            return router.match_for(topic, session.client_id)
+        if session.permissions is not None and self._is_denied(link, session, packet, topic):
+            return None
+        if match.is_special:
+            if match.no_local:
+                match = router.match_for(topic, session.client_id)
+            self._counters.deliveries_denied += match.denied
         return match
+
+    def _is_denied(self, link: Link, session: Session, packet: Publish, topic: str) -> bool:
+        """The client may not publish there: answered in its place, or dropped when there is no answer. What repeats a
+        QoS 2 message that was taken belongs to that one."""
+        permissions, qos = session.permissions, packet.qos
+        if permissions is None or permissions.may_publish(topic):
+            return False
+        if qos == 2 and session.receiving is not None and packet.packet_id in session.receiving:
+            return False
+        self._counters.publishes_denied += 1
+        if qos:
+            link.unanswered += 1
+            message = Message("", b"", qos, False, "", link.version, self._tick.now_ms)
+            refusal = Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=DENIED)
+            refusal.refusal_code = ReasonCode.NOT_AUTHORIZED
+            self._tick.batch.accepted.append(refusal)
+        elif link.version is not ProtocolVersion.V5 and self._state.authorization.denied_publish_3 == "close":
+            link.close()
+        return True
 
     def _is_unwanted(self, link: Link, packet: Publish) -> bool:
         """Refuses what the settings do not allow; only asked when they do not allow everything."""
@@ -327,7 +353,10 @@ class Publishing:
             return
         link.unanswered -= 1
         if link.version is not ProtocolVersion.V5:
-            link.close()
+            if reason is ReasonCode.NOT_AUTHORIZED and self._state.authorization.denied_publish_3 == "drop":
+                link.send((puback if qos == 1 else pubrec)(packet_id))  # [MQTT 3.1.1, MQTT-3.3.5-2]
+            else:
+                link.close()
             return
         properties = Properties(reason_string=text) if link.problem_information else None
         link.send_packet((Puback if qos == 1 else Pubrec)(packet_id, reason, properties))

@@ -98,6 +98,9 @@ class RetainedReplay:
             if not state.retained.is_settled(topic):
                 replay.postponed.append(topic)
                 continue
+            if session.permissions is not None and not session.permissions.may_receive(row.topic):
+                state.counters.deliveries_denied += 1
+                continue
             message = decode_record(row.record).message
             if message.is_expired(now_ms) or (subscriber.no_local and message.publisher == session.client_id):
                 continue

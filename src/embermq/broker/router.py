@@ -65,7 +65,9 @@ class Match(Struct):
 
     `direct` receivers keep nothing past their connection and never wait for a store; `durable` ones are served
     from the log; `applications` get their QoS 1 and 2 messages by way of the pipeline, named in `stamps`.
-    `no_local` is True when some subscription excludes its client's own messages: ask `Router.match_for` then.
+    `no_local` is True when some subscription excludes its client's own messages: ask `Router.match_for` then. `denied`
+    counts those who have subscribed and may not receive it. `is_special` is True when one of the two has to be looked
+    at.
     """
 
     direct: list[Receiver]
@@ -75,6 +77,8 @@ class Match(Struct):
     stamps: bytes
     no_local: bool
     is_empty: bool
+    denied: int = 0
+    is_special: bool = False
 
 
 NO_MATCH = Match([], [], [], [], b"", False, True)
@@ -111,6 +115,10 @@ class Router:
             if not turn.members:
                 del self._turns[turn_key]
 
+    def forget(self) -> None:
+        """Who may receive what has changed: look at every topic anew."""
+        self._matches.clear()
+
     def known(self, topic: str) -> Match | None:
         """What `match` remembers of a topic."""
         return self._matches.get(topic)
@@ -133,6 +141,7 @@ class Router:
         plain: dict[int, list[Subscriber]] = {}
         shared: dict[tuple[str, str], list[Subscriber]] = {}
         no_local = False
+        denied = 0
         for subscriber in self._trie.match(topic):
             if 0 <= offset < subscriber.since_offset:
                 continue
@@ -140,13 +149,19 @@ class Router:
                 no_local = True
                 if subscriber.session.client_id == publisher:
                     continue
+            permissions = subscriber.session.permissions
+            if permissions is not None and not permissions.may_receive(topic):
+                denied += 1
+                continue
             if subscriber.group:
                 shared.setdefault((subscriber.group, subscriber.topic_filter), []).append(subscriber)
             else:
                 plain.setdefault(subscriber.session.generation, []).append(subscriber)
         if not plain and not shared:
-            return Match([], [], [], [], b"", True, True) if no_local else NO_MATCH
-        match = Match([], [], [], [], b"", no_local, False)
+            if no_local or denied:
+                return Match([], [], [], [], b"", no_local, True, denied, True)
+            return NO_MATCH
+        match = Match([], [], [], [], b"", no_local, False, denied, no_local or denied > 0)
         stamps: list[Stamp] = []
         for subscribers in plain.values():
             receiver = _merge(subscribers)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from embermq.authorization.rules import Principal
 from embermq.broker.timers import Timer
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
@@ -14,6 +15,7 @@ from embermq.model.session import SessionRow
 from embermq.model.tick_writes import QUEUE_SEQ_STEP
 
 if TYPE_CHECKING:
+    from embermq.authorization.rule_set import Permissions
     from embermq.broker.link import Link
     from embermq.broker.router import Subscriber
 
@@ -60,6 +62,7 @@ class Session:
 
     __slots__ = (
         "backlog",
+        "certificate",
         "claimant",
         "client_id",
         "client_type",
@@ -72,6 +75,7 @@ class Session:
         "last_packet_id",
         "link",
         "paging",
+        "permissions",
         "persistent",
         "queue_read_seq",
         "queue_seq_next",
@@ -94,6 +98,9 @@ class Session:
         self.epoch = row.epoch
         self.client_type = row.client_type
         self.username = row.username
+        self.certificate = row.certificate
+        self.permissions: Permissions | None = None
+        """What its client may do; None: everything."""
         self.version = row.version
         self.expiry_interval_s = row.expiry_interval_s
         self.expires_ms = row.expires_ms
@@ -117,6 +124,11 @@ class Session:
         self.uncommitted = 0
         self.timer: Timer | None = None
         """Its expiry, while the client is away."""
+
+    @property
+    def principal(self) -> Principal:
+        """Who its client is, for the rules."""
+        return Principal(self.username, self.client_id, self.certificate)
 
     @property
     def is_application(self) -> bool:
@@ -152,4 +164,5 @@ class Session:
             self.link is not None or self.claimant is not None,
             self.expires_ms,
             self.created_ms,
+            self.certificate,
         )

@@ -1,5 +1,8 @@
 """What the parts of the broker share."""
 
+from embermq.authorization.rule_set import Permissions, RuleSet
+from embermq.authorization.rules import Principal
+from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.counters import Counters
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.retained import RetainedMessages
@@ -17,9 +20,17 @@ class BrokerState:
     """Sessions, subscriptions and retained messages in memory, and the present tick."""
 
     def __init__(
-        self, settings: MqttSettings, tick: Tick, direct: DeliveryPath, durable: DeliveryPath
+        self,
+        settings: MqttSettings,
+        tick: Tick,
+        direct: DeliveryPath,
+        durable: DeliveryPath,
+        authorization: AuthorizationSettings | None = None,
     ) -> None:
         self.settings = settings
+        self.authorization = authorization or AuthorizationSettings()
+        self.rules: RuleSet | None = None
+        """None: everybody may do everything, and nothing is asked."""
         self.tick = tick
         self.direct = direct
         self.durable = durable
@@ -42,6 +53,12 @@ class BrokerState:
     def path(self, session: Session) -> DeliveryPath:
         """The way by which messages reach a session."""
         return self.durable if session.persistent else self.direct
+
+    def permissions(self, principal: Principal) -> Permissions | None:
+        """What a client may do; None when there are no rules."""
+        if self.rules is None:
+            return None
+        return Permissions(self.rules, principal, self.authorization.cached_topics_max)
 
     @property
     def offset_next(self) -> int:

@@ -30,6 +30,7 @@ class Subscribing:
         session = link.session
         if session is None:
             return
+        state = self._state
         identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
         identifier = identifiers[0] if identifiers else 0
         unavailable = self._unavailable(packet.subscriptions, bool(identifier))
@@ -61,10 +62,13 @@ class Subscribing:
                 codes.append(ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE)
                 continue
             group, topic_filter = (shared.group, shared.topic_filter) if shared else ("", asked.topic_filter)
+            if session.permissions is not None and not session.permissions.may_subscribe(topic_filter):
+                state.counters.subscriptions_denied += 1
+                codes.append(_denied(link.version, min(asked.qos, state.settings.max_qos)))
+                continue
             subscriber, new = self._put(session, asked, group, topic_filter, identifier)
             codes.append(subscriber.qos)
             added.append((subscriber, new))
-        state = self._state
         horizon = state.offset_next
         answer = partial(self._answer, link, Suback(packet.packet_id, tuple(codes)), session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
@@ -190,3 +194,11 @@ class Subscribing:
         )
         session.subscriptions[row.topic_filter] = subscriber
         self._state.router.put(subscriber)
+
+
+def _denied(version: ProtocolVersion, qos: int) -> int:
+    """The answer to a subscription that the rules do not allow. MQTT 3.1 has no word for it: it is granted there, and
+    stands for nothing (3.8, Response)."""
+    if version is ProtocolVersion.V5:
+        return ReasonCode.NOT_AUTHORIZED
+    return qos if version is ProtocolVersion.V31 else V3_FAILURE

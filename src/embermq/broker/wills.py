@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from embermq.authorization.rules import Principal
 from embermq.broker.link import Link
 from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
@@ -20,9 +21,10 @@ from embermq.protocol.properties import Properties
 
 
 class _Pending(Struct):
-    """The will of one session: held for `link`, or waiting until `due_ms` when that is None."""
+    """The will of one session: held for `link`, or waiting until `due_ms` when that is None. `principal` left it."""
 
     message: Message
+    principal: Principal
     delay_s: int
     link: Link | None
     due_ms: int = 0
@@ -55,8 +57,8 @@ class Wills:
             0,
             _message_properties(properties),
         )
-        self._wills[session.generation] = _Pending(message, delay_s, link)
-        self._store(session.client_id, session.generation)
+        self._wills[session.generation] = _Pending(message, session.principal, delay_s, link)
+        self._store(session.generation)
 
     def forget(self, session: Session, link: Link) -> None:
         """A normal DISCONNECT deletes the will [MQTT-3.14.4-3]."""
@@ -80,7 +82,7 @@ class Wills:
             self._publish(session.generation)
             return
         pending.due_ms = self._state.tick.now_ms + pending.delay_s * 1000
-        self._store(session.client_id, session.generation)
+        self._store(session.generation)
         self._watch(session.generation, pending)
 
     def session_ended(self, session: Session) -> None:
@@ -92,12 +94,13 @@ class Wills:
         """A will read at start. One whose client was connected when the broker ended counts as left now."""
         message = decode_record(row.record).message
         due_ms = row.due_ms or self._state.tick.now_ms + row.delay_s * 1000
-        pending = _Pending(message, row.delay_s, None, due_ms)
+        principal = Principal(row.username, row.client_id, row.certificate)
+        pending = _Pending(message, principal, row.delay_s, None, due_ms)
         self._wills[generation] = pending
         if due_ms <= self._state.tick.now_ms or not has_session:
             self._publish(generation)
         else:
-            self._store(row.client_id, generation)
+            self._store(generation)
             self._watch(generation, pending)
 
     def _watch(self, generation: int, pending: _Pending) -> None:
@@ -110,6 +113,10 @@ class Wills:
     def _publish(self, generation: int) -> None:
         pending = self._wills[generation]
         self._drop(generation)
+        permissions = self._state.permissions(pending.principal)
+        if permissions is not None and not permissions.may_publish(pending.message.topic):
+            self._state.counters.publishes_denied += 1
+            return
         now_ms = self._state.tick.now_ms
         self._state.counters.wills_published += 1
         self._publishing.accept_own(_published_at(pending.message, now_ms))
@@ -118,9 +125,11 @@ class Wills:
         self._state.timers.cancel(self._wills.pop(generation).timer)
         self._state.tick.writes.wills.append((generation, None))
 
-    def _store(self, client_id: str, generation: int) -> None:
+    def _store(self, generation: int) -> None:
         pending = self._wills[generation]
-        row = WillRow(client_id, pending.delay_s, encode_record(pending.message), pending.due_ms)
+        who = pending.principal
+        record = encode_record(pending.message)
+        row = WillRow(who.client_id, pending.delay_s, record, pending.due_ms, who.user, who.certificate)
         self._state.tick.writes.wills.append((generation, row))
 
 

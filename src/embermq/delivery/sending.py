@@ -6,6 +6,7 @@ from embermq.broker.counters import Counters
 from embermq.broker.frames import PACKET_ID_BYTES, Frame, aliased, message_frame
 from embermq.broker.link import Link
 from embermq.broker.session import Delivery, Session
+from embermq.model.message import Message
 from embermq.protocol.encoder import pubrel, with_dup
 
 
@@ -19,6 +20,15 @@ def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters
         link.dirty.append(link)
     link.out += (head, delivery.packet_id.to_bytes(2, "big"), tail)
     counters.messages_sent += 1
+    return True
+
+
+def is_denied(session: Session, message: Message, counters: Counters) -> bool:
+    """Whether the client may not have it any more: the rules have changed, or the client is another user."""
+    permissions = session.permissions
+    if permissions is None or permissions.may_receive(message.topic):
+        return False
+    counters.deliveries_denied += 1
     return True
 
 

@@ -12,7 +12,8 @@ class SessionRow(Struct, frozen=True):
     """One persistent session.
 
     `generation` is new at each birth and never used again; `epoch` rises at each takeover.
-    `expires_ms` is the absolute deadline while offline, 0 while connected or when it never expires.
+    `expires_ms` is the absolute deadline while offline, 0 while connected or when it never expires. `username` and
+    `certificate` (a subject) are the client's that was last connected, "" for none.
     """
 
     client_id: str
@@ -25,6 +26,7 @@ class SessionRow(Struct, frozen=True):
     connected: bool
     expires_ms: int
     created_ms: int
+    certificate: str = ""
 
 
 class SubscriptionRow(Struct, frozen=True):
@@ -42,12 +44,15 @@ class SubscriptionRow(Struct, frozen=True):
 
 class WillRow(Struct, frozen=True):
     """A will in store: `record` is an encoded log record of the message to publish, `due_ms` 0 while the client is
-    connected, else the absolute time at which it is published."""
+    connected, else the absolute time at which it is published. `username` and `certificate` are those of the client
+    that left it."""
 
     client_id: str
     delay_s: int
     record: bytes
     due_ms: int = 0
+    username: str = ""
+    certificate: str = ""
 
 
 class RetainedRow(Struct, frozen=True, gc=False):

@@ -74,15 +74,18 @@ class Door:
 
     def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
         """What is known of a client before it says who it is. The address that a proxy told counts as well."""
-        name = None
+        name, subject = None, None
         if self.tls is not None and transport is not None and self.tls.client_certificates != "off":
-            name = identity_of(transport.get_extra_info("peercert"), self.tls.identity)
+            certificate = transport.get_extra_info("peercert")
+            name = identity_of(certificate, self.tls.identity)
+            subject = identity_of(certificate, "subject")
         return Visitor(
             self.loopback and (source is None or source.is_loopback),
             self.listener.own.allow_anonymous,
             self.client_type,
             name,
             self._address(source, transport),
+            subject or "",
         )
 
     def _address(self, source: Address | None, transport: asyncio.Transport | None) -> str:

@@ -16,7 +16,8 @@ class Visitor(Struct, frozen=True):
 
     `loopback`: it comes from this machine to an address that only this machine reaches. `allow_anonymous` and
     `client_type` are its listener's word, the former None when that says nothing. `certificate_name` is the user name
-    that its verified certificate proves. `address` is where it comes from, without the port; a Unix socket is its own.
+    that its verified certificate proves, `certificate` the whole subject of that one, "" without one. `address` is
+    where it comes from, without the port; a Unix socket is its own.
     """
 
     loopback: bool
@@ -24,6 +25,7 @@ class Visitor(Struct, frozen=True):
     client_type: ClientType
     certificate_name: str | None
     address: str = ""
+    certificate: str = ""
 
 
 class Exchange(Protocol):

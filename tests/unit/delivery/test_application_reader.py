@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
+from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import decode_record, iter_frames
+from embermq.model.log_record import iter_frames
 from embermq.model.tick_writes import QueueState
 from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.errors import StoreError
@@ -20,24 +20,6 @@ APPLICATION = ClientType.APPLICATION
 @pytest.fixture
 def hand() -> HandDrivenBroker:
     return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10))
-
-
-def dispatch(hand: HandDrivenBroker, *, until: int | None = None) -> None:
-    """What the pipeline does: every stamped record below `until` goes to its application logs."""
-    log = hand.application_log
-    end = hand.store.log_end if until is None else until
-    for batch in hand.log.read(log.complete, records_max=10**6, bytes_max=2**30):
-        for number, frame in enumerate(iter_frames(batch.body)):
-            offset = batch.base_offset + number
-            if log.complete <= offset < end:
-                for stamp in decode_record(frame).stamps:
-                    entry = ApplicationEntry(
-                        offset, stamp.qos, stamp.retain_as_published, stamp.subscription_identifiers
-                    )
-                    log.entries[stamp.generation].append(entry)
-    log.complete = end
-    hand.applications.poll()
-    hand.settle()
 
 
 def an_application(hand: HandDrivenBroker, **options: object) -> tuple[HandLink, HandLink]:

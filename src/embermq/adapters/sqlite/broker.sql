@@ -20,7 +20,8 @@ CREATE TABLE IF NOT EXISTS session (
     expiry_interval_s INTEGER NOT NULL,
     connected         INTEGER NOT NULL,
     expires_ms        INTEGER NOT NULL,
-    created_ms        INTEGER NOT NULL
+    created_ms        INTEGER NOT NULL,
+    certificate       TEXT    NOT NULL DEFAULT ''
 );
 
 CREATE TABLE IF NOT EXISTS subscription (
@@ -37,7 +38,9 @@ CREATE TABLE IF NOT EXISTS will (
     client_id  TEXT    NOT NULL,
     delay_s    INTEGER NOT NULL,
     due_ms     INTEGER NOT NULL,
-    record     BLOB    NOT NULL
+    record     BLOB    NOT NULL,
+    username    TEXT    NOT NULL DEFAULT '',
+    certificate TEXT    NOT NULL DEFAULT ''
 );
 
 -- Incoming QoS 2 PUBLISHes whose PUBREL has not come.

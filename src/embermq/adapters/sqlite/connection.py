@@ -8,7 +8,7 @@ from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _FULL = {sqlite3.SQLITE_FULL}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
@@ -71,8 +71,9 @@ def open_reader(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> sqlite
 
 
 def apply_broker_schema(connection: sqlite3.Connection) -> None:
-    """Create what is missing in broker.db; refuses a file of a newer schema by its number."""
-    script = files(__package__).joinpath("broker.sql").read_text()
+    """Create what is missing in broker.db and bring an older file up to date; refuses one of a newer schema by its
+    number."""
+    script = _script("broker.sql")
     try:
         connection.executescript(script)
         row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
@@ -83,5 +84,12 @@ def apply_broker_schema(connection: sqlite3.Connection) -> None:
                 f"broker.db has schema version {row[0]}, this version of EmberMQ knows up to {SCHEMA_VERSION}:"
                 " start it with the newer EmberMQ that wrote it"
             )
+        else:
+            for version in range(row[0] + 1, SCHEMA_VERSION + 1):
+                connection.executescript(_script(f"broker_{version}.sql"))
     except sqlite3.Error as error:
         raise to_store_error(error, "cannot prepare broker.db") from error
+
+
+def _script(name: str) -> str:
+    return files(__package__).joinpath(name).read_text()

@@ -8,6 +8,11 @@ from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, Will
 from embermq.model.tick_writes import QUEUE_SEQ_STEP
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
 
+SESSION_COLUMNS = (
+    "generation, client_id, epoch, client_type, username, version, expiry_interval_s, connected, expires_ms,"
+    " created_ms, certificate"
+)
+
 
 class SqliteSessionStore(SessionStore):
     """See the port."""
@@ -29,7 +34,7 @@ class SqliteSessionStore(SessionStore):
         ):
             queues[generation] = (last + QUEUE_SEQ_STEP, queued)
         sessions: list[StoredSession] = []
-        for row in map(_session, query("SELECT * FROM session ORDER BY generation")):
+        for row in map(_session, query(f"SELECT {SESSION_COLUMNS} FROM session ORDER BY generation")):
             generation = row.generation
             seq_next, queued = queues.get(generation, (QUEUE_SEQ_STEP, 0))
             sessions.append(
@@ -42,9 +47,10 @@ class SqliteSessionStore(SessionStore):
                 )
             )
         wills = [
-            (generation, WillRow(client_id, delay_s, record, due_ms))
-            for generation, client_id, delay_s, due_ms, record in query(
-                "SELECT generation, client_id, delay_s, due_ms, record FROM will ORDER BY generation"
+            (generation, WillRow(*values))
+            for generation, *values in query(
+                "SELECT generation, client_id, delay_s, record, due_ms, username, certificate FROM will"
+                " ORDER BY generation"
             )
         ]
         meta = dict(query("SELECT name, value FROM meta").fetchall())
@@ -66,7 +72,7 @@ class SqliteSessionStore(SessionStore):
         ]
 
 
-def _session(row: tuple[int, str, int, int, str, int, int, int, int, int]) -> SessionRow:
+def _session(row: tuple[int, str, int, int, str, int, int, int, int, int, str]) -> SessionRow:
     (
         generation,
         client_id,
@@ -78,6 +84,7 @@ def _session(row: tuple[int, str, int, int, str, int, int, int, int, int]) -> Se
         connected,
         expires_ms,
         created_ms,
+        certificate,
     ) = row
     return SessionRow(
         client_id,
@@ -90,4 +97,5 @@ def _session(row: tuple[int, str, int, int, str, int, int, int, int, int]) -> Se
         bool(connected),
         expires_ms,
         created_ms,
+        certificate,
     )

@@ -222,7 +222,7 @@ class SqliteTickStore(TickStore):
     def _apply_to_sessions(self, writes: TickWrites) -> None:
         many = self._connection.executemany
         many(
-            "INSERT OR REPLACE INTO session VALUES (?,?,?,?,?,?,?,?,?,?)",
+            "INSERT OR REPLACE INTO session VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             map(_session_values, writes.sessions),
         )
         for generation, topic_filter, row in writes.subscriptions:
@@ -241,7 +241,10 @@ class SqliteTickStore(TickStore):
                 self._connection.execute("DELETE FROM will WHERE generation = ?", (generation,))
             else:
                 values = (generation, will.client_id, will.delay_s, will.due_ms, will.record)
-                self._connection.execute("INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?, ?)", values)
+                who = (will.username, will.certificate)
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?, ?, ?, ?)", values + who
+                )
         many("DELETE FROM receiving WHERE generation = ? AND packet_id = ?", writes.released)
 
     def _apply_to_queues(self, writes: TickWrites) -> None:
@@ -350,4 +353,5 @@ def _session_values(row: SessionRow) -> tuple[int | str, ...]:
         int(row.connected),
         row.expires_ms,
         row.created_ms,
+        row.certificate,
     )

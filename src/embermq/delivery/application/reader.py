@@ -13,7 +13,7 @@ from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.delivery.application.bodies import Bodies
 from embermq.delivery.application.settings import ApplicationSettings
-from embermq.delivery.sending import put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import is_denied, put_on_link, send_pubrel, stored_frame
 from embermq.model.log_record import LogRecord
 from embermq.model.message import Message
 from embermq.model.tick_writes import ApplicationMark, QueueState
@@ -179,11 +179,8 @@ class ApplicationReaders:
         pack: list[Delivery] = []
         for entry, found in found_entries:
             reader.next_offset = entry.offset + 1
-            if found is None or found[0].message.is_expired(now_ms):
-                if found is None:
-                    self.lost += 1
-                else:
-                    self._state.counters.dropped_expired += 1
+            if found is None or self._is_withheld(session, found[0].message, now_ms):
+                self.lost += found is None
                 reader.pending.append(_delivery(None, entry.offset, 0, False, (), settled=True))
                 continue
             record = found[0]
@@ -202,6 +199,14 @@ class ApplicationReaders:
         self._advance_floor(reader)
         reader.sending = True
         self._state.tick.batch.after_commit.append(partial(self._send, reader, link, pack))
+
+    def _is_withheld(self, session: Session, message: Message, now_ms: int) -> bool:
+        """Whether nobody wants it any more, or the client may not have it any more."""
+        counters = self._state.counters
+        if message.is_expired(now_ms):
+            counters.dropped_expired += 1
+            return True
+        return session.permissions is not None and is_denied(session, message, counters)
 
     def _send(self, reader: Reader, link: Link, pack: list[Delivery]) -> None:
         """The packet ids are durable."""

@@ -18,7 +18,7 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch
 from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.delivery.sending import hand_over_unstored, put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import hand_over_unstored, is_denied, put_on_link, send_pubrel, stored_frame
 from embermq.model.log_record import decode_record
 from embermq.model.message import Message
 from embermq.model.tick_writes import QueueMark, QueueRow, QueueState
@@ -293,9 +293,16 @@ class DevicePath(DeliveryPath):
             self._send_or_drop(session, link, delivery, now_ms)
 
     def _send_or_drop(self, session: Session, link: Link, delivery: Delivery, now_ms: int) -> None:
+        counters = self._state.counters
         if delivery.released:
             send_pubrel(link, delivery)
-        elif not put_on_link(link, delivery, stored_frame(delivery, session, now_ms), self._state.counters):
+            return
+        denied = session.permissions is not None and is_denied(session, delivery.message, counters)
+        if denied and delivery.dup and delivery.qos == 2:
+            # The client may have it and wait for PUBREL, and would take the next message of this packet id for it.
+            delivery.released = True
+            self._state.path(session).released(session, delivery)
+        elif denied or not put_on_link(link, delivery, stored_frame(delivery, session, now_ms), counters):
             del session.window[delivery.packet_id]
             delivery.settled = True
             if delivery.application:
@@ -346,6 +353,11 @@ class DevicePath(DeliveryPath):
                 if delivery.message.is_expired(now_ms):
                     delivery.settled = True
                     self._state.counters.dropped_expired += 1
+                    continue
+                if session.permissions is not None and is_denied(
+                    session, delivery.message, self._state.counters
+                ):
+                    delivery.settled = True
                     continue
                 delivery.packet_id = session.next_packet_id()
                 session.window[delivery.packet_id] = delivery

@@ -10,7 +10,7 @@ from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
-from embermq.delivery.sending import hand_over_unstored, put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import hand_over_unstored, is_denied, put_on_link, send_pubrel, stored_frame
 from embermq.model.message import Message
 
 
@@ -114,6 +114,8 @@ class DirectPath(DeliveryPath):
             delivery = waiting.popleft()
             if delivery.message.is_expired(now_ms):
                 self._state.counters.dropped_expired += 1
+                continue
+            if session.permissions is not None and is_denied(session, delivery.message, self._state.counters):
                 continue
             self._send(session, link, delivery)
 
