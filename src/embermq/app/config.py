@@ -25,6 +25,8 @@ from embermq.app.errors import ConfigError
 from embermq.app.setting_value import convert_setting
 from embermq.authentication import settings as authentication_settings
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.authorization import settings as authorization_settings
+from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.settings import MqttSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
@@ -62,6 +64,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clients: ClientSettings = field(default_factory=ClientSettings)
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
     scram: ScramSettings = field(default_factory=ScramSettings)
+    authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     log: LogSettings = field(default_factory=LogSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -306,6 +309,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     checks: tuple[Callable[[], None], ...] = (
         partial(_check_listeners, settings),
         partial(authentication_settings.check_settings, settings.authentication),
+        partial(authorization_settings.check_settings, settings.authorization),
         partial(log_settings.check_settings, settings.log),
         partial(pipeline_settings.check_settings, settings.pipeline),
     )

@@ -15,6 +15,7 @@ from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
+from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
@@ -43,8 +44,9 @@ class Embedded(Struct):
     """Deliveries that were repaired after the last end of the broker."""
 
 
-def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
-    """Open or create the stores in `data_dir`, read them, repair what a crash left. Raises StoreError."""
+def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet | None = None) -> Embedded:
+    """Open or create the stores in `data_dir`, read them, repair what a crash left. `rules`: who may do what, None for
+    everybody everything. Raises StoreError."""
     durability = settings.log.durability
     writer = open_writer(data_dir / "broker.db", synchronous=SYNCHRONOUS[durability])
     apply_broker_schema(writer)
@@ -59,7 +61,8 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post) -> Embedded:
     parked = SqliteParkedBodies(data_dir)
     applications = ApplicationReaders(application_log, log, parked, settings.application)
     delivery = DurablePath(device, applications)
-    state = BrokerState(settings.mqtt, Tick(), direct, delivery)
+    state = BrokerState(settings.mqtt, Tick(), direct, delivery, settings.authorization)
+    state.rules = rules
     direct.attach(state)
     delivery.attach(state)
     broker = Broker(state)

@@ -23,5 +23,11 @@ class StartError(EmberError):
     """The world's fault: an address, directory or file that the broker needs is not to be had."""
 
 
+class RulesFileError(EmberError):
+    """The user's fault, or the world's: a file of rules that is broken or cannot be read."""
+
+    exit_code = 2
+
+
 class UserError(EmberError):
     """The user's fault: an account that exists already, does not exist, or cannot be made like that."""

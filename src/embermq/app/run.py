@@ -10,12 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
 from embermq.app.accounts import open_users
+from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
@@ -89,10 +91,14 @@ class _Application:
         settings, loop = self._settings, asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        rule_files = RuleFiles(settings.authorization)
+        rules = rule_files.read()
+        if rules is not None:
+            LOG.info("%s", rule_files.told(rules))
         users = open_users(self._data_dir)
         threaded = settings.log.durability == "fsync"
         embedded = open_embedded(
-            self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon
+            self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules
         )
         authentication = Authentication(
             users, settings.authentication, settings.clients, scram=settings.scram
@@ -122,7 +128,8 @@ class _Application:
         except StartError:
             embedded.close()
             raise
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, server)
+        authorize = embedded.broker.authorize
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, server, partial(rule_files.reload, authorize))
         ticks.start_polling()
         ticks.wake()
         if supervisor is not None:
@@ -131,10 +138,14 @@ class _Application:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        housekeeping = loop.create_task(service.keep_house(self._stop))
+        housekeeping = [
+            loop.create_task(service.keep_house(self._stop)),
+            loop.create_task(rule_files.watch(authorize)),
+        ]
         await self._stop.wait()
         began = time.monotonic()
-        housekeeping.cancel()
+        for task in housekeeping:
+            task.cancel()
         stopping = [server.stop(), http.stop()]
         if supervisor is not None:
             stopping.append(supervisor.stop(settings.pipeline.stop_timeout_s))
@@ -165,9 +176,9 @@ class _Application:
                 raise _cannot_listen("http", address, error) from error
         return http
 
-    def _on_hangup(self, server: MqttServer) -> None:
-        """SIGHUP: certificates may have been renewed."""
-        task = asyncio.get_running_loop().create_task(_reload(server))
+    def _on_hangup(self, server: MqttServer, reload_rules: Callable[[], Awaitable[None]]) -> None:
+        """SIGHUP: certificates may have been renewed, rules changed."""
+        task = asyncio.get_running_loop().create_task(_reload(server, reload_rules))
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
@@ -230,7 +241,8 @@ def _cannot_listen(listener: str, address: object, error: OSError) -> StartError
     )
 
 
-async def _reload(server: MqttServer) -> None:
+async def _reload(server: MqttServer, reload_rules: Callable[[], Awaitable[None]]) -> None:
+    await reload_rules()
     reloaded = await server.reload_certificates()
     for listener, problem in reloaded:
         if problem:
@@ -238,7 +250,7 @@ async def _reload(server: MqttServer) -> None:
         else:
             LOG.info("%s: certificates read again", listener)
     if not reloaded:
-        LOG.info("SIGHUP: there is no TLS listener, nothing to read again")
+        LOG.info("SIGHUP: there is no TLS listener, no certificates are read again")
 
 
 def _told(error: OSError) -> str:

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "users": "embermq.cli.users",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
+    "acl": "embermq.cli.acl",
     "pipeline": "embermq.cli.pipeline",
     "bench": "embermq.cli.bench",
     "version": "embermq.cli.version",

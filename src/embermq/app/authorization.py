@@ -1,0 +1,126 @@
+"""The files of rules: read at start, on SIGHUP, and when they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from embermq.app.errors import RulesFileError
+from embermq.authorization.errors import RulesError
+from embermq.authorization.mosquitto_acl import ACL_BYTES_MAX, read_mosquitto_acl
+from embermq.authorization.rule_set import RuleSet
+from embermq.authorization.rules import Place, Rule
+from embermq.authorization.rules_file import RULES_BYTES_MAX, read_rules
+from embermq.authorization.settings import AuthorizationSettings
+
+LOG = logging.getLogger("embermq.authorization")
+LOOK_S = 0.5
+"""A change is taken when two looks in a row find the same: a file that is being written may still lack its denials."""
+
+Mark = tuple[int, int, int] | None
+"""What changes when a file does: its time, size and inode; None when it cannot be looked at."""
+
+
+class _File(Struct, frozen=True):
+    """One file and how it is read; `key` is the setting that names it."""
+
+    key: str
+    path: str
+    bytes_max: int
+    read: Callable[[str, str], list[Rule]]
+
+    def mark(self) -> Mark:
+        try:
+            return _mark(os.stat(self.path))
+        except OSError:
+            return None
+
+    def rules(self) -> tuple[Mark, list[Rule]]:
+        """Raises RulesFileError."""
+        try:
+            return self._rules()
+        except OSError as error:
+            raise RulesFileError(f"{self.key}: cannot read {self.path}: {error.strerror or error}") from error
+        except RulesError as error:
+            raise RulesFileError(f"{self.key}: {error}") from error
+
+    def _rules(self) -> tuple[Mark, list[Rule]]:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise RulesError(Place(self.path, 0), "is not a file")
+            data = file.read(self.bytes_max + 1)
+        if len(data) > self.bytes_max:
+            raise RulesError(
+                Place(self.path, 0), f"is larger than a file of rules may be, {self.bytes_max} bytes"
+            )
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise RulesError(Place(self.path, line), "is not UTF-8") from error
+        return _mark(found), self.read(text, self.path)
+
+
+def _mark(found: os.stat_result) -> Mark:
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class RuleFiles:
+    """The rules that the settings name."""
+
+    def __init__(self, settings: AuthorizationSettings) -> None:
+        self._no_match = settings.no_match
+        self._files = [
+            _File("authorization.rules", settings.rules, RULES_BYTES_MAX, read_rules),
+            _File("authorization.mosquitto_acl", settings.mosquitto_acl, ACL_BYTES_MAX, read_mosquitto_acl),
+        ]
+        self._files = [file for file in self._files if file.path]
+        self._known: list[Mark] = []
+        self._seen: list[Mark] = []
+        self._turn = asyncio.Lock()
+
+    def read(self) -> RuleSet | None:
+        """What the files say now; None when there is none. Raises RulesFileError."""
+        if not self._files:
+            return None
+        found = [file.rules() for file in self._files]
+        self._known = [mark for mark, _ in found]
+        rules = [rule for _, of_file in found for rule in of_file]
+        return RuleSet(rules, no_match_allows=self._no_match == "allow")
+
+    async def watch(self, authorize: Callable[[RuleSet], None]) -> None:
+        """Look at the files until cancelled; hand over the rules of those that change."""
+        while self._files:
+            await asyncio.sleep(LOOK_S)
+            before, self._seen = self._seen, await asyncio.to_thread(self._look)
+            if self._seen == before and self._seen != self._known:
+                await self.reload(authorize)
+
+    def _look(self) -> list[Mark]:
+        return [file.mark() for file in self._files]
+
+    async def reload(self, authorize: Callable[[RuleSet], None]) -> None:
+        """Read the files and hand over their rules; when one is broken, say so, and the rules before stay."""
+        async with self._turn:
+            self._known = await asyncio.to_thread(self._look)
+            try:
+                rules = await asyncio.to_thread(self.read)
+            except RulesFileError as error:
+                LOG.error("the rules stay as they were: %s", error)
+                return
+            if rules is not None:
+                authorize(rules)
+                LOG.info("%s", self.told(rules))
+
+    def told(self, rules: RuleSet) -> str:
+        """One line about what holds now."""
+        word = "allowed" if rules.no_match_allows else "denied"
+        files = ", ".join(file.path for file in self._files)
+        return f"{len(rules.rules)} rules from {files}; what none matches is {word}"
