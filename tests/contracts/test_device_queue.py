@@ -101,10 +101,30 @@ def test_what_is_done_below_the_floor_leaves_nothing(stores: Stores) -> None:
 def test_the_oldest_are_those_that_wait(stores: Stores) -> None:
     stores.write(queue_rows=[row(number) for number in range(1, 8)])
     stores.write(queue_marks=[mark(1, QueueState.SENT, 1), mark(2, QueueState.DONE)])
-    assert stores.queue.oldest(1, 0, 3) == [3 * STEP, 4 * STEP, 5 * STEP]
-    assert stores.queue.oldest(1, 5 * STEP, 3) == [6 * STEP, 7 * STEP]
+    assert [seq for seq, _ in stores.queue.oldest(1, 0, 3)] == [3 * STEP, 4 * STEP, 5 * STEP]
+    assert [seq for seq, _ in stores.queue.oldest(1, 5 * STEP, 3)] == [6 * STEP, 7 * STEP]
     stores.write(queue_dropped=[(1, 3 * STEP), (1, 4 * STEP)])
     assert numbers(stores.queue.page(1, 0, 10)) == [5, 6, 7]
+
+
+def test_a_page_ends_with_the_row_that_fills_it(stores: Stores) -> None:
+    stores.write(queue_rows=[row(number) for number in range(1, 6)])
+    size = len(row(1).record)
+    assert numbers(stores.queue.page(1, 0, 10, bytes_max=1)) == [1]
+    assert numbers(stores.queue.page(1, 0, 10, bytes_max=2 * size)) == [1, 2]
+    assert numbers(stores.queue.page(1, 2 * STEP, 10, bytes_max=2 * size + 1)) == [3, 4, 5]
+    assert numbers(stores.queue.page(1, 0, 1, bytes_max=2 * size)) == [1]
+
+
+def test_bytes_are_those_of_records_that_are_not_done(stores: Stores) -> None:
+    stores.write(sessions=[session(1)], queue_rows=[row(number) for number in (1, 2, 10, 11)])
+    stores.write(
+        queue_marks=[mark(1, QueueState.DONE), mark(2, QueueState.SENT, 7)], queue_dropped=[(1, 11 * STEP)]
+    )
+    assert stores.queue.oldest(1, 0, 10) == [(10 * STEP, len(b"record 10"))]
+    stores.reopen()
+    (stored,) = stores.sessions.load().sessions
+    assert (stored.queued, stored.queued_bytes) == (2, len(b"record 2") + len(b"record 10"))
 
 
 @pytest.mark.promise("device-5")

@@ -276,6 +276,7 @@ class OneSession(RuleBasedStateMachine):
         session = self.hand.state.sessions["s"]
         assert (session.queued, session.window, session.uncommitted) == (0, {}, 0)
         assert not session.waiting and not session.resend
+        assert (session.queued_bytes, session.waiting_bytes) == (0, 0)
 
     def accepted(self) -> list[bytes]:
         """Payloads in the order of the log."""

@@ -32,6 +32,7 @@ from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, iter_frames
+from embermq.model.tick_writes import QueueState
 from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
@@ -106,6 +107,7 @@ class HandLink(Link):
                 self._take(packet)
             assert self.decoder.error is None, self.decoder.error
         self.out.clear()
+        self.bulk_bytes = 0
         if self.closing:
             self.ended = True
 
@@ -344,6 +346,15 @@ class HandDrivenBroker:
             answers, link.auto = link.auto, []
             if answers and not link.closing:
                 link.does(*answers)
+
+    def counts_queues(self) -> None:
+        """Check what sessions count of their stored queues against the store; at rest only."""
+        for session in self.state.sessions.values():
+            stored = [row for row in self.store.queue.values() if row.generation == session.generation]
+            left = [row for row in stored if row.state != QueueState.DONE]
+            assert (session.queued, session.queued_bytes) == (len(left), sum(len(row.record) for row in left))
+            waiting = sum(len(delivery.message.payload) for delivery in session.waiting or ())
+            assert session.waiting_bytes == waiting
 
     def settle(self) -> None:
         """Run ticks until there is nothing left to do, without letting time pass."""

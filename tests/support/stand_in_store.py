@@ -196,11 +196,19 @@ class StandInQueue(DeviceQueue):
     def in_flight(self, generation: int) -> list[QueueRow]:
         return self._rows(generation, QueueState.SENT, QueueState.RELEASED)
 
-    def page(self, generation: int, after_seq: int, limit: int) -> list[QueueRow]:
-        return [row for row in self._rows(generation, QueueState.QUEUED) if row.seq > after_seq][:limit]
+    def page(
+        self, generation: int, after_seq: int, limit: int, *, bytes_max: int | None = None
+    ) -> list[QueueRow]:
+        rows = [row for row in self._rows(generation, QueueState.QUEUED) if row.seq > after_seq][:limit]
+        found: list[QueueRow] = []
+        for row in rows:
+            if bytes_max is not None and sum(len(before.record) for before in found) >= bytes_max:
+                break
+            found.append(row)
+        return found
 
-    def oldest(self, generation: int, after_seq: int, limit: int) -> list[int]:
-        return [row.seq for row in self.page(generation, after_seq, limit)]
+    def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
+        return [(row.seq, len(row.record)) for row in self.page(generation, after_seq, limit)]
 
     def queued_seq_after(self, generation: int, offset: int) -> int | None:
         return next(
@@ -230,6 +238,7 @@ class StandInSessions(SessionStore):
                 tuple(packet_id for owner, packet_id in sorted(store.receiving) if owner == generation),
                 max((queued.seq for queued in queues[generation]), default=0) + QUEUE_SEQ_STEP,
                 sum(queued.state != QueueState.DONE for queued in queues[generation]),
+                sum(len(queued.record) for queued in queues[generation]),
             )
             for generation, row in sorted(store.sessions.items())
         ]

@@ -323,6 +323,11 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"device.queue_limit: {settings.device.queue_limit} and mqtt.inflight_max, {settings.mqtt.inflight_max}, "
             f"are together more than the {PACKET_IDS} packet identifiers of a session"
         )
+    if settings.device.queue_bytes_max < settings.mqtt.packet_bytes_max:
+        yield (
+            f"device.queue_bytes_max: {settings.device.queue_bytes_max} is less than one message may have, "
+            f"mqtt.packet_bytes_max, {settings.mqtt.packet_bytes_max}"
+        )
     heap_mb = -(-settings.mqtt.packet_bytes_max * HEAP_PER_PACKET_BYTE // MIB)
     if settings.pipeline.enabled and heap_mb > settings.pipeline.heap_mb:
         yield (

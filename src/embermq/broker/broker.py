@@ -138,6 +138,7 @@ class Broker:
             session.receiving = set(entry.receiving) or None
             session.queue_seq_next = entry.queue_seq_next
             session.queued = entry.queued
+            session.queued_bytes = entry.queued_bytes
             if row.connected:
                 session.expires_ms = _deadline(row.expiry_interval_s, now_ms)
                 state.tick.writes.sessions.append(session.row())

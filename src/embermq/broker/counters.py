@@ -28,6 +28,7 @@ class Counters(Struct):
     dropped_expired: int = 0
     dropped_slow: int = 0
     dropped_too_large: int = 0
+    slow_readers_closed: int = 0
     publishes_refused: int = 0
     refused_publish_rate: int = 0
     """Those of MQTT 5 clients that publish too fast, QoS 0 included."""

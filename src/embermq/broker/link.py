@@ -35,6 +35,7 @@ class Link:
         "aliases_out",
         "aliases_out_max",
         "authentication",
+        "bulk_bytes",
         "claimed",
         "closing",
         "dirty",
@@ -76,6 +77,8 @@ class Link:
         self.aliases_out_max = 0
         self.unanswered = 0
         """QoS 1 and 2 PUBLISHes of the client without PUBACK, PUBCOMP or an error [MQTT-3.3.4-7]."""
+        self.bulk_bytes = 0
+        """Payloads put on it since the last flush from what had gathered for it."""
         self.rate: TokenBucket | None = None
         """How fast it may publish, once it has and while there is a limit."""
         self.throttle_ms = 0

@@ -19,6 +19,8 @@ from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
 from embermq.topics.names import SYSTEM_PREFIX, validate_topic
 
+PART_BYTES = 1024 * 1024
+"""Records that are handed on before links are written."""
 DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
 
@@ -267,10 +269,27 @@ class Publishing:
             path.deliver(chosen.session, chosen, accepted)
 
     def committed(self, batch: Batch, base_offset: int) -> None:
-        """The batch is durable: acknowledge in publish order, then hand on to those who keep."""
+        """The batch is durable: acknowledge in publish order, then hand on to those who keep. A large batch is written
+        in parts: a link that takes no more is known as such before it has got all of it."""
+        if batch.record_bytes <= PART_BYTES:
+            self._hand_on(batch.accepted, base_offset)
+            return
+        part: list[Accepted] = []
+        part_bytes, offset = 0, base_offset
+        for accepted in batch.accepted:
+            part.append(accepted)
+            part_bytes += len(accepted.record)
+            if part_bytes >= PART_BYTES:
+                offset = self._hand_on(part, offset)
+                self._tick.flush()
+                part, part_bytes = [], 0
+        self._hand_on(part, offset)
+
+    def _hand_on(self, part: list[Accepted], base_offset: int) -> int:
+        """Returns the offset behind the part."""
         offset = base_offset
         durable, direct = self._state.durable, self._state.direct
-        for accepted in batch.accepted:
+        for accepted in part:
             message = accepted.message
             link = accepted.link
             if accepted.record:
@@ -307,6 +326,7 @@ class Publishing:
             for group in match.groups:
                 self._deliver_to_group(group.receivers, group.turn.next, accepted)
                 group.turn.next += 1
+        return offset
 
     def retain(self, batch: Batch, base_offset: int) -> None:
         """What the batch retains; called before its subscriptions are answered, which must find it."""

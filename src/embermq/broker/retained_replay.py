@@ -25,11 +25,16 @@ TICK_STEPS = 4_096
 TURN_STEPS = 1_024
 """Of these, the steps after which it is another subscription's turn."""
 MESSAGE_STEPS = 16
+STEP_BYTES = 256
+"""Each that a message has is one step more."""
 STORED_MAX = 512
+STORED_BYTES_MAX = 8 * 1024 * 1024
 """While a client is connected, no more are stored than this ahead of what it has acknowledged."""
 STEP_MS = 1
 BLOCKED_MS = 50
-"""From one step to the next; when the client takes nothing."""
+"""From one tick's steps to the next; when the client takes nothing."""
+FILTERS_SPARED = 64
+"""Filters without a subscription that may wait for such a client before they are looked for."""
 
 
 class _Replay(Struct):
@@ -50,6 +55,8 @@ class RetainedReplay:
         self._left = TICK_STEPS
         """Steps that are left of this tick's."""
         self._timer: Timer | None = None
+        self._blocked: dict[Session, dict[str, _Replay]] = {}
+        """What waits, by filter, for clients that take nothing."""
 
     def start(self, session: Session, subscriber: Subscriber, horizon: int) -> None:
         """Begin at once, if the tick has room. Retained messages at `horizon` and later are left out."""
@@ -85,7 +92,7 @@ class RetainedReplay:
         now_ms = state.tick.now_ms
         while self._left > 0 and self._left > until:
             if _is_blocked(session):
-                state.timers.at(now_ms + BLOCKED_MS, partial(self._go_on, replay))
+                self._block(replay)
                 return False
             self._left -= 1
             try:
@@ -104,9 +111,32 @@ class RetainedReplay:
             message = decode_record(row.record).message
             if message.is_expired(now_ms) or (subscriber.no_local and message.publisher == session.client_id):
                 continue
-            self._left -= MESSAGE_STEPS
+            self._left -= MESSAGE_STEPS + len(row.record) // STEP_BYTES
             path.deliver_retained(session, replay.receiver, message, row.record)
         return True
+
+    def _block(self, replay: _Replay) -> None:
+        """One look now and then for all that a client subscribes to while it takes nothing."""
+        session = replay.session
+        waiting = self._blocked.get(session)
+        if waiting is None:
+            waiting = self._blocked[session] = {}
+            self._unblock_later(session)
+        waiting[replay.subscriber.topic_filter] = replay
+        if len(waiting) > 2 * len(session.subscriptions) + FILTERS_SPARED:
+            held = session.subscriptions
+            for topic_filter in [text for text in waiting if text not in held]:
+                del waiting[topic_filter]
+
+    def _unblock_later(self, session: Session) -> None:
+        self._state.timers.at(self._state.tick.now_ms + BLOCKED_MS, partial(self._unblock, session))
+
+    def _unblock(self, session: Session) -> None:
+        if _is_blocked(session):
+            self._unblock_later(session)
+            return
+        self._ready.extend(self._blocked.pop(session).values())
+        self._run()
 
     def _look_again(self, replay: _Replay) -> bool:
         """When all has been looked at: after a while, once more at what was postponed."""
@@ -127,4 +157,9 @@ def _is_blocked(session: Session) -> bool:
     link = session.link
     if link is None:
         return False
-    return link.paused or bool(session.waiting) or session.queued >= STORED_MAX
+    return (
+        link.paused
+        or bool(session.waiting)
+        or session.queued >= STORED_MAX
+        or session.queued_bytes >= STORED_BYTES_MAX
+    )

@@ -52,12 +52,13 @@ class Session:
 
     `generation` is new at each birth; `epoch` rises at each takeover. `window` maps the packet ids in flight to
     their deliveries, in the order in which they were first sent. `waiting` holds deliveries that arrived while the
-    window was full; they are neither stored nor sent. `resend` holds deliveries that keep their packet ids from a
-    connection before and did not fit the window of this one.
+    window was full; they are neither stored nor sent; `waiting_bytes` are in their payloads. `resend` holds deliveries
+    that keep their packet ids from a connection before and did not fit the window of this one.
 
-    Of the device queue: `queued` stored deliveries are not done; `backlog` is True while some of them are still to
-    be read and everything new queues behind them; `queue_read_seq` is the last one read; `paging` is True while a
-    page is on its way; `uncommitted` counts the ticks that hold rows of it and are not committed.
+    Of the device queue: `queued` stored deliveries, with `queued_bytes` of records, are not done; `backlog` is True
+    while some of them are still to be read and everything new queues behind them; `queue_read_seq` is the last one
+    read; `paging` is True while a page is on its way; `uncommitted` counts the ticks that hold rows of it and are not
+    committed.
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class Session:
         "queue_read_seq",
         "queue_seq_next",
         "queued",
+        "queued_bytes",
         "receiving",
         "resend",
         "subscriptions",
@@ -88,6 +90,7 @@ class Session:
         "username",
         "version",
         "waiting",
+        "waiting_bytes",
         "window",
         "window_max",
     )
@@ -113,12 +116,14 @@ class Session:
         self.window: dict[int, Delivery] = {}
         self.window_max = PACKET_IDS
         self.waiting: deque[Delivery] | None = None
+        self.waiting_bytes = 0
         self.resend: deque[Delivery] | None = None
         self.last_packet_id = 0
         self.receiving: set[int] | None = None
         self.queue_seq_next = QUEUE_SEQ_STEP
         self.queue_read_seq = 0
         self.queued = 0
+        self.queued_bytes = 0
         self.backlog = False
         self.paging = False
         self.uncommitted = 0

@@ -52,6 +52,10 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     response_information: str = ""
     """Told to v5 clients that ask for Response Information, %c being their client id; empty = none."""
     write_buffer_bytes_max: Annotated[int, Meta(ge=64 * 1024, le=1024 * 1024 * 1024)] = 1024 * 1024
-    """Bytes waiting for one socket, above which no more is handed to it."""
+    """Bytes waiting for one socket, above which only acknowledgements are handed to it; QoS 0 is dropped."""
+    slow_reader_s: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    """A client whose socket stays over that for so long is sent away with 0x97; a kept session stays. 0 = never."""
     queued_messages_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_000
     """Messages that wait in memory for one client's window."""
+    queued_bytes_max: Annotated[int, Meta(ge=0, le=1024 * 1024 * 1024)] = 16 * 1024 * 1024
+    """Bytes of their payloads. Past either, what is for a kept session is stored, else dropped."""

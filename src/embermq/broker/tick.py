@@ -57,6 +57,16 @@ class Tick:
         self.writes = self.batch.writes
         self.dirty: list[Link] = []
 
+    def flush(self) -> None:
+        """Have every link written that has something to say."""
+        dirty = self.dirty
+        if not dirty:
+            return
+        links = dirty[:]
+        dirty.clear()
+        for link in links:
+            link.flush()
+
     def take(self) -> Batch:
         """Hand over what has gathered and start anew."""
         batch = self.batch

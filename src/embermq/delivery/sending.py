@@ -9,6 +9,9 @@ from embermq.broker.session import Delivery, Session
 from embermq.model.message import Message
 from embermq.protocol.encoder import pubrel, with_dup
 
+BULK_BYTES_MAX = 256 * 1024
+"""Payloads put on one link in one tick from what has gathered for it: a window may have room for far more."""
+
 
 def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters) -> bool:
     """Queue a PUBLISH; False when it is larger than the client takes [MQTT-3.1.2-24]."""
@@ -65,6 +68,7 @@ def hand_over_unstored(session: Session, take: Callable[[Delivery], bool]) -> li
         offered = [delivery for delivery in session.waiting if delivery.shared and take(delivery)]
         for delivery in offered:
             session.waiting.remove(delivery)
+            session.waiting_bytes -= len(delivery.message.payload)
         taken += offered
     for delivery in taken:
         delivery.settled = True

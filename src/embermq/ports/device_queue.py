@@ -17,12 +17,16 @@ class DeviceQueue(ABC):
         """Deliveries in state SENT or RELEASED, in the order they were first sent."""
 
     @abstractmethod
-    def page(self, generation: int, after_seq: int, limit: int) -> list[QueueRow]:
-        """At most `limit` QUEUED deliveries with `seq` > `after_seq`."""
+    def page(
+        self, generation: int, after_seq: int, limit: int, *, bytes_max: int | None = None
+    ) -> list[QueueRow]:
+        """At most `limit` QUEUED deliveries with `seq` > `after_seq`; no more after the one whose record reaches
+        `bytes_max` in sum."""
 
     @abstractmethod
-    def oldest(self, generation: int, after_seq: int, limit: int) -> list[int]:
-        """`seq` of the oldest QUEUED deliveries with `seq` > `after_seq`: what a limit drops first."""
+    def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
+        """(`seq`, bytes of the record) of the oldest QUEUED deliveries with `seq` > `after_seq`: what a limit drops
+        first."""
 
     @abstractmethod
     def queued_seq_after(self, generation: int, offset: int) -> int | None:

@@ -18,6 +18,8 @@ class StoredSession(Struct, frozen=True):
     """The next free sequence number of the device queue."""
     queued: int
     """Stored deliveries that are not done."""
+    queued_bytes: int
+    """Bytes of their records."""
 
 
 class StoredState(Struct, frozen=True):

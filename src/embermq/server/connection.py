@@ -25,8 +25,8 @@ from embermq.server.tls import identity_of
 
 EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
-UNREAD_MAX = 100_000
-"""Answers that may wait for a client that sends and does not read; it is cut off then."""
+UNREAD_BYTES_MAX = 1024 * 1024
+"""Bytes of answers that may wait, past a full buffer, for a client that sends and does not read; it is cut off then."""
 CLOSE_MS = 5_000
 """How long a connection that is over may take to hand its last bytes to the client."""
 DRAINED_BYTES_MAX = 16 * 1024 * 1024
@@ -107,10 +107,11 @@ class Connection(Link, asyncio.Protocol):
         "_entered",
         "_exchange",
         "_place",
+        "_slow",
         "_source",
         "_throttle",
         "_transport",
-        "_unread",
+        "_unread_bytes",
     )
 
     def __init__(self, door: Door, place: Place, source: Address | None = None) -> None:
@@ -124,8 +125,10 @@ class Connection(Link, asyncio.Protocol):
         """What the method of enhanced authentication is at."""
         self._early_bytes = 0
         self._drained_bytes = 0
-        self._unread = 0
+        self._unread_bytes = 0
         self._at_eof = False
+        self._slow: Timer | None = None
+        """Runs while the client does not take what it is sent."""
         self._throttle: Timer | None = None
         """Runs while a client that publishes too fast is not read."""
         self._transport: asyncio.Transport | None = None
@@ -181,7 +184,7 @@ class Connection(Link, asyncio.Protocol):
         ticks.after_read()
         if self.throttle_ms:
             self._read_later()
-        if ticks.hold_back(self) and self._transport is not None:
+        if ticks.hold_back(self, len(data)) and self._transport is not None:
             self._transport.pause_reading()
 
     def read_on(self) -> None:
@@ -305,14 +308,16 @@ class Connection(Link, asyncio.Protocol):
             out.clear()
             return
         if out:
+            data = b"".join(out)
+            out.clear()
+            self.bulk_bytes = 0
             if self.paused:  # acknowledgements go on, but not without end
-                self._unread += len(out)
-                if self._unread > UNREAD_MAX:
-                    out.clear()
+                self._unread_bytes += len(data)
+                if self._unread_bytes > UNREAD_BYTES_MAX:
+                    self._door.broker.state.counters.slow_readers_closed += 1
                     self.abort()
                     return
-            transport.write(b"".join(out))
-            out.clear()
+            transport.write(data)
         if self.closing and not transport.is_closing():
             self._leave(transport)
 
@@ -347,10 +352,22 @@ class Connection(Link, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.paused = True
+        state = self._door.broker.state
+        wait_ms = int(state.settings.slow_reader_s * 1000)
+        if wait_ms:
+            state.timers.cancel(self._slow)
+            self._slow = state.timers.at(state.tick.now_ms + wait_ms, self._end_slow_reader)
+
+    def _end_slow_reader(self) -> None:
+        """It will hardly read the DISCONNECT; `_leave` sees to it that nobody waits for that."""
+        if not self.closing:
+            self._door.broker.state.counters.slow_readers_closed += 1
+            self.disconnect(ReasonCode.QUOTA_EXCEEDED, "too much is waiting to be read")
 
     def resume_writing(self) -> None:
         self.paused = False
-        self._unread = 0
+        self._unread_bytes = 0
+        self._door.broker.state.timers.cancel(self._slow)
         session = self.session
         if session is not None and session.link is self:
             self._door.ticks.wake()
@@ -358,7 +375,9 @@ class Connection(Link, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._door.broker.state.timers.cancel(self._throttle)
+        timers = self._door.broker.state.timers
+        timers.cancel(self._throttle)
+        timers.cancel(self._slow)
         self._door.connections.discard(self)
         self._door.admission.leave(self._place)
         if not self._door.connections:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 RETRY_MS = 500
 """After a failed commit the store is tried again this much later; publishes in between are refused at once."""
+TURN_BYTES_MAX = 128 * 1024
+"""A connection that brings as much at once is not read again before the others had their turn; when all together bring
+as much, what was decided is written before more is read, else one turn would hand a link far more than it may hold."""
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records that may wait for the store; past it the connections that bring more are not read."""
 
@@ -53,6 +56,8 @@ class TickLoop:
         self._committed_at_s = 0.0
         self._retry_at_ms = 0
         self._held_back: list[Connection] = []
+        self._resting: list[Connection] = []
+        self._turn_bytes = 0
         self._ticks = 0
         self._commit_ms = 0.0
         self._failure: StoreError | None = None
@@ -91,11 +96,19 @@ class TickLoop:
         self._scheduled = True
         self._loop.call_soon(self._run)
 
-    def hold_back(self, connection: "Connection") -> bool:
-        """True when the connection must not be read until the store has caught up."""
-        if self._tick.batch.record_bytes < GATHERED_BYTES_MAX:
+    def hold_back(self, connection: "Connection", read_bytes: int) -> bool:
+        """True when the connection must not be read until the store has caught up, or others had their turn."""
+        self._turn_bytes += read_bytes
+        if self._turn_bytes >= TURN_BYTES_MAX:
+            self._turn_bytes = 0
+            self._tick.flush()
+        if self._tick.batch.record_bytes >= GATHERED_BYTES_MAX:
+            self._held_back.append(connection)
+            return True
+        if read_bytes < TURN_BYTES_MAX:
             return False
-        self._held_back.append(connection)
+        self._resting.append(connection)
+        self.wake()
         return True
 
     def start_polling(self) -> None:
@@ -124,7 +137,12 @@ class TickLoop:
             self._device.read_pages()
         if not self._store.busy:
             self._commit()
-        self._flush()
+        self._tick.flush()
+        self._turn_bytes = 0
+        if self._resting:
+            resting, self._resting = self._resting, []
+            for connection in resting:
+                connection.read_on()
         self._arm_timer()
 
     def _commit(self) -> None:
@@ -195,15 +213,6 @@ class TickLoop:
     def _finish(self, batch: Batch, receipt: Receipt) -> None:
         self._broker.committed(batch, receipt)
         self._device.linger.close_tick(self._state.log_end, self._tick.now_ms)
-
-    def _flush(self) -> None:
-        dirty = self._tick.dirty
-        if not dirty:
-            return
-        links = dirty[:]
-        dirty.clear()
-        for link in links:
-            link.flush()
 
     def _arm_timer(self) -> None:
         """Wake up for what is due next."""

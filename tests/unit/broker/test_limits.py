@@ -127,3 +127,33 @@ def test_a_released_qos_2_message_does_not_count_again() -> None:
     link.does(Pubrel(1))
     hand.settle()
     assert not link.closing
+
+
+def test_large_retained_messages_come_in_small_packs() -> None:
+    hand = HandDrivenBroker()
+    publisher = hand.connects("p")
+    for number in range(20):
+        publisher.publishes(f"r/{number}", b"x" * 50_000, qos=1, retain=True, first_id=number + 1)
+    hand.settle()
+    link = hand.connects("s")
+    filters = ("#", "r/#", "+/+", "r/+")
+    link.does(Subscribe(1, tuple(Subscription(text, 0) for text in filters)))
+    hand.run()
+    first = sum(len(message.payload) for message in link.messages)
+    assert 0 < first < 1_200_000
+    hand.passes(s=1)
+    assert len(link.messages) == 20 * len(filters)
+
+
+def test_a_filter_that_is_subscribed_again_and_again_waits_once() -> None:
+    hand = HandDrivenBroker()
+    hand.connects("p").publishes("r", b"x", qos=1, retain=True)
+    hand.settle()
+    link = hand.connects("s")
+    link.paused = True
+    for packet_id in range(1, 1_000):
+        link.does(Subscribe(packet_id, (Subscription("r", 0), Subscription("#", 0))))
+        hand.settle()
+    link.paused = False
+    hand.passes(s=1)
+    assert len(link.messages) == 2

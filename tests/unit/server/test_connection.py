@@ -10,7 +10,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.server.admission import Place
-from embermq.server.connection import EARLY_BYTES_MAX, UNREAD_MAX, Connection, Door
+from embermq.server.connection import EARLY_BYTES_MAX, UNREAD_BYTES_MAX, Connection, Door
 
 
 class Transport(asyncio.Transport):
@@ -51,11 +51,11 @@ def test_answers_go_on_while_the_client_reads_nothing_but_not_without_end(
 ) -> None:
     link, transport = connection
     link.pause_writing()
-    for _ in range(UNREAD_MAX // 100):
-        for _ in range(100):
+    for _ in range(16):
+        for _ in range(UNREAD_BYTES_MAX // 32):
             link.send(b"\xd0\x00")
         link.flush()
-    assert (transport.written, transport.aborted) == (2 * UNREAD_MAX, False)
+    assert (transport.written, transport.aborted) == (UNREAD_BYTES_MAX, False)
     link.send(b"\xd0\x00")
     link.flush()
     assert transport.aborted
@@ -66,7 +66,7 @@ def test_a_client_that_reads_now_and_then_is_kept(connection: tuple[Connection, 
     link, transport = connection
     for _ in range(5):
         link.pause_writing()
-        link.out += [b"\xd0\x00"] * (UNREAD_MAX - 1)
+        link.out += [b"\xd0\x00"] * (UNREAD_BYTES_MAX // 2)
         link.flush()
         link.resume_writing()
     assert not transport.aborted
@@ -74,4 +74,4 @@ def test_a_client_that_reads_now_and_then_is_kept(connection: tuple[Connection, 
 
 def test_the_bounds_leave_room_for_ordinary_clients() -> None:
     assert EARLY_BYTES_MAX >= 16 * 1024
-    assert UNREAD_MAX >= 65_535, "a client may publish that many before it reads"
+    assert UNREAD_BYTES_MAX >= 4 * 65_535, "a client may publish that many before it reads"

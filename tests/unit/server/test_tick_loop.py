@@ -144,7 +144,7 @@ def test_who_was_held_back_is_read_again_also_while_the_store_refuses() -> None:
         size = 1024 * 1024
         for packet_id in range(2, 2 + GATHERED_BYTES_MAX // size + 1):
             running.publish(link, packet_id, b"x" * size)
-        assert running.ticks.hold_back(held_back)  # type: ignore[arg-type]
+        assert running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
         await wait_for(lambda: held_back.read_on_calls, DEADLINE_S, "the connection is read again")
 
     run(test)

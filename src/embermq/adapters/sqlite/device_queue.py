@@ -22,19 +22,32 @@ class SqliteDeviceQueue(DeviceQueue):
         )
         return [_row(row) for row in rows]
 
-    def page(self, generation: int, after_seq: int, limit: int) -> list[QueueRow]:
+    def page(
+        self, generation: int, after_seq: int, limit: int, *, bytes_max: int | None = None
+    ) -> list[QueueRow]:
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM device_queue WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
             (generation, after_seq, limit),
         )
-        return [_row(row) for row in rows]
+        if bytes_max is None:
+            return [_row(row) for row in rows]
+        found: list[QueueRow] = []
+        left = bytes_max
+        for row in rows:
+            found.append(_row(row))
+            left -= len(found[-1].record)
+            if left <= 0:
+                rows.close()
+                break
+        return found
 
-    def oldest(self, generation: int, after_seq: int, limit: int) -> list[int]:
+    def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
         rows = self._connection.execute(
-            "SELECT seq FROM device_queue WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
+            "SELECT seq, length(record) FROM device_queue"
+            " WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
             (generation, after_seq, limit),
         )
-        return [seq for (seq,) in rows]
+        return rows.fetchall()
 
     def queued_seq_after(self, generation: int, offset: int) -> int | None:
         row = self._connection.execute(

@@ -28,15 +28,15 @@ class SqliteSessionStore(SessionStore):
         receiving: dict[int, list[int]] = defaultdict(list)
         for generation, packet_id in query("SELECT generation, packet_id FROM receiving"):
             receiving[generation].append(packet_id)
-        queues: dict[int, tuple[int, int]] = {}
-        for generation, last, queued in query(
-            "SELECT generation, MAX(seq), SUM(state < 3) FROM device_queue GROUP BY generation"
+        queues: dict[int, tuple[int, int, int]] = {}
+        for generation, last, queued, queued_bytes in query(  # what is done has no record any more
+            "SELECT generation, MAX(seq), SUM(state < 3), SUM(length(record)) FROM device_queue GROUP BY generation"
         ):
-            queues[generation] = (last + QUEUE_SEQ_STEP, queued)
+            queues[generation] = (last + QUEUE_SEQ_STEP, queued, queued_bytes)
         sessions: list[StoredSession] = []
         for row in map(_session, query(f"SELECT {SESSION_COLUMNS} FROM session ORDER BY generation")):
             generation = row.generation
-            seq_next, queued = queues.get(generation, (QUEUE_SEQ_STEP, 0))
+            seq_next, queued, queued_bytes = queues.get(generation, (QUEUE_SEQ_STEP, 0, 0))
             sessions.append(
                 StoredSession(
                     row,
@@ -44,6 +44,7 @@ class SqliteSessionStore(SessionStore):
                     tuple(receiving.get(generation, ())),
                     seq_next,
                     queued,
+                    queued_bytes,
                 )
             )
         wills = [

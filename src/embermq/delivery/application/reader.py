@@ -13,7 +13,7 @@ from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.delivery.application.bodies import Bodies
 from embermq.delivery.application.settings import ApplicationSettings
-from embermq.delivery.sending import is_denied, put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, put_on_link, send_pubrel, stored_frame
 from embermq.model.log_record import LogRecord
 from embermq.model.message import Message
 from embermq.model.tick_writes import ApplicationMark, QueueState
@@ -162,7 +162,7 @@ class ApplicationReaders:
             return
         try:
             entries = self._log.read(session.generation, reader.next_offset, room)
-            pack = [(entry, reader.bodies.get(entry.offset)) for entry in entries]
+            pack = self._bodies(reader, entries)
         except StoreError as error:
             self.failing = str(error)  # looked at again with the next poll
             return
@@ -171,6 +171,18 @@ class ApplicationReaders:
             self._follow_idle(reader)
             return
         self._send_pack(reader, link, pack)
+
+    def _bodies(self, reader: Reader, entries: list[ApplicationEntry]) -> list[_Found]:
+        """As many of the entries as one tick may put on a link."""
+        pack: list[_Found] = []
+        size = 0
+        for entry in entries:
+            found = reader.bodies.get(entry.offset)
+            pack.append((entry, found))
+            size += len(found[1]) if found is not None else 0
+            if size >= BULK_BYTES_MAX:
+                break
+        return pack
 
     def _send_pack(self, reader: Reader, link: Link, found_entries: list[_Found]) -> None:
         session = reader.session

@@ -18,12 +18,21 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch
 from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.delivery.sending import hand_over_unstored, is_denied, put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import (
+    BULK_BYTES_MAX,
+    hand_over_unstored,
+    is_denied,
+    put_on_link,
+    send_pubrel,
+    stored_frame,
+)
 from embermq.model.log_record import decode_record
 from embermq.model.message import Message
 from embermq.model.tick_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 
+OLDEST_ROWS = 64
+"""Stored deliveries looked at together when there are too many bytes of them."""
 FLOOR_WRITE_MS = 50
 """The dispatcher's floor is written at most this often."""
 
@@ -101,8 +110,13 @@ class DevicePath(DeliveryPath):
         if session.waiting is None:
             session.waiting = deque()
         session.waiting.append(delivery)
+        session.waiting_bytes += len(delivery.message.payload)
         self.linger.fresh.append((session, delivery))
-        if len(session.waiting) > self._state.settings.queued_messages_max:
+        settings = self._state.settings
+        if (
+            len(session.waiting) > settings.queued_messages_max
+            or session.waiting_bytes > settings.queued_bytes_max
+        ):
             self._spill(session)
 
     # The store
@@ -138,6 +152,7 @@ class DevicePath(DeliveryPath):
         if not delivery.seq:
             delivery.seq = delivery.place or session.next_place()
         session.queued += 1
+        session.queued_bytes += len(delivery.record)
         now_ms = self._state.tick.now_ms
         expires_ms = now_ms + self._settings.ttl_s * 1000
         if delivery.message.expires_ms:
@@ -155,7 +170,7 @@ class DevicePath(DeliveryPath):
         )
         self._state.tick.writes.queue_rows.append(row)
         self._state.counters.messages_stored += 1
-        if session.queued > self._settings.queue_limit:
+        if self._excess(session):
             self._over_limit.add(session)
         batch = self._state.tick.batch
         if self._touched_batch is not batch:
@@ -177,14 +192,31 @@ class DevicePath(DeliveryPath):
     def _enforce_limit(self, session: Session) -> None:
         """Over the limit the oldest go first, but never one that is in flight."""
         self._over_limit.discard(session)
-        excess = session.queued - self._settings.queue_limit
-        if excess <= 0 or session.dead:
+        if session.dead:
             return
         after_seq = session.queue_read_seq if session.link is not None else 0
-        dropped = self._queue.oldest(session.generation, after_seq, excess)
-        self._state.tick.writes.queue_dropped += [(session.generation, seq) for seq in dropped]
-        session.queued -= len(dropped)
-        self._state.counters.dropped_offline_limit += len(dropped)
+        while excess := self._excess(session):
+            oldest = self._queue.oldest(session.generation, after_seq, excess)
+            if not oldest:
+                return
+            for seq, record_bytes in oldest:
+                if not self._excess(session):
+                    return
+                after_seq = seq
+                self._state.tick.writes.queue_dropped.append((session.generation, seq))
+                self._forget_row(session, record_bytes)
+                self._state.counters.dropped_offline_limit += 1
+
+    def _excess(self, session: Session) -> int:
+        """How many of the oldest to look at for dropping; 0 within the limits."""
+        excess = session.queued - self._settings.queue_limit
+        if session.queued_bytes > self._settings.queue_bytes_max:
+            return max(excess, OLDEST_ROWS)
+        return max(excess, 0)
+
+    def _forget_row(self, session: Session, record_bytes: int) -> None:
+        session.queued -= 1
+        session.queued_bytes -= record_bytes
 
     def _spill(self, session: Session) -> None:
         """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""
@@ -192,6 +224,7 @@ class DevicePath(DeliveryPath):
             if not delivery.seq and not delivery.application:
                 self._add_row(session, delivery, QueueState.SENT)
         waiting, session.waiting = session.waiting, None
+        session.waiting_bytes = 0
         if waiting:
             for delivery in waiting:
                 self._add_row(session, delivery, QueueState.QUEUED)
@@ -246,7 +279,10 @@ class DevicePath(DeliveryPath):
         if link is None or link.closing or link.paused or room <= 0 or session.resend:
             return
         rows = self._queue.page(
-            session.generation, session.queue_read_seq, min(room, self._settings.page_messages)
+            session.generation,
+            session.queue_read_seq,
+            min(room, self._settings.page_messages),
+            bytes_max=BULK_BYTES_MAX,
         )
         if not rows:
             if not session.uncommitted:
@@ -259,7 +295,7 @@ class DevicePath(DeliveryPath):
         for row in rows:
             if row.expires_ms <= now_ms:
                 writes.queue_dropped.append((session.generation, row.seq))
-                session.queued -= 1
+                self._forget_row(session, len(row.record))
                 self._state.counters.dropped_expired += 1
                 continue
             delivery = _from_row(row)
@@ -320,7 +356,7 @@ class DevicePath(DeliveryPath):
         self.refill(session)
 
     def _mark_done(self, session: Session, delivery: Delivery) -> None:
-        session.queued -= 1
+        self._forget_row(session, len(delivery.record))
         mark = QueueMark(session.generation, delivery.seq, delivery.offset, QueueState.DONE, 0)
         self._state.tick.writes.queue_marks.append(mark)
 
@@ -348,8 +384,13 @@ class DevicePath(DeliveryPath):
         waiting = session.waiting
         if waiting and not session.resend:
             now_ms = self._state.tick.now_ms
-            while waiting and len(session.window) < session.window_max:
+            while (
+                waiting
+                and len(session.window) < session.window_max
+                and link.bulk_bytes < BULK_BYTES_MAX  # what is in flight then will be acknowledged
+            ):
                 delivery = waiting.popleft()
+                session.waiting_bytes -= len(delivery.message.payload)
                 if delivery.message.is_expired(now_ms):
                     delivery.settled = True
                     self._state.counters.dropped_expired += 1
@@ -362,7 +403,9 @@ class DevicePath(DeliveryPath):
                 delivery.packet_id = session.next_packet_id()
                 session.window[delivery.packet_id] = delivery
                 frame = stored_frame(delivery, session, now_ms)
-                if not put_on_link(link, delivery, frame, self._state.counters):
+                if put_on_link(link, delivery, frame, self._state.counters):
+                    link.bulk_bytes += len(delivery.message.payload)
+                else:
                     del session.window[delivery.packet_id]
                     delivery.settled = True
         elif session.backlog and not session.paging and 2 * len(session.window) <= session.window_max:
@@ -375,6 +418,7 @@ class DevicePath(DeliveryPath):
         link = session.link
         assert link is not None
         session.waiting = session.resend = None
+        session.waiting_bytes = 0
         session.window.clear()
         session.paging = False
         session.queue_read_seq = 0
@@ -395,10 +439,12 @@ class DevicePath(DeliveryPath):
     def _resend(self, session: Session, link: Link) -> None:
         now_ms = self._state.tick.now_ms
         resend = session.resend
-        while resend and len(session.window) < session.window_max:
+        while resend and len(session.window) < session.window_max and link.bulk_bytes < BULK_BYTES_MAX:
             delivery = resend.popleft()
             session.window[delivery.packet_id] = delivery
             self._send_or_drop(session, link, delivery, now_ms)
+            if not delivery.settled:
+                link.bulk_bytes += len(delivery.message.payload)
 
     def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
         known = {delivery.seq for delivery in session.window.values()}
@@ -435,6 +481,7 @@ class DevicePath(DeliveryPath):
 
     def forget(self, session: Session) -> None:
         session.waiting = session.resend = None
+        session.waiting_bytes = 0
         session.paging = session.backlog = False
         self._over_limit.discard(session)
 

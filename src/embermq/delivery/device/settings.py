@@ -10,6 +10,8 @@ class DeviceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     queue_limit: Annotated[int, Meta(ge=1, le=65_535)] = 10_000
     """Messages stored for one session; past it the oldest that are not in flight go first."""
+    queue_bytes_max: Annotated[int, Meta(ge=1024, le=1_099_511_627_776)] = 100 * 1024 * 1024
+    """The same in bytes of messages with their topics and properties."""
     ttl_s: Annotated[int, Meta(ge=1, le=4_294_967_295)] = 604_800
     """How long a stored message is kept when its publisher set no expiry."""
     linger_ms: Annotated[float, Meta(ge=0, le=10_000)] = 50.0

@@ -10,7 +10,14 @@ from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
-from embermq.delivery.sending import hand_over_unstored, is_denied, put_on_link, send_pubrel, stored_frame
+from embermq.delivery.sending import (
+    BULK_BYTES_MAX,
+    hand_over_unstored,
+    is_denied,
+    put_on_link,
+    send_pubrel,
+    stored_frame,
+)
 from embermq.model.message import Message
 
 
@@ -94,16 +101,21 @@ class DirectPath(DeliveryPath):
     def _wait(self, session: Session, delivery: Delivery) -> None:
         if session.waiting is None:
             session.waiting = deque()
-        if len(session.waiting) >= self._state.settings.queued_messages_max:
+        settings = self._state.settings
+        waiting_bytes = session.waiting_bytes + len(delivery.message.payload)
+        if len(session.waiting) >= settings.queued_messages_max or waiting_bytes > settings.queued_bytes_max:
             self._state.counters.dropped_slow += 1
             return
         session.waiting.append(delivery)
+        session.waiting_bytes = waiting_bytes
 
     def _send(self, session: Session, link: Link, delivery: Delivery) -> None:
+        """Send what has waited."""
         delivery.packet_id = session.next_packet_id()
         frame = stored_frame(delivery, session, self._state.tick.now_ms)
         if put_on_link(link, delivery, frame, self._state.counters):
             session.window[delivery.packet_id] = delivery
+            link.bulk_bytes += len(delivery.message.payload)
 
     def _refill(self, session: Session) -> None:
         waiting, link = session.waiting, session.link
@@ -111,7 +123,10 @@ class DirectPath(DeliveryPath):
             return
         now_ms = self._state.tick.now_ms
         while waiting and not link.paused and not link.closing and len(session.window) < session.window_max:
+            if link.bulk_bytes >= BULK_BYTES_MAX:
+                return  # what is in flight now will be acknowledged
             delivery = waiting.popleft()
+            session.waiting_bytes -= len(delivery.message.payload)
             if delivery.message.is_expired(now_ms):
                 self._state.counters.dropped_expired += 1
                 continue
@@ -139,6 +154,7 @@ class DirectPath(DeliveryPath):
     def suspend(self, session: Session) -> None:
         session.window.clear()
         session.waiting = None
+        session.waiting_bytes = 0
 
     def forget(self, session: Session) -> None:
         self.suspend(session)
