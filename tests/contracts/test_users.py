@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.support.users_in_memory import UsersInMemory
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreError
-from embermq.ports.users import User, Users
+from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
 ANN = User("ann", "$argon2id$ann", ClientType.DEVICE, False, 1_700_000_000_123)
 BILLING = User("billing", "$argon2id$billing", ClientType.APPLICATION, True, 2**40)
 
 
-@pytest.fixture(params=[SqliteUsers])
+@pytest.fixture(params=["sqlite", "memory"])
 def users(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Users]:
-    store: Users = request.param(tmp_path / "users.db")
+    """The stand-in of other tests keeps the promises as well."""
+    store: Users = SqliteUsers(tmp_path / "users.db") if request.param == "sqlite" else UsersInMemory()
     yield store
     store.close()
 
@@ -30,7 +34,7 @@ def test_a_user_is_found_as_it_was_added(users: Users) -> None:
     assert users.add(ANN)
     assert users.add(BILLING)
     assert users.find("ann") == ANN
-    assert users.find("billing") == BILLING
+    assert users.find("billing") == replace(BILLING, version=2)
 
 
 @pytest.mark.parametrize("name", ["", "ANN", "ann ", "an", "%", "ann\0", "änn", "🦊"])
@@ -71,13 +75,94 @@ def test_remove_tells_whether_there_was_one(users: Users) -> None:
     assert users.remove("ann")
     assert not users.remove("ann")
     assert users.find("ann") is None
-    assert users.all() == [BILLING]
+    assert users.all() == [replace(BILLING, version=2)]
 
 
 def test_all_is_sorted_by_name(users: Users) -> None:
     for name in ("c", "a", "b"):
         users.add(User(name, "x", ClientType.DEVICE, False, 0))
     assert [user.name for user in users.all()] == ["a", "b", "c"]
+
+
+def test_the_version_counts_what_ends_connections(users: Users) -> None:
+    """A name that is given anew never has a version that it had before."""
+    seen: list[int] = []
+
+    def look() -> None:
+        user = users.find("ann")
+        assert user is not None
+        seen.append(user.version)
+
+    users.add(ANN)
+    look()
+    for _ in range(3):
+        users.update(ANN)
+        look()
+    users.remove("ann")
+    users.add(ANN)
+    look()
+    users.import_all([ANN], replace=True)
+    look()
+    assert seen == sorted(set(seen))
+
+
+def test_a_hash_in_another_form_is_the_same_password(users: Users) -> None:
+    users.add(ANN)
+    added = users.newest_change()
+    before = users.find("ann")
+    assert before is not None
+    assert users.replace_hash("ann", ANN.password_hash, "$argon2id$better")
+    assert users.find("ann") == replace(before, password_hash="$argon2id$better")
+    assert not users.replace_hash("ann", ANN.password_hash, "$argon2id$late")
+    assert not users.replace_hash("nobody", ANN.password_hash, "$argon2id$late")
+    assert users.find("ann") == replace(before, password_hash="$argon2id$better")
+    assert users.newest_change() == added
+
+
+def test_imported_hashes_are_those_of_others(users: Users) -> None:
+    users.add(ANN)
+    users.add(User("old", "$7$101$c2FsdA==$aGFzaA==", ClientType.DEVICE, False, 0))
+    users.add(User("older", "$6$c2FsdA==$aGFzaA==", ClientType.DEVICE, False, 0))
+    assert sorted(users.imported_hashes()) == ["$6$c2FsdA==$aGFzaA==", "$7$101$c2FsdA==$aGFzaA=="]
+
+
+def test_an_import_keeps_or_replaces_who_is_there(users: Users) -> None:
+    users.add(ANN)
+    other = User("ann", "$6$other", ClientType.APPLICATION, False, 5)
+    new = User("bob", "$6$bob", ClientType.DEVICE, False, 5)
+    assert users.import_all([other, new], replace=False) == 1
+    assert [(user.name, user.password_hash) for user in users.all()] == [
+        ("ann", ANN.password_hash),
+        ("bob", "$6$bob"),
+    ]
+    assert users.import_all([other, new], replace=True) == 2
+    found = users.find("ann")
+    assert found is not None
+    assert (found.password_hash, found.created_ms) == ("$6$other", ANN.created_ms)
+
+
+def test_changes_are_told_in_their_order(users: Users) -> None:
+    start = users.newest_change()
+    users.add(ANN)
+    users.add(BILLING)
+    users.update(ANN)
+    users.remove("billing")
+    found = users.changes(start)
+    assert (sorted(found.names), found.complete, found.seq) == (
+        ["ann", "billing"],
+        True,
+        users.newest_change(),
+    )
+    assert users.changes(found.seq) == Changes(found.seq, (), complete=True)
+    assert users.changes(found.seq - 1).names == ("billing",)
+
+
+def test_many_changes_come_in_pages(users: Users) -> None:
+    names = [f"user-{number:05}" for number in range(CHANGES_MAX + 5)]
+    users.import_all([User(name, "x", ClientType.DEVICE, False, 0) for name in names], replace=False)
+    first = users.changes(0)
+    assert len(first.names) == CHANGES_MAX
+    assert first.names + users.changes(first.seq).names == tuple(names)
 
 
 def test_threads_may_share_a_store(users: Users) -> None:
@@ -107,6 +192,60 @@ def test_sqlite_another_process_sees_a_change_at_once(tmp_path: Path) -> None:
     finally:
         writer.close()
         reader.close()
+
+
+def test_sqlite_changes_of_another_process_are_told(tmp_path: Path) -> None:
+    writer, reader = SqliteUsers(tmp_path / "users.db"), SqliteUsers(tmp_path / "users.db")
+    writer.add(ANN)
+    assert reader.changes(0).names == ("ann",)
+    writer.close()
+    reader.close()
+
+
+def test_sqlite_forgets_old_changes_and_says_so(tmp_path: Path) -> None:
+    store = SqliteUsers(tmp_path / "users.db")
+    users = [User(f"user-{number}", "x", ClientType.DEVICE, False, 0) for number in range(10_100)]
+    store.import_all(users, replace=False)
+    assert store.newest_change() == 10_100
+    assert not store.changes(50).complete
+    assert store.changes(100).complete
+    store.close()
+
+
+def test_sqlite_an_import_that_fails_adds_nobody(tmp_path: Path) -> None:
+    def users() -> Iterator[User]:
+        yield ANN
+        raise StoreError("the source ends early")
+
+    store = SqliteUsers(tmp_path / "users.db")
+    with pytest.raises(StoreError, match="ends early"):
+        store.import_all(users(), replace=False)
+    assert store.all() == []
+    assert store.add(BILLING)
+    store.close()
+
+
+def test_sqlite_a_file_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
+    path = tmp_path / "users.db"
+    connection = sqlite3.connect(path)
+    connection.executescript(files("embermq.adapters.sqlite").joinpath("users.sql").read_text())
+    connection.execute("INSERT INTO users VALUES ('ann', '$argon2id$ann', 0, 0, 1700000000123)")
+    connection.commit()
+    connection.close()
+    for _ in range(2):
+        store = SqliteUsers(path)
+        assert store.find("ann") == ANN
+        store.close()
+
+
+def test_sqlite_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "users.db"
+    SqliteUsers(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreError, match="schema version 99, this version of EmberMQ knows up to"):
+        SqliteUsers(path)
 
 
 def test_sqlite_users_outlive_the_store(tmp_path: Path) -> None:

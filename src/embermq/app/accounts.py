@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.errors import StartError, UserError
+from embermq.authentication.password_file import FILE_BYTES_MAX, parse_password_file
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.scram_verifiers import UnfitForScram, make_verifiers
 from embermq.model.client_type import ClientType
@@ -17,6 +21,8 @@ from embermq.ports.users import User, Users
 FILE_NAME = "users.db"
 TEXT_BYTES_MAX = 65_535
 """The longest name or password that a CONNECT can carry [MQTT-1.5.4]."""
+PROBLEMS_SHOWN = 10
+"""Lines of a file that are named when it cannot be imported."""
 
 
 def open_users(data_dir: Path) -> Users:
@@ -28,8 +34,18 @@ def open_users(data_dir: Path) -> Users:
     return SqliteUsers(data_dir / FILE_NAME)
 
 
+class Imported(Struct, frozen=True):
+    """What an import did, or would do: users of the file, and how many of them were added, replaced, left alone."""
+
+    users: int
+    added: int
+    replaced: int
+    kept: int
+
+
 class Accounts:
-    """Adds, lists and removes accounts. The broker need not run; one that runs sees the change at the next CONNECT."""
+    """Changes and lists accounts. The broker need not run; one that runs sees the change at the next CONNECT, and ends
+    within two seconds the connections of those who entered with what holds no more."""
 
     def __init__(self, users: Users) -> None:
         self._users = users
@@ -40,35 +56,103 @@ class Accounts:
         """Raise UserError for a name that is taken, or a name or password that MQTT cannot carry; and, with
         `scram_iterations`, that SCRAM cannot carry."""
         check_name(name)
-        if not password:
-            raise UserError("the password is empty")
-        if len(password) > TEXT_BYTES_MAX:
-            raise UserError(
-                f"the password has {len(password)} bytes, more than the largest possible {TEXT_BYTES_MAX}"
-            )
-        try:
-            scram = make_verifiers(name, password, scram_iterations) if scram_iterations else ""
-        except UnfitForScram as error:
-            raise UserError(str(error)) from None
-        user = User(
-            name,
-            PasswordHashes().make(password),
-            client_type,
-            False,
-            time.time_ns() // 1_000_000,
-            scram=scram,
-        )
+        _check_password(password)
+        scram = _scram(name, password, scram_iterations) if scram_iterations else ""
+        user = User(name, PasswordHashes().make(password), client_type, False, _now_ms(), scram=scram)
         if not self._users.add(user):
             raise UserError(f"there is a user {name!r} already")
+
+    def set_password(self, name: str, password: bytes, *, scram_iterations: int, scram: bool = False) -> None:
+        """An account that entered by SCRAM goes on to; with `scram` it does from now on. Raise UserError when there is
+        no such account, or for a password that MQTT, or SCRAM, cannot carry."""
+        user = self.find(name)
+        _check_password(password)
+        verifiers = _scram(name, password, scram_iterations) if scram or user.scram else ""
+        self._update(replace(user, password_hash=PasswordHashes().make(password), scram=verifiers))
+
+    def set_disabled(self, name: str, *, disabled: bool) -> None:
+        """Raise UserError when there is no such account. Nothing changes when it is so already."""
+        user = self.find(name)
+        if user.disabled != disabled:
+            self._update(replace(user, disabled=disabled))
 
     def remove(self, name: str) -> None:
         """Raise UserError when there is no such account."""
         if not self._users.remove(name):
-            raise UserError(f"there is no user {name!r}")
+            raise _nobody(name)
+
+    def find(self, name: str) -> User:
+        """Raise UserError when there is no such account."""
+        user = self._users.find(name)
+        if user is None:
+            raise _nobody(name)
+        return user
 
     def all(self) -> list[User]:
         """Every account, by name."""
         return self._users.all()
+
+    def import_file(
+        self, path: Path, client_type: ClientType, *, replace_existing: bool = False, dry_run: bool = False
+    ) -> Imported:
+        """Take the users of a Mosquitto password file, with their hashes, all or none.
+
+        Raises UserError with what is wrong by line, and OSError.
+        """
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise UserError(f"{path} has more than the largest possible {FILE_BYTES_MAX} bytes")
+        entries, problems = parse_password_file(data)
+        for entry in entries:
+            try:
+                check_name(entry.name)
+            except UserError as error:
+                problems.append(f"line {entry.line}: {error}")
+        if problems:
+            more = f"; and {len(problems) - PROBLEMS_SHOWN} more" if len(problems) > PROBLEMS_SHOWN else ""
+            shown = "; ".join(problems[:PROBLEMS_SHOWN])
+            raise UserError(f"{path}: nothing was imported: {shown}{more}")
+        there = {user.name for user in self._users.all()}
+        known = sum(entry.name in there for entry in entries)
+        if not dry_run:
+            now_ms = _now_ms()
+            users = [User(entry.name, entry.password_hash, client_type, False, now_ms) for entry in entries]
+            self._users.import_all(users, replace=replace_existing)
+        return Imported(
+            len(entries),
+            len(entries) - known,
+            known if replace_existing else 0,
+            0 if replace_existing else known,
+        )
+
+    def _update(self, user: User) -> None:
+        if not self._users.update(user):
+            raise _nobody(user.name)
+
+
+def _nobody(name: str) -> UserError:
+    return UserError(f"there is no user {name!r}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _scram(name: str, password: bytes, iterations: int) -> str:
+    try:
+        return make_verifiers(name, password, iterations)
+    except UnfitForScram as error:
+        raise UserError(str(error)) from None
+
+
+def _check_password(password: bytes) -> None:
+    if not password:
+        raise UserError("the password is empty")
+    if len(password) > TEXT_BYTES_MAX:
+        raise UserError(
+            f"the password has {len(password)} bytes, more than the largest possible {TEXT_BYTES_MAX}"
+        )
 
 
 def check_name(name: str) -> None:

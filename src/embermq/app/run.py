@@ -23,6 +23,7 @@ from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
 from embermq.app.service import BrokerService
 from embermq.authentication.build import Authentication
+from embermq.broker.credentials import Identity
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError
 from embermq.protocol.errors import ProtocolError
@@ -101,7 +102,11 @@ class _Application:
             self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules
         )
         authentication = Authentication(
-            users, settings.authentication, settings.clients, scram=settings.scram
+            users,
+            settings.authentication,
+            settings.clients,
+            embedded.broker.state.counters,
+            scram=settings.scram,
         )
         ticks = TickLoop(
             embedded.broker,
@@ -119,6 +124,7 @@ class _Application:
             on_error=_report_peer,
             on_refused=_report_refused,
         )
+        authentication.watch(partial(_expel, embedded, ticks))
         supervisor = _supervisor(settings, self._data_dir)
         service = BrokerService(
             settings, self._data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
@@ -258,6 +264,13 @@ def _told(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)
+
+
+def _expel(embedded: Embedded, ticks: TickLoop, unwelcome: Callable[[Identity], bool]) -> int:
+    count = embedded.broker.connecting.credentials.expel(unwelcome)
+    if count:
+        ticks.wake()
+    return count
 
 
 def _report_store(text: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from embermq.authentication.accounts import AccountBook
 from embermq.authentication.anonymous import AnonymousStep
@@ -13,34 +15,61 @@ from embermq.authentication.gate import ChainGate
 from embermq.authentication.passwords import PasswordHashes, PasswordStep
 from embermq.authentication.scram import ScramStep
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.authentication.slowing import Slowing
 from embermq.authentication.step import Step
+from embermq.authentication.watch import AccountWatch, Expel
+from embermq.broker.counters import Counters
 from embermq.ports.users import Users
 from embermq.server.settings import ClientSettings
 
 
 class Authentication:
-    """The gate and what it stands on. To be made on the event loop and closed there."""
+    """The gate and what it stands on. To be made on the event loop and closed there. Raises StoreError."""
 
     def __init__(
         self,
         users: Users,
         settings: AuthenticationSettings,
         clients: ClientSettings,
+        counters: Counters,
         *,
         scram: ScramSettings,
         hashes: PasswordHashes | None = None,
     ) -> None:
+        self._users = users
+        self._hashes = hashes or PasswordHashes()
+        self._hashes.expect(users.imported_hashes())
         self._checks = Checks(clients.password_checks_max, clients.password_checks_waiting_max)
+        self._watching: asyncio.Task[None] | None = None
         makers: dict[str, Callable[[], Step]] = {
             "certificate": CertificateStep,
-            "password": lambda: PasswordStep(users, self._checks, hashes),
+            "password": lambda: PasswordStep(users, self._checks, self._hashes),
             "scram": lambda: ScramStep(users, self._checks, iterations=scram.iterations),
             "anonymous": lambda: AnonymousStep(allowed=clients.allow_anonymous),
         }
         self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(users, self._checks))
-        self.gate = ChainGate(self._chain, clients.application_ids)
+        self.gate = ChainGate(
+            self._chain,
+            clients.application_ids,
+            slowing=Slowing(
+                free=settings.failures_free,
+                window_s=settings.failures_window_s,
+                delay_max_s=settings.failures_delay_max_s,
+            ),
+            late_max=settings.failures_waiting_max,
+            counters=counters,
+        )
+
+    def watch(self, expel: Expel) -> None:
+        """From now on have `expel` end the connections of clients whose accounts are changed or removed."""
+        watch = AccountWatch(self._users, self._hashes, expel)
+        self._watching = asyncio.get_running_loop().create_task(watch.run())
 
     async def close(self) -> None:
         """Drop the checks that wait, and let those under way finish."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
         await self._chain.close()
         self._checks.close()

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from secrets import token_hex
 
 from embermq.authentication.chain import Chain
+from embermq.authentication.slowing import Slowing
 from embermq.authentication.step import CHECK, Admit, Applicant, Deny, Talk
 from embermq.broker.authenticating import Proof, Question
+from embermq.broker.counters import Counters
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.gate import Exchange, Visitor
 
+FAILURES = frozenset({ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED})
+"""The client's fault; other refusals are ours."""
 LOG = logging.getLogger("embermq.authentication")
 
 
 class ChainGate:
     """A client is of type APPLICATION when what it showed, its listener, or a rule over client ids says so."""
 
-    def __init__(self, chain: Chain, application_ids: Sequence[str]) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        application_ids: Sequence[str],
+        *,
+        slowing: Slowing,
+        late_max: int,
+        counters: Counters,
+    ) -> None:
         self._chain = chain
         self._application_ids = application_ids
+        self._slowing = slowing
+        self._late_max = late_max
+        self._late = 0
+        self._counters = counters
 
     def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
         return self._chain.look(_applicant(packet, visitor)) is CHECK
@@ -36,6 +53,8 @@ class ChainGate:
 
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
         answer = await self._chain.check(_applicant(packet, visitor))
+        if isinstance(answer, Deny):
+            await self.failed(answer, visitor)
         return self.identify(answer, packet.client_id, visitor)
 
     def exchange(self, method: str, client_id: str, visitor: Visitor) -> Exchange | None:
@@ -46,6 +65,22 @@ class ChainGate:
         """What the client is told; why is for the log."""
         LOG.debug("client %r does not enter: %s", client_id, answer.why)
         return answer.reason_code
+
+    async def failed(self, answer: Deny, visitor: Visitor) -> None:
+        """Count a refusal after a check, and wait when there were too many from there. Whoever succeeds never waits."""
+        if answer.reason_code not in FAILURES:
+            self._counters.logins_unchecked += 1
+            return
+        self._counters.logins_failed += 1
+        delay_s = self._slowing.failed(visitor.address, asyncio.get_running_loop().time())
+        if not delay_s or self._late >= self._late_max:
+            return
+        self._counters.login_answers_delayed += 1
+        self._late += 1
+        try:
+            await asyncio.sleep(delay_s)
+        finally:
+            self._late -= 1
 
     def identify(self, answer: Admit | Deny, client_id: str, visitor: Visitor) -> Identity | ReasonCode:
         """The answer in the broker's words."""
@@ -80,6 +115,7 @@ class _Exchange:
         if isinstance(answer, Question):
             return answer
         if isinstance(answer, Deny):
+            await self._gate.failed(answer, self._visitor)
             return self._gate.refuse(answer, self._client_id)
         identity = self._gate.identify(answer.admit, self._client_id, self._visitor)
         return Proof(identity, answer.data) if isinstance(identity, Identity) else identity

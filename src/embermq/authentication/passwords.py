@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from functools import partial
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
+from msgspec import Struct
 
 from embermq.authentication.accounts import DISABLED
 from embermq.authentication.checks import Checks
+from embermq.authentication.imported_hashes import is_imported, parse_imported
 from embermq.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
-from embermq.ports.users import Users
+from embermq.ports.users import User, Users
 from embermq.protocol.reason_codes import ReasonCode
 
 MEMORY_KIB = 19 * 1024
@@ -19,27 +23,68 @@ PARALLELISM = 1
 WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password is not that of the account")
 
 
+class Verdict(Struct, frozen=True):
+    """Whether it is the password; `better` is the argon2id hash that takes the place of an imported one."""
+
+    matches: bool
+    better: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the hash."""
+        return f"Verdict(matches={self.matches})"
+
+
 class PasswordHashes:
-    """argon2id hashes; making or checking one takes about 20 ms of one core and 19 MiB."""
+    """argon2id hashes; making or checking one takes about 20 ms of one core and 19 MiB.
+
+    Every check costs the same: one argon2id, and as many rounds of PBKDF2 as the dearest imported hash needs, whether
+    there is such an account, which kind of hash it has, and whether the password is right. So time tells nothing.
+    """
 
     def __init__(self) -> None:
         self._hasher = PasswordHasher(time_cost=TIME_COST, memory_cost=MEMORY_KIB, parallelism=PARALLELISM)
         self._of_nobody = self._hasher.hash("")
+        self._rounds = 0
+
+    def expect(self, imported: Iterable[str]) -> None:
+        """These imported hashes are in use from now on."""
+        rounds = 0
+        for text in imported:
+            try:
+                rounds = max(rounds, parse_imported(text).rounds)
+            except ValueError:  # it opens nothing, whatever the password
+                continue
+        self._rounds = rounds
 
     def make(self, password: bytes) -> str:
         """A salted hash with its parameters in it."""
         return self._hasher.hash(password)
 
+    def check(self, stored: str | None, password: bytes) -> Verdict:
+        """Whether this is the password. `stored` is None for a user who does not exist."""
+        if stored is None or not is_imported(stored):
+            self.spend(password, self._rounds)
+            return Verdict(self.matches(stored or self._of_nobody, password) and stored is not None)
+        try:
+            imported = parse_imported(stored)
+        except ValueError:
+            return self.check(None, password)
+        matches = imported.matches(password)
+        self.spend(password, self._rounds - imported.rounds)
+        better = self.make(password)
+        return Verdict(matches, better if matches else None)
+
     def matches(self, password_hash: str, password: bytes) -> bool:
-        """Whether this is the password; False for a hash that cannot be read."""
+        """Whether this is the password of an argon2id hash; False for a hash that cannot be read."""
         try:
             return self._hasher.verify(password_hash, password)
         except (Argon2Error, InvalidHashError):
             return False
 
-    def spend(self, password: bytes) -> None:
-        """Take the time of a check for a user who does not exist, so that time tells nobody who does."""
-        self.matches(self._of_nobody, password)
+    def spend(self, password: bytes, rounds: int) -> None:
+        """Take the time of so many rounds."""
+        if rounds > 0:
+            hashlib.pbkdf2_hmac("sha512", password, b"nobody", rounds)
 
 
 class PasswordStep(Step):
@@ -47,10 +92,10 @@ class PasswordStep(Step):
 
     name = "password"
 
-    def __init__(self, users: Users, checks: Checks, hashes: PasswordHashes | None = None) -> None:
+    def __init__(self, users: Users, checks: Checks, hashes: PasswordHashes) -> None:
         self._users = users
         self._checks = checks
-        self._hashes = hashes or PasswordHashes()
+        self._hashes = hashes
 
     def look(self, applicant: Applicant) -> Look:
         """See the base. A name that is given is always checked, also where anonymous clients may enter."""
@@ -64,11 +109,17 @@ class PasswordStep(Step):
 
     def _check(self, username: str, password: bytes) -> Answer:
         user = self._users.find(username)
+        verdict = self._hashes.check(user.password_hash if user is not None else None, password)
         if user is None:
-            self._hashes.spend(password)
             return NOT_MINE
-        if not self._hashes.matches(user.password_hash, password):
+        if not verdict.matches:
             return WRONG
         if user.disabled:
             return DISABLED
+        if verdict.better is not None:
+            self._keep(user, verdict.better)
         return Admit(user.name, user.client_type, account_version=user.version)
+
+    def _keep(self, user: User, better: str) -> None:
+        """The imported hash has served. Somebody may have changed the account meanwhile: then theirs stays."""
+        self._users.replace_hash(user.name, user.password_hash, better)

@@ -15,6 +15,15 @@ class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_f
     chain: tuple[StepName, ...] = ("certificate", "password", "scram", "anonymous")
     """Steps that are asked in this order who a client is, until one knows it: `certificate`, `password`, `jwt`,
     `scram`, `http`, `anonymous`."""
+    failures_free: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
+    """Wrong credentials from one address (IPv6: one network of 64 bits) that are answered at once. Each one more is
+    answered later, from 0.25 s on twice as late each time. Right credentials never wait."""
+    failures_window_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
+    """An address without a failure for so long begins anew."""
+    failures_delay_max_s: Annotated[float, Meta(ge=0, le=60)] = 5.0
+    """The latest answer; 0 = all are answered at once."""
+    failures_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
+    """Answers that are late at a time, of all addresses; others are then given at once."""
 
 
 class ScramSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,7 +16,9 @@ from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.model.client_type import ClientType
 
-app = typer.Typer(help="Accounts: add, list, remove.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Accounts: add, list, change, remove, import.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 class TypeOption(StrEnum):
@@ -26,6 +28,12 @@ class TypeOption(StrEnum):
     APPLICATION = "application"
 
 
+TypeOfUser = Annotated[
+    TypeOption, typer.Option("--type", help="device: few messages each, at once; application: a flood.")
+]
+WithScram = Annotated[
+    bool, typer.Option("--scram", help="Let the account also enter by SCRAM-SHA-256 and SCRAM-SHA-512.")
+]
 Name = Annotated[str, typer.Argument(help="The user name that the client sends.")]
 
 
@@ -33,12 +41,8 @@ Name = Annotated[str, typer.Argument(help="The user name that the client sends."
 def add(
     name: Name,
     *,
-    client_type: Annotated[
-        TypeOption, typer.Option("--type", help="device: few messages each, at once; application: a flood.")
-    ] = TypeOption.DEVICE,
-    scram: Annotated[
-        bool, typer.Option("--scram", help="Let the account also enter by SCRAM-SHA-256 and SCRAM-SHA-512.")
-    ] = False,
+    client_type: TypeOfUser = TypeOption.DEVICE,
+    scram: WithScram = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -94,12 +98,91 @@ def list_all(
 def remove(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
-    """Remove an account; a session that is connected stays until it disconnects."""
+    """Remove an account; a running broker ends the connections that were opened with it."""
     from embermq.app.accounts import accounts_of
 
     with accounts_of(_directory(data_dir, config, assignments)) as accounts:
         accounts.remove(name)
     print(f"removed {name}")
+
+
+@app.command("password")
+def password(
+    name: Name,
+    *,
+    scram: WithScram = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Give an account another password; a running broker ends the connections opened with the one before."""
+    from embermq.app.accounts import accounts_of
+
+    settings = configuration(config, assignments, data_dir).settings
+    with accounts_of(Path(settings.data_dir)) as accounts:
+        accounts.find(name)
+        given = _read_password()
+        accounts.set_password(name, given, scram_iterations=settings.scram.iterations, scram=scram)
+    print(f"changed the password of {name}")
+
+
+@app.command("disable")
+def disable(
+    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
+) -> None:
+    """Keep an account, but let nobody in by its name; a running broker ends its connections."""
+    from embermq.app.accounts import accounts_of
+
+    with accounts_of(_directory(data_dir, config, assignments)) as accounts:
+        accounts.set_disabled(name, disabled=True)
+    print(f"disabled {name}")
+
+
+@app.command("enable")
+def enable(
+    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
+) -> None:
+    """Let an account that was disabled in again."""
+    from embermq.app.accounts import accounts_of
+
+    with accounts_of(_directory(data_dir, config, assignments)) as accounts:
+        accounts.set_disabled(name, disabled=False)
+    print(f"enabled {name}")
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[
+        Path, typer.Argument(help="A password file of Mosquitto, as mosquitto_passwd writes it.")
+    ],
+    *,
+    client_type: TypeOfUser = TypeOption.DEVICE,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the users of a Mosquitto password file, all or none; they keep their passwords."""
+    from msgspec.structs import asdict
+
+    from embermq.app.accounts import accounts_of
+
+    with accounts_of(_directory(data_dir, config, assignments), create=not dry_run) as accounts:
+        done = accounts.import_file(
+            file, ClientType[client_type.name], replace_existing=replace, dry_run=dry_run
+        )
+    if as_json:
+        print(json.dumps({**asdict(done), "dry_run": dry_run}, indent=2))
+        return
+    would = "would be " if dry_run else ""
+    print(
+        f"{done.users} users in {file}: {would}added {done.added}, replaced {done.replaced}, kept {done.kept}"
+    )
 
 
 def _directory(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> Path:
@@ -111,5 +194,5 @@ def _read_password() -> bytes:
         return sys.stdin.buffer.readline(128 * 1024).rstrip(b"\r\n")
     password = getpass("Password: ")
     if getpass("The same again: ") != password:
-        raise UserError("the two passwords differ; nothing was added")
+        raise UserError("the two passwords differ; nothing was changed")
     return password.encode(errors="surrogateescape")

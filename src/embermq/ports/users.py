@@ -1,6 +1,7 @@
 """The accounts that clients enter with."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -74,6 +75,15 @@ class Users(ABC):
     @abstractmethod
     def all(self) -> list[User]:
         """Every account, by name."""
+
+    @abstractmethod
+    def imported_hashes(self) -> list[str]:
+        """The hashes of accounts that are not argon2id."""
+
+    @abstractmethod
+    def import_all(self, users: Iterable[User], *, replace: bool) -> int:
+        """Add all of them, or none when that fails; returns how many. Those whose names are taken are left out, or
+        replaced as by `update`."""
 
     @abstractmethod
     def changes(self, after_seq: int) -> Changes:

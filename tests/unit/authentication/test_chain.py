@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 
 import pytest
+from tests.support.users_in_memory import UsersInMemory
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
@@ -15,10 +15,11 @@ from embermq.authentication.build import Authentication
 from embermq.authentication.gate import ChainGate
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.broker.counters import Counters
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
-from embermq.ports.users import Changes, User, Users
+from embermq.ports.users import User, Users
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
@@ -26,49 +27,6 @@ from embermq.server.gate import Visitor
 from embermq.server.settings import ClientSettings
 
 DEADLINE_S = 10
-
-
-class UsersInMemory(Users):
-    """A dictionary; `gate` holds every look-up until it is opened."""
-
-    def __init__(self, *users: User) -> None:
-        self.users = {user.name: user for user in users}
-        self.gate = threading.Event()
-        self.gate.set()
-        self.error: Exception | None = None
-
-    def find(self, name: str) -> User | None:
-        self.gate.wait(DEADLINE_S)
-        if self.error is not None:
-            raise self.error
-        return self.users.get(name)
-
-    def add(self, user: User) -> bool:
-        return self.users.setdefault(user.name, user) is user
-
-    def update(self, user: User) -> bool:
-        raise NotImplementedError
-
-    def replace_hash(self, name: str, before: str, after: str) -> bool:
-        raise NotImplementedError
-
-    def changes(self, after_seq: int) -> Changes:
-        return Changes(after_seq, (), complete=True)
-
-    def newest_change(self) -> int:
-        return 0
-
-    def remove(self, name: str) -> bool:
-        return self.users.pop(name, None) is not None
-
-    def all(self) -> list[User]:
-        return list(self.users.values())
-
-    def secret(self) -> bytes:
-        return bytes(32)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class HashesCounted(PasswordHashes):
@@ -95,6 +53,7 @@ def authentication(users: Users | None = None, **settings: object) -> Authentica
         users or UsersInMemory(ANN, BILLING, GONE),
         AuthenticationSettings(),
         clients,
+        Counters(),
         scram=ScramSettings(),
         hashes=HASHES,
     )

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +18,17 @@ SCHEMA_VERSION = 2
 """Raised with each file `users-N.sql`, which makes version N from the one before."""
 COLUMNS = "name, password_hash, client_type, disabled, created_ms, version, scram"
 SECRET_BYTES = 32
+_ADD = (
+    f"INSERT INTO users ({COLUMNS}) "
+    "VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(seq), 0) + 1 FROM changes), ?) "
+    "ON CONFLICT DO NOTHING RETURNING name"
+)
+_UPDATE = (
+    "UPDATE users SET password_hash = ?, client_type = ?, disabled = ?, scram = ?, "
+    "version = 1 + max(version, (SELECT coalesce(max(seq), 0) FROM changes)) "
+    "WHERE name = ? RETURNING name"
+)
+_Values = tuple[str | int, ...]
 _Row = tuple[str, str, int, int, int, int, str]
 
 
@@ -45,30 +56,28 @@ class SqliteUsers(Users):
 
     def add(self, user: User) -> bool:
         """See the port."""
-        statement = (
-            f"INSERT INTO users ({COLUMNS}) "
-            "VALUES (?, ?, ?, ?, ?, (SELECT coalesce(max(seq), 0) + 1 FROM changes), ?) "
-            "ON CONFLICT DO NOTHING RETURNING name"
-        )
-        values = (
-            user.name,
-            user.password_hash,
-            int(user.client_type),
-            int(user.disabled),
-            user.created_ms,
-            user.scram,
-        )
-        return bool(self._run("cannot add a user", statement, values))
+        return bool(self._run("cannot add a user", _ADD, _added(user)))
 
     def update(self, user: User) -> bool:
         """See the port."""
-        statement = (
-            "UPDATE users SET password_hash = ?, client_type = ?, disabled = ?, scram = ?, "
-            "version = 1 + max(version, (SELECT coalesce(max(seq), 0) FROM changes)) "
-            "WHERE name = ? RETURNING name"
-        )
-        values = (user.password_hash, int(user.client_type), int(user.disabled), user.scram, user.name)
-        return bool(self._run("cannot change a user", statement, values))
+        return bool(self._run("cannot change a user", _UPDATE, _updated(user)))
+
+    def import_all(self, users: Iterable[User], *, replace: bool) -> int:
+        """See the port."""
+        count = 0
+        with self._statement("cannot import users"):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                for user in users:
+                    done = self._connection.execute(_ADD, _added(user)).fetchall()
+                    if not done and replace:
+                        done = self._connection.execute(_UPDATE, _updated(user)).fetchall()
+                    count += len(done)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+        return count
 
     def remove(self, name: str) -> bool:
         """See the port."""
@@ -85,6 +94,14 @@ class SqliteUsers(Users):
         """See the port."""
         statement = "UPDATE users SET password_hash = ? WHERE name = ? AND password_hash = ? RETURNING name"
         return bool(self._run("cannot change a user", statement, (after, name, before)))
+
+    def imported_hashes(self) -> list[str]:
+        """See the port."""
+        with self._statement("cannot read users"):
+            rows: list[tuple[str]] = self._connection.execute(
+                "SELECT password_hash FROM users WHERE password_hash NOT LIKE '$argon2id$%'"
+            ).fetchall()
+        return [text for (text,) in rows]
 
     def changes(self, after_seq: int) -> Changes:
         """See the port."""
@@ -124,7 +141,7 @@ class SqliteUsers(Users):
         with self._lock:
             self._connection.close()
 
-    def _run(self, doing: str, statement: str, values: tuple[str | int, ...]) -> list[_Row]:
+    def _run(self, doing: str, statement: str, values: _Values) -> list[_Row]:
         with self._statement(doing):
             return self._connection.execute(statement, values).fetchall()
 
@@ -178,6 +195,21 @@ def _statements(script: str) -> Iterator[str]:
         if sqlite3.complete_statement(statement):
             yield statement
             statement = ""
+
+
+def _added(user: User) -> _Values:
+    return (
+        user.name,
+        user.password_hash,
+        int(user.client_type),
+        int(user.disabled),
+        user.created_ms,
+        user.scram,
+    )
+
+
+def _updated(user: User) -> _Values:
+    return user.password_hash, int(user.client_type), int(user.disabled), user.scram, user.name
 
 
 def _user(row: _Row) -> User:

@@ -1,0 +1,54 @@
+"""Answers to those who fail again and again are late."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from ipaddress import IPv6Address, ip_address
+
+FIRST_DELAY_S = 0.25
+"""Of the first failure too many; each further one doubles it."""
+ADDRESSES_MAX = 4_096
+"""Addresses with failures that are remembered; the one that has been quiet longest goes first."""
+NETWORK_BITS = 64
+"""Of an IPv6 address: what is behind them belongs to one customer of a network."""
+
+
+class Slowing:
+    """Counts failures of addresses. `free` of them cost nothing; `window_s` after the last one all are forgotten."""
+
+    def __init__(self, *, free: int, window_s: float, delay_max_s: float) -> None:
+        self._free = free
+        self._window_s = window_s
+        self._delay_max_s = delay_max_s
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def failed(self, address: str, now_s: float) -> float:
+        """Count a failure; returns by how many seconds its answer is to be late. `now_s` never goes back."""
+        place = network_of(address)
+        count, last_s = self._failures.pop(place, (0, now_s))
+        if now_s - last_s > self._window_s:
+            count = 0
+        count += 1
+        self._failures[place] = (count, now_s)
+        if len(self._failures) > ADDRESSES_MAX:
+            self._failures.popitem(last=False)
+        beyond = count - self._free
+        if beyond <= 0:
+            return 0.0
+        return min(self._delay_max_s, FIRST_DELAY_S * 2.0 ** min(beyond - 1, 32))
+
+
+def network_of(address: str) -> str:
+    """What is counted together: an IPv4 address, an IPv6 network of 64 bits, anything else as it is."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) >> NETWORK_BITS << NETWORK_BITS)}/{NETWORK_BITS}"

@@ -1,0 +1,175 @@
+"""Every check of a password costs the same work, and imported hashes become the broker's own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+import pytest
+from argon2 import PasswordHasher
+from tests.support.users_in_memory import UsersInMemory
+
+from embermq.authentication.checks import Checks
+from embermq.authentication.imported_hashes import ROUNDS_MAX, parse_imported
+from embermq.authentication.passwords import PasswordHashes, PasswordStep
+from embermq.authentication.step import NOT_MINE, Admit, Deny
+from embermq.model.client_type import ClientType
+from embermq.ports.users import User
+from embermq.protocol.reason_codes import ReasonCode
+
+
+def sha512_hash(password: bytes, salt: bytes = b"saltsaltsalt") -> str:
+    digest = hashlib.sha512(password + salt).digest()
+    return f"$6${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+
+
+def pbkdf2_hash(password: bytes, rounds: int, salt: bytes = b"saltsaltsalt") -> str:
+    digest = hashlib.pbkdf2_hmac("sha512", password, salt, rounds)
+    return f"$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+
+
+class CountingHasher:
+    """argon2id that counts how often it was computed."""
+
+    def __init__(self, hasher: PasswordHasher) -> None:
+        self._hasher = hasher
+        self.count = 0
+
+    def verify(self, password_hash: str, password: bytes) -> bool:
+        self.count += 1
+        return self._hasher.verify(password_hash, password)
+
+    def hash(self, password: bytes) -> str:
+        self.count += 1
+        return self._hasher.hash(password)
+
+
+class Work:
+    """What a check has computed: argon2id hashes, and rounds of PBKDF2."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, hashes: PasswordHashes) -> None:
+        self._hasher = CountingHasher(hashes._hasher)
+        self._rounds = 0
+        real = hashlib.pbkdf2_hmac
+
+        def pbkdf2(name: str, password: bytes, salt: bytes, rounds: int) -> bytes:
+            self._rounds += rounds
+            return real(name, password, salt, rounds)
+
+        monkeypatch.setattr(hashes, "_hasher", self._hasher)
+        monkeypatch.setattr(hashlib, "pbkdf2_hmac", pbkdf2)
+
+    def taken(self) -> tuple[int, int]:
+        found = (self._hasher.count, self._rounds)
+        self._hasher.count = self._rounds = 0
+        return found
+
+
+HASHES = PasswordHashes()
+ACCOUNTS = {
+    "own": HASHES.make(b"secret"),
+    "plain": sha512_hash(b"secret"),
+    "cheap": pbkdf2_hash(b"secret", 101),
+    "dear": pbkdf2_hash(b"secret", 2_000),
+    "damaged": "$7$nonsense",
+    "unreadable": "nonsense",
+}
+
+
+def store() -> UsersInMemory:
+    return UsersInMemory(*(User(name, text, ClientType.DEVICE, False, 0) for name, text in ACCOUNTS.items()))
+
+
+def step(users: UsersInMemory) -> PasswordStep:
+    return PasswordStep(users, Checks(1, 1), HASHES)
+
+
+def test_every_check_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = store()
+    HASHES.expect(users.imported_hashes())
+    checked = step(users)
+    work = Work(monkeypatch, HASHES)
+    took: dict[tuple[str, bytes], tuple[int, int]] = {}
+    for name in [*ACCOUNTS, "nobody", ""]:
+        for password in (b"wrong", b"", b"secret"):
+            checked._check(name, password)
+            took[name, password] = work.taken()
+    assert set(took.values()) == {(1, 2_000)}, took
+
+
+def test_without_imported_hashes_a_check_is_one_argon2(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = UsersInMemory(User("own", ACCOUNTS["own"], ClientType.DEVICE, False, 0))
+    HASHES.expect(users.imported_hashes())
+    work = Work(monkeypatch, HASHES)
+    for name in ("own", "nobody"):
+        step(users)._check(name, b"wrong")
+        assert work.taken() == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["plain", "cheap", "dear"])
+def test_an_imported_hash_serves_until_the_first_login(name: str) -> None:
+    users = store()
+    before = users.users[name]
+    checked = step(users)
+    assert isinstance(checked._check(name, b"wrong"), Deny)
+    assert users.users[name] == before
+    assert checked._check(name, b"secret") == Admit(name, ClientType.DEVICE, account_version=before.version)
+    after = users.users[name]
+    assert after.password_hash.startswith("$argon2id$")
+    assert after.version == before.version
+    assert users.changed == []
+    assert isinstance(checked._check(name, b"secret"), Admit)
+    assert isinstance(checked._check(name, b"wrong"), Deny)
+
+
+def test_a_disabled_account_keeps_its_imported_hash() -> None:
+    users = UsersInMemory(User("cheap", ACCOUNTS["cheap"], ClientType.DEVICE, True, 0))
+    answer = step(users)._check("cheap", b"secret")
+    assert isinstance(answer, Deny)
+    assert answer.reason_code is ReasonCode.NOT_AUTHORIZED
+    assert users.users["cheap"].password_hash == ACCOUNTS["cheap"]
+
+
+def test_a_name_without_an_account_may_be_known_to_another_step() -> None:
+    assert step(store())._check("nobody", b"secret") is NOT_MINE
+
+
+@pytest.mark.parametrize("name", ["damaged", "unreadable"])
+def test_a_hash_that_cannot_be_read_opens_nothing(name: str) -> None:
+    for password in (b"secret", b"", b"$7$nonsense", b"nonsense"):
+        assert isinstance(step(store())._check(name, password), Deny)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "begins with"),
+        ("secret", "begins with"),
+        ("$5$a$b", "begins with"),
+        ("$6$a", "of the form"),
+        ("$6$YQ==$a$b", "of the form"),
+        ("$7$101$YQ==", "of the form"),
+        ("$7$0$YQ==$YQ==", "from 1 on"),
+        ("$7$-1$YQ==$YQ==", "from 1 on"),
+        ("$7$x$YQ==$YQ==", "from 1 on"),
+        ("$7$²$YQ==$YQ==", "from 1 on"),
+        (f"$7${ROUNDS_MAX + 1}$YQ==$YQ==", "more than the largest possible"),
+        ("$7$9999999999$YQ==$YQ==", "from 1 on"),
+        ("$6$!$YQ==", "not base64"),
+        ("$6$YQ==$ä", "not base64"),
+        ("$6$YQ==$YQ==", "a hash of 1 bytes"),
+        (f"$6$${base64.b64encode(bytes(64)).decode()}", "a salt of 0"),
+    ],
+)
+def test_imported_hashes_that_cannot_be(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_imported(text)
+
+
+def test_nothing_shows_a_hash() -> None:
+    parsed = parse_imported(ACCOUNTS["cheap"])
+    assert "salt" not in repr(parsed)
+    assert repr(parsed) == "ImportedHash(rounds=101)"
+    verdict = HASHES.check(ACCOUNTS["cheap"], b"secret")
+    assert verdict.better is not None
+    assert "argon2" not in repr(verdict)

@@ -1,0 +1,134 @@
+"""Failures of one address are answered later and later, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.users_in_memory import UsersInMemory
+from tests.support.waiting import wait_for
+
+from embermq.authentication.anonymous import AnonymousStep
+from embermq.authentication.build import Authentication
+from embermq.authentication.passwords import PasswordHashes
+from embermq.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.authentication.slowing import ADDRESSES_MAX, Slowing, network_of
+from embermq.broker.counters import Counters
+from embermq.broker.credentials import Identity
+from embermq.model.client_type import ClientType
+from embermq.ports.errors import StoreUnavailable
+from embermq.ports.users import User
+from embermq.protocol.packets import Connect
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.server.gate import Visitor
+from embermq.server.settings import ClientSettings
+
+HASHES = PasswordHashes()
+ANN = User("ann", HASHES.make(b"secret"), ClientType.DEVICE, False, 0)
+HOME = Visitor(False, None, ClientType.DEVICE, None, "192.0.2.1")
+ELSEWHERE = Visitor(False, None, ClientType.DEVICE, None, "192.0.2.2")
+
+
+def connect(password: bytes) -> Connect:
+    return Connect("c", ProtocolVersion.V5, True, 0, "ann", password)
+
+
+def test_the_delay_doubles_up_to_its_maximum_and_ends_with_the_window() -> None:
+    slowing = Slowing(free=3, window_s=60, delay_max_s=1.5)
+    assert [slowing.failed("192.0.2.1", number) for number in range(8)] == [0, 0, 0, 0.25, 0.5, 1.0, 1.5, 1.5]
+    assert slowing.failed("192.0.2.2", 8) == 0
+    assert slowing.failed("192.0.2.1", 67) == 1.5
+    assert slowing.failed("192.0.2.1", 127.5) == 0
+
+
+def test_very_many_failures_do_not_overflow() -> None:
+    slowing = Slowing(free=0, window_s=60, delay_max_s=5)
+    assert {slowing.failed("192.0.2.1", 0) for _ in range(2_000)} == {0.25, 0.5, 1.0, 2.0, 4.0, 5.0}
+
+
+def test_addresses_are_bounded_and_the_quietest_is_forgotten() -> None:
+    slowing = Slowing(free=1, window_s=60, delay_max_s=5)
+    slowing.failed("192.0.2.1", 0)
+    for number in range(ADDRESSES_MAX - 1):
+        slowing.failed(f"10.{number >> 8}.{number & 255}.1", 0)
+    assert slowing.failed("192.0.2.1", 1) == 0.25
+    slowing.failed("192.0.2.2", 1)
+    slowing.failed("192.0.2.3", 1)
+    assert len(slowing) == ADDRESSES_MAX
+    assert slowing.failed("192.0.2.1", 1) == 0.5
+    assert slowing.failed("10.0.0.1", 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unix:/run/mq.sock", "unix:/run/mq.sock"),
+        ("", ""),
+    ],
+)
+def test_what_is_counted_together(address: str, network: str) -> None:
+    assert network_of(address) == network
+
+
+def test_only_failures_wait_and_only_so_many() -> None:
+    async def scenario() -> None:
+        users, counters = UsersInMemory(ANN), Counters()
+        settings = AuthenticationSettings(
+            failures_free=1, failures_delay_max_s=60, failures_window_s=600, failures_waiting_max=2
+        )
+        made = Authentication(
+            users, settings, ClientSettings(), counters, scram=ScramSettings(), hashes=HASHES
+        )
+        made.gate._slowing._failures["192.0.2.1"] = (50, asyncio.get_running_loop().time())
+
+        async def enter(password: bytes, visitor: Visitor = HOME) -> Identity | ReasonCode:
+            return await made.gate.check(connect(password), visitor)
+
+        late = [asyncio.create_task(enter(b"wrong")) for _ in range(2)]
+        await wait_for(lambda: counters.login_answers_delayed == 2, what="both are late")
+        assert isinstance(await enter(b"secret"), Identity)
+        assert await enter(b"wrong", ELSEWHERE) is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        assert await enter(b"wrong") is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        assert not any(task.done() for task in late)
+        assert (counters.logins_failed, counters.login_answers_delayed) == (4, 2)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        assert made.gate._late == 0
+        await made.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_that_is_not_the_clients_fault_is_no_failure() -> None:
+    async def scenario() -> None:
+        users, counters = UsersInMemory(ANN), Counters()
+        made = Authentication(
+            users,
+            AuthenticationSettings(failures_free=0),
+            ClientSettings(),
+            counters,
+            scram=ScramSettings(),
+            hashes=HASHES,
+        )
+        users.error = StoreUnavailable("locked")
+        assert await made.gate.check(connect(b"secret"), HOME) is ReasonCode.SERVER_UNAVAILABLE
+        assert (counters.logins_failed, counters.logins_unchecked, counters.login_answers_delayed) == (
+            0,
+            1,
+            0,
+        )
+        assert len(made.gate._slowing) == 0
+        await made.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_step_that_answers_at_once_has_no_check() -> None:
+    with pytest.raises(NotImplementedError, match="anonymous answers at once"):
+        asyncio.run(AnonymousStep(allowed=True).check(None))  # type: ignore[arg-type]
