@@ -26,6 +26,7 @@ from embermq.authentication.build import Authentication
 from embermq.broker.credentials import Identity
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError
+from embermq.ports.users import Users
 from embermq.protocol.errors import ProtocolError
 from embermq.server.listeners import compose_listeners
 from embermq.server.mqtt_server import MqttServer
@@ -101,13 +102,7 @@ class _Application:
         embedded = open_embedded(
             self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules
         )
-        authentication = Authentication(
-            users,
-            settings.authentication,
-            settings.clients,
-            embedded.broker.state.counters,
-            scram=settings.scram,
-        )
+        authentication = _authentication(settings, users, embedded)
         ticks = TickLoop(
             embedded.broker,
             embedded.delivery,
@@ -194,6 +189,16 @@ class _Application:
             LOG.info("repaired %d deliveries that the last run had left open", embedded.redelivered)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
+
+
+def _authentication(settings: Settings, users: Users, embedded: Embedded) -> Authentication:
+    return Authentication(
+        users,
+        settings.authentication,
+        settings.clients,
+        embedded.broker.state.counters,
+        scram=settings.scram,
+    )
 
 
 def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | None":
