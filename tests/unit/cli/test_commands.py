@@ -153,7 +153,7 @@ def test_reading_users_makes_no_directory(tmp_path: Path) -> None:
     ("second", "code", "told"),
     [
         ("s3cret", 0, "added ann (device)"),
-        ("secret", 1, "embermq: the two passwords differ; nothing was added"),
+        ("secret", 1, "embermq: the two passwords differ; nothing was changed"),
     ],
 )
 def test_a_terminal_is_asked_twice_and_shows_nothing(
