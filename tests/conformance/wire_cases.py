@@ -477,9 +477,11 @@ OTHER_CASES: tuple[WireCase, ...] = (
     *of_all("pingreq", SERVER, b"\xc0\0", Pingreq()),
     *of_all("pingresp", CLIENT, b"\xd0\0", Pingresp()),
     *of_all("disconnect", SERVER, b"\xe0\0", Disconnect()),
-    WireCase("disconnect-5-with-will", V5, SERVER, b"\xe0\x01\x04", Disconnect(4)),
+    WireCase("disconnect-5-with-will", V5, SERVER, b"\xe0\x02\x04\0", Disconnect(4)),
+    WireCase("disconnect-5-with-will-short", V5, SERVER, b"\xe0\x01\x04", Disconnect(4), canonical=False),
     WireCase("disconnect-5-said-normal", V5, SERVER, b"\xe0\x02\0\0", Disconnect(), canonical=False),
-    WireCase("disconnect-5-of-server", V5, CLIENT, b"\xe0\x01\x8e", Disconnect(0x8E)),
+    WireCase("disconnect-5-of-server", V5, CLIENT, b"\xe0\x02\x8e\0", Disconnect(0x8E)),
+    WireCase("disconnect-5-of-server-short", V5, CLIENT, b"\xe0\x01\x8e", Disconnect(0x8E), canonical=False),
     WireCase(
         "disconnect-5-properties",
         V5,

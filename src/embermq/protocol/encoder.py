@@ -224,12 +224,14 @@ def _encode_acknowledgement(
 def _encode_reason(
     first: int, packet: Disconnect | Auth, place: PropertyPlace, version: ProtocolVersion
 ) -> bytes:
-    """DISCONNECT and AUTH in their shortest form."""
+    """DISCONNECT and AUTH: empty when there is nothing to say, else with a property length, be it 0.
+
+    Without that length the packet would be a byte shorter, but clients are about (paho.golang before 0.23) that then
+    take the end of the packet for the end of the connection and miss the reason.
+    """
     body = b""
     if version == V5 and (packet.reason_code or packet.properties is not None):
-        body = encode_integer(packet.reason_code, 1)
-        if packet.properties is not None:
-            body += encode_properties(packet.properties, place)
+        body = encode_integer(packet.reason_code, 1) + encode_properties(packet.properties, place)
     return _framed(first, body)
 
 
