@@ -23,8 +23,9 @@ run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durab
 	@exec $(BIN)/embermq run $(ARGS)
 
 .PHONY: test
-test: $(TEST_READY) ## All checks and tests (ARGS='-k retained'); Debian packages they need are installed
+test: $(TEST_READY) ## All checks and tests (ARGS='-k retained'); what they need is installed and built
 	@scripts/debian-packages
+	@scripts/foreign-clients
 	@exec $(BIN)/python -m pytest $(ARGS)
 
 .PHONY: check

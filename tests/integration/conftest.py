@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.foreign_clients import ROOT, OpenBroker
 
 TROUBLE = re.compile(r"Traceback|exception|never retrieved|Unhandled", re.IGNORECASE)
 
@@ -30,6 +32,17 @@ def broker(shared_broker: BrokerProcess) -> Iterator[BrokerProcess]:
     yield shared_broker
     assert shared_broker.is_running
     quiet(shared_broker)
+
+
+@pytest.fixture(scope="session")
+def open_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenBroker]:
+    """A broker with all its doors open, for the clients of other languages, which have to be there."""
+    built = subprocess.run([ROOT / "scripts" / "foreign-clients", "--check"], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    broker = OpenBroker(tmp_path_factory.mktemp("open"))
+    with broker:
+        yield broker
+        quiet(broker)
 
 
 @pytest.fixture

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +17,16 @@ TIMEOUT_S = 30
 ENSUREPIP_MISSING = 'case "$2" in *ensurepip*) exit 1;; *) exit 0;; esac'
 
 
-def run(script: str, programs: Mapping[str, str], folder: Path, **environment: str) -> tuple[int, str]:
+def run(
+    script: str, programs: Mapping[str, str], folder: Path, *words: str, **environment: str
+) -> tuple[int, str]:
     """Exit code and all that is shown, with `programs` (shell texts) in front of the system's."""
     for name, text in programs.items():
         program = folder / name
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     done = subprocess.run(
-        ["bash", ROOT / "scripts" / script],
+        ["/bin/bash", ROOT / "scripts" / script, *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -60,6 +65,51 @@ def test_lists_are_refreshed_only_when_installing_fails(tmp_path: Path) -> None:
     code, told = run("debian-packages", programs, tmp_path)
     assert code == 0
     assert told.split("\n")[1:4] == ["apt-get install", "apt-get update", "apt-get install"]
+
+
+def test_only_the_programs_that_are_not_there_are_installed_for_the_clients(tmp_path: Path) -> None:
+    programs = {
+        "dpkg-query": "printf installed",
+        "apt-get": "echo called",
+        "id": "echo 1000",
+        "sudo": "exit 1",
+    }
+    others = {"node": "", "npm": "", "javac": "", "mvn": ""}
+    code, told = run("debian-packages", programs | others, tmp_path, "clients", PATH=str(tmp_path))
+    assert code == 1
+    assert "need these Debian packages: golang-go chromium\n" in told
+    everything = others | {"go": "", "chromium": ""}
+    code, told = run("debian-packages", programs | everything, tmp_path, "clients", PATH=str(tmp_path))
+    assert (code, told) == (0, "")
+
+
+def test_clients_that_are_not_of_these_sources_are_told(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    for language in ("javascript", "go", "java"):
+        (checkout / "tests" / "clients" / language).mkdir(parents=True)
+        (checkout / "tests" / "clients" / language / "source").write_text(language)
+    (checkout / "scripts").mkdir()
+    script = str(shutil.copy(ROOT / "scripts" / "foreign-clients", checkout / "scripts"))
+    code, told = run(script, {"chromium": ""}, tmp_path, "--check")
+    assert (code, told) == (
+        1,
+        "Not there, or not of these sources: javascript go java. Type: scripts/foreign-clients\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "lock", ["javascript/package-lock.json", "javascript/.npmrc", "go/go.sum", "java/jars.txt"]
+)
+def test_what_pins_the_clients_names_no_registry(lock: str) -> None:
+    text = (ROOT / "tests" / "clients" / lock).read_text()
+    assert not re.search(r"registry\.npm|\"resolved\"|proxy\.golang|maven\.org", text)
+
+
+def test_every_npm_package_has_a_hash() -> None:
+    lock = json.loads((ROOT / "tests" / "clients" / "javascript" / "package-lock.json").read_text())
+    packages = {name: found for name, found in lock["packages"].items() if name}
+    assert packages
+    assert all(found["integrity"].startswith("sha512-") for found in packages.values())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""Clients of other languages speak to the real server: one scenario, by every client, version and transport it has.
+
+The programs are in tests/clients; `make test` builds them (scripts/foreign-clients).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.support.foreign_clients import (
+    BUILT,
+    SOURCES,
+    TRANSPORTS,
+    V5,
+    V31,
+    V311,
+    OpenBroker,
+    check_reports,
+)
+
+RUN_S = 90.0
+# The JVM of a program that lives for seconds: small, and quick to start.
+JAVA = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    command: tuple[str, ...]
+    versions: tuple[int, ...] = (V31, V311, V5)
+    transports: tuple[str, ...] = TRANSPORTS
+    unseen: tuple[str, ...] = ()
+    without: tuple[tuple[int, str], ...] = ()
+
+
+PROGRAMS = {
+    "mqttjs": Program(
+        command=("node", f"{SOURCES}/javascript/node.mjs"),
+        without=((V31, "ws"), (V31, "wss")),  # there it asks for the subprotocol mqttv3.1 [MQTT-6.0.0-4]
+    ),
+    "paho-go": Program(command=(f"{BUILT}/go/scenario",)),
+    "paho-java": Program(command=(*JAVA, "-cp", f"{BUILT}/java/classes:{BUILT}/java/jars/*", "Scenario")),
+    "gmqtt": Program(
+        command=(sys.executable, f"{SOURCES}/python/gmqtt_scenario.py"),
+        versions=(V311, V5),
+        transports=("tcp", "tls"),
+        unseen=("no_subscriber",),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    name: str
+    process: subprocess.Popen[bytes]
+    said: Path
+    complained: Path
+
+
+@pytest.fixture(scope="module")
+def start(
+    open_broker: OpenBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str, int], dict[str, Run]]]:
+    """Runs of a client in one version over all its transports at once, since most of the time it waits."""
+    started: dict[tuple[str, int], dict[str, Run]] = {}
+
+    def start_all(client: str, version: int) -> dict[str, Run]:
+        if (client, version) not in started:
+            folder = tmp_path_factory.mktemp(client)
+            started[client, version] = {
+                transport: launch(client, open_broker.words(transport, version, name), name, folder)
+                for of_client, of_version, transport in CASES
+                if (of_client, of_version) == (client, version)
+                for name in [uuid4().hex[:12]]
+            }
+        return started[client, version]
+
+    try:
+        yield start_all
+    finally:
+        for runs in started.values():
+            for run in runs.values():
+                run.process.kill()
+                run.process.wait(RUN_S)
+
+
+def launch(client: str, words: list[str], name: str, folder: Path) -> Run:
+    said, complained = folder / f"{name}.out", folder / f"{name}.err"
+    with said.open("wb") as out, complained.open("wb") as err:
+        command = [*PROGRAMS[client].command, *words]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+    return Run(name=name, process=process, said=said, complained=complained)
+
+
+CASES = [
+    (client, version, transport)
+    for client, program in PROGRAMS.items()
+    for version in program.versions
+    for transport in program.transports
+    if (version, transport) not in program.without
+]
+
+
+@pytest.mark.parametrize(("client", "version", "transport"), CASES)
+def test_scenario(
+    start: Callable[[str, int], dict[str, Run]],
+    open_broker: OpenBroker,
+    client: str,
+    version: int,
+    transport: str,
+) -> None:
+    run = start(client, version)[transport]
+    code = run.process.wait(RUN_S)
+    assert code == 0, run.complained.read_text() + run.said.read_text()[-2_000:]
+    check_reports(run.said.read_text().splitlines(), version, run.name, unseen=PROGRAMS[client].unseen)
+    assert open_broker.is_running
