@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -44,30 +45,17 @@ def create_app(service: AdminService) -> Starlette:
 
     async def health(_: Request) -> Response:
         found = service.health()
-        return _json(found, HTTPStatus.OK if found.is_ok else HTTPStatus.SERVICE_UNAVAILABLE)
+        return json_answer(found, HTTPStatus.OK if found.is_ok else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def ready(_: Request) -> Response:
         found = service.ready()
-        return _json(found, HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE)
+        return json_answer(found, HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def metrics(_: Request) -> Response:
         return Response(service.metrics_text(), headers={"content-type": METRICS_TYPE})
 
     async def pipeline(_: Request) -> Response:
-        return _json(service.pipeline_status(), HTTPStatus.OK)
-
-    async def refused(request: Request, error: Exception) -> Response:
-        status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.BAD_REQUEST
-        detail = {
-            HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}",
-            HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not possible at {request.url.path}",
-        }.get(status, status.description)
-        headers = error.headers if isinstance(error, HTTPException) else None
-        return _problem(status, detail, dict(headers or {}))
-
-    async def failed(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says more", {})
+        return json_answer(service.pipeline_status(), HTTPStatus.OK)
 
     return Starlette(
         routes=[
@@ -76,8 +64,27 @@ def create_app(service: AdminService) -> Starlette:
             Route("/metrics", metrics),
             Route("/api/v1/pipeline", pipeline),
         ],
-        exception_handlers={HTTPException: refused, Exception: failed},
+        exception_handlers=problem_handlers(),
     )
+
+
+def problem_handlers() -> dict[Any, Any]:
+    """What an application answers when a request cannot be, or its service fails."""
+
+    async def refused(request: Request, error: Exception) -> Response:
+        status = HTTPStatus(error.status_code) if isinstance(error, HTTPException) else HTTPStatus.BAD_REQUEST
+        detail = {
+            HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}",
+            HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not possible at {request.url.path}",
+        }.get(status, status.description)
+        headers = error.headers if isinstance(error, HTTPException) else None
+        return problem(status, detail, dict(headers or {}))
+
+    async def failed(request: Request, error: Exception) -> Response:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says more", {})
+
+    return {HTTPException: refused, Exception: failed}
 
 
 class HttpServer:
@@ -153,10 +160,12 @@ class _QuietServer(uvicorn.Server):
         self.is_up.set()
 
 
-def _json(content: object, status: HTTPStatus) -> Response:
+def json_answer(content: object, status: HTTPStatus) -> Response:
+    """`content` is what msgspec can write."""
     return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
-def _problem(status: HTTPStatus, detail: str, headers: dict[str, str]) -> Response:
+def problem(status: HTTPStatus, detail: str, headers: dict[str, str]) -> Response:
+    """An error answer with its reason in words."""
     body = msgspec.json.encode(Problem("about:blank", status.phrase, status, detail))
     return Response(body, status, headers, media_type="application/problem+json")

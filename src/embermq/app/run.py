@@ -19,9 +19,11 @@ import uvloop
 from embermq.app.accounts import open_users
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
+from embermq.app.control import ControlSide
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
 from embermq.app.service import BrokerService
+from embermq.app.session_desk import SessionDesk
 from embermq.authentication.build import Authentication
 from embermq.broker.credentials import Identity
 from embermq.observability.logs import configure_logging
@@ -124,8 +126,10 @@ class _Application:
         service = BrokerService(
             settings, self._data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
         )
+        control = ControlSide(self._data_dir, settings.http)
         try:
             http = await self._open(server, service)
+            await control.open(SessionDesk(embedded.broker, ticks, lambda: service.retained))
         except StartError:
             embedded.close()
             raise
@@ -147,7 +151,7 @@ class _Application:
         began = time.monotonic()
         for task in housekeeping:
             task.cancel()
-        stopping = [server.stop(), http.stop()]
+        stopping = [server.stop(), http.stop(), control.stop()]
         if supervisor is not None:
             stopping.append(supervisor.stop(settings.pipeline.stop_timeout_s))
         await asyncio.gather(*stopping)

@@ -52,7 +52,8 @@ class BrokerService:
         self._supervisor = supervisor
         self._started_s = time.monotonic()
         self.bound: dict[str, list[Address | UnixAddress]] = {}
-        self._retained: RetentionState | None = None
+        self.retained: RetentionState | None = None
+        """What the last round of retention found; None before the first."""
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
         self._news = PipelineNews()
@@ -75,8 +76,8 @@ class BrokerService:
 
     def pipeline_status(self) -> Mapping[str, object]:
         found: dict[str, object] = msgspec.to_builtins(self._pipeline or read_status(self._data_dir))
-        if self._retained is not None:
-            found["log"] = msgspec.to_builtins(self._retained)
+        if self.retained is not None:
+            found["log"] = msgspec.to_builtins(self.retained)
         return found
 
     def metrics_text(self) -> str:
@@ -96,7 +97,7 @@ class BrokerService:
                 application_lost=self._embedded.delivery.applications.lost,
                 ticks=self._ticks.statistics(),
                 server=self._server.statistics(),
-                retention=self._retained,
+                retention=self.retained,
                 pipeline=self._pipeline,
                 supervisor=self._supervisor.statistics() if self._supervisor is not None else None,
             )
@@ -119,7 +120,7 @@ class BrokerService:
                 LOG.warning("retention could not do its round: %s", error)
             else:
                 self._say_pins(retained)
-                self._retained = retained
+                self.retained = retained
                 state.refuse_all = retained.refuse_all
                 state.refused_generations = retained.refused_generations
             try:
@@ -147,7 +148,7 @@ class BrokerService:
 
     def _say_pins(self, now: RetentionState) -> None:
         """One line when readers begin or cease to hold back more of the log than they may."""
-        before = self._retained is not None and self._retained.over_limit
+        before = self.retained is not None and self.retained.over_limit
         if now.over_limit and not before:
             LOG.warning(
                 "the log holds %d bytes, more than readers may hold back; furthest behind: %s at offset %d of %d",

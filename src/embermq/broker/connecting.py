@@ -213,22 +213,34 @@ class Connecting:
     def _take_over(self, old: Session, clean_start: bool) -> None:
         """The older connection ends first [MQTT-3.1.4-3]; its will goes out unless the session goes on and the will
         waits [MQTT-3.1.3-9]."""
-        for link in (old.link, old.claimant):
-            if link is None:
-                continue
-            if not link.closing:
-                self._state.counters.takeovers += 1
-                link.disconnect(ReasonCode.SESSION_TAKEN_OVER)
-            link.inbox = None
-            self._wills.connection_ended(old, link, session_goes_on=not clean_start and _is_kept(old))
         was_connected = old.link is not None
-        old.link = old.claimant = None
+        ended = self._cut_off(old, ReasonCode.SESSION_TAKEN_OVER, goes_on=not clean_start and _is_kept(old))
+        self._state.counters.takeovers += ended
         if clean_start or not _is_kept(old) or self._is_over(old):
             self.end_session(old)
             return
         if was_connected:
             self._state.path(old).suspend(old)
         self._wills.cancel_delayed(old)
+
+    def _cut_off(self, session: Session, reason: ReasonCode, *, goes_on: bool) -> int:
+        """End the connection that the session has, and the one that is to follow it; returns how many were open."""
+        ended = 0
+        for link in (session.link, session.claimant):
+            if link is None:
+                continue
+            if not link.closing:
+                ended += 1
+                link.disconnect(reason)
+            link.inbox = None
+            self._wills.connection_ended(session, link, session_goes_on=goes_on)
+        session.link = session.claimant = None
+        return ended
+
+    def remove(self, session: Session) -> None:
+        """An operator ends the session, and its connection with it."""
+        self._cut_off(session, ReasonCode.ADMINISTRATIVE_ACTION, goes_on=False)
+        self.end_session(session)
 
     def _is_over(self, session: Session) -> bool:
         return session.expires_ms != 0 and self._state.tick.now_ms >= session.expires_ms

@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "run": "embermq.cli.run",
     "check-config": "embermq.cli.check_config",
     "users": "embermq.cli.users",
+    "sessions": "embermq.cli.sessions",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
     "acl": "embermq.cli.acl",

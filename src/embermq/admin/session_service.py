@@ -1,0 +1,86 @@
+"""The façade of sessions: what the broker tells of them, and what an operator may do to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class SessionView(Struct, frozen=True, kw_only=True):
+    """One session as it is now. Times are ISO 8601 in UTC.
+
+    `queued` messages are stored for it, `waiting` ones are in memory behind its window, `in_flight` ones are sent and
+    not acknowledged, `receiving` are its own QoS 2 messages that it has not released. `behind` is how many records an
+    APPLICATION session has not confirmed, and so may hold back; None for the others.
+    """
+
+    client_id: str
+    type: str
+    username: str
+    version: str
+    connected: bool
+    peer: str
+    kept: bool
+    expiry_interval_s: int
+    expires: str | None
+    created: str
+    subscriptions: int
+    queued: int
+    waiting: int
+    in_flight: int
+    receiving: int
+    behind: int | None
+
+
+class SubscriptionView(Struct, frozen=True, kw_only=True):
+    """One subscription; `topic_filter` is as the client sent it, `identifier` 0 for none."""
+
+    topic_filter: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int
+
+
+class SessionDetail(Struct, frozen=True, kw_only=True):
+    """A session with its subscriptions."""
+
+    session: SessionView
+    subscriptions: Sequence[SubscriptionView]
+
+
+class PinView(Struct, frozen=True, kw_only=True):
+    """A reader of the message log: nothing from `next_offset` on leaves the log before it has it."""
+
+    reader: str
+    next_offset: int
+    behind: int
+
+
+class SessionService(Protocol):
+    """Implemented in app; called on the event loop. Reading answers from memory."""
+
+    def sessions(self, after: str, limit: int) -> Sequence[SessionView]:
+        """Up to `limit` sessions whose client id sorts behind `after`, in that order."""
+        ...
+
+    def session(self, client_id: str) -> SessionDetail | None:
+        """One of them; None when there is none of that id."""
+        ...
+
+    def pins(self) -> Sequence[PinView]:
+        """Who reads the message log, furthest behind first."""
+        ...
+
+    def disconnect(self, client_id: str) -> bool | None:
+        """End the client's connection with 0x98; a kept session stays. False when it has none, None when there is no
+        such session."""
+        ...
+
+    async def delete(self, client_id: str) -> bool:
+        """End session and connection, queue and subscriptions included; returns when that is durable. False when there
+        is no such session."""
+        ...

@@ -1,0 +1,118 @@
+"""The control socket: `control.sock` in the data directory, on which the operator's commands reach a running broker."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from embermq.admin.session_service import SessionService
+from embermq.admin.settings import HttpSettings
+from embermq.app.errors import StartError, UserError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from embermq.admin.http import HttpServer
+
+FILE_NAME = "control.sock"
+ANSWER_S = 60.0
+
+
+class ControlSide:
+    """The broker's end. Only the owner of the data directory can open the socket."""
+
+    def __init__(self, data_dir: Path, settings: HttpSettings) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._server: HttpServer | None = None
+
+    async def open(self, service: SessionService) -> None:
+        """Serve from now on; what a killed broker left is replaced, since the lock says that it is dead.
+
+        Raises StartError.
+        """
+        from embermq.admin.control import create_control_app
+        from embermq.admin.http import HttpServer
+
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            with suppress(FileNotFoundError):
+                (self._data_dir / FILE_NAME).unlink()
+            with _short_path(self._data_dir) as path:
+                sock.bind(path)
+        except OSError as error:
+            sock.close()
+            raise StartError(f"cannot make {self._data_dir / FILE_NAME}: {error.strerror}") from error
+        self._server = HttpServer(create_control_app(service), self._settings)
+        await self._server.start([sock])
+
+    async def stop(self) -> None:
+        """Finish requests under way and take the socket away."""
+        if self._server is not None:
+            await self._server.stop()
+            with suppress(FileNotFoundError):
+                (self._data_dir / FILE_NAME).unlink()
+
+
+@contextmanager
+def _short_path(data_dir: Path) -> Iterator[str]:
+    """The socket by a path that the kernel takes, however long the directory's is."""
+    descriptor = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{FILE_NAME}"
+    finally:
+        os.close(descriptor)
+
+
+class ControlClient:
+    """The command's end; a context manager. Raises UserError when no broker runs on the data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._client: httpx.Client
+        self._opened: AbstractContextManager[str]
+
+    def __enter__(self) -> ControlClient:
+        import httpx
+
+        if not (self._data_dir / FILE_NAME).exists():
+            raise UserError(f"no broker is running on {self._data_dir}; another one is named with --data-dir")
+        self._opened = _short_path(self._data_dir)
+        path = self._opened.__enter__()
+        self._client = httpx.Client(
+            transport=httpx.HTTPTransport(uds=path),
+            base_url=httpx.URL(scheme="http", host="broker"),
+            timeout=ANSWER_S,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+        self._opened.__exit__(None, None, None)
+
+    def ask(self, method: str, path: str, **parameters: str) -> bytes:
+        """The body of the answer; raises UserError with the broker's own words for a refusal."""
+        import httpx
+
+        try:
+            answer = self._client.request(method, path, params=parameters)
+        except httpx.ConnectError as error:
+            raise UserError(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
+        except httpx.HTTPError as error:
+            raise UserError(f"the broker on {self._data_dir} did not answer: {error}") from error
+        if answer.is_error:
+            raise UserError(_detail(answer.content))
+        return answer.content
+
+
+def _detail(body: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(body)["detail"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return "the broker refused without a reason"

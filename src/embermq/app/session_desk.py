@@ -1,0 +1,137 @@
+"""Sessions as an operator sees them and what may be done to them; see `admin.session_service`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from heapq import nsmallest
+
+from embermq.admin.session_service import PinView, SessionDetail, SessionView, SubscriptionView
+from embermq.broker.broker import Broker
+from embermq.broker.router import Subscriber
+from embermq.broker.session import Session
+from embermq.delivery.retention import RetentionState
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.tick_loop import TickLoop
+
+VERSION_NAMES = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+class SessionDesk:
+    """`retained` gives the last round of retention, None before the first."""
+
+    def __init__(
+        self, broker: Broker, ticks: TickLoop, retained: Callable[[], RetentionState | None]
+    ) -> None:
+        self._broker = broker
+        self._ticks = ticks
+        self._retained = retained
+
+    def sessions(self, after: str, limit: int) -> Sequence[SessionView]:
+        sessions = self._broker.state.sessions
+        behind = self._behind()
+        ids = nsmallest(limit, (client_id for client_id in sessions if client_id > after))
+        return [_view(sessions[client_id], behind) for client_id in ids]
+
+    def session(self, client_id: str) -> SessionDetail | None:
+        found = self._broker.state.sessions.get(client_id)
+        if found is None:
+            return None
+        subscriptions = [_subscription(*item) for item in sorted(found.subscriptions.items(), key=_by_filter)]
+        return SessionDetail(session=_view(found, self._behind()), subscriptions=subscriptions)
+
+    def pins(self) -> Sequence[PinView]:
+        retained = self._retained()
+        if retained is None:
+            return []
+        return [
+            PinView(
+                reader=pin.name,
+                next_offset=pin.next_offset,
+                behind=max(0, retained.end_offset - pin.next_offset),
+            )
+            for pin in retained.pins
+        ]
+
+    def disconnect(self, client_id: str) -> bool | None:
+        session = self._broker.state.sessions.get(client_id)
+        if session is None:
+            return None
+        link = session.link or session.claimant
+        if link is None or link.closing:
+            return False
+        self._ticks.look_at_clock()
+        link.disconnect(ReasonCode.ADMINISTRATIVE_ACTION)
+        self._ticks.wake()
+        return True
+
+    async def delete(self, client_id: str) -> bool:
+        session = self._broker.state.sessions.get(client_id)
+        if session is None:
+            return False
+        self._ticks.look_at_clock()
+        self._broker.connecting.remove(session)
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._broker.state.tick.batch.after_commit.append(partial(_tell, durable))
+        self._ticks.wake()
+        await durable
+        return True
+
+    def _behind(self) -> dict[int, int]:
+        """Generation of an APPLICATION session -> records that it has not confirmed."""
+        retained = self._retained()
+        if retained is None:
+            return {}
+        return {
+            pin.generation: max(0, retained.end_offset - pin.next_offset)
+            for pin in retained.pins
+            if pin.generation
+        }
+
+
+def _tell(durable: asyncio.Future[None]) -> None:
+    if not durable.done():  # who asked may have left
+        durable.set_result(None)
+
+
+def _by_filter(item: tuple[str, Subscriber]) -> str:
+    return item[0]
+
+
+def _view(session: Session, behind: dict[int, int]) -> SessionView:
+    link = session.link
+    return SessionView(
+        client_id=session.client_id,
+        type=session.client_type.name.lower(),
+        username=session.username,
+        version=VERSION_NAMES[session.version],
+        connected=link is not None,
+        peer=link.peer if link is not None else "",
+        kept=session.persistent,
+        expiry_interval_s=session.expiry_interval_s,
+        expires=_time(session.expires_ms) if session.expires_ms else None,
+        created=_time(session.created_ms),
+        subscriptions=len(session.subscriptions),
+        queued=session.queued,
+        waiting=len(session.waiting or ()) + len(session.resend or ()),
+        in_flight=len(session.window),
+        receiving=len(session.receiving or ()),
+        behind=behind.get(session.generation, 0) if session.is_application else None,
+    )
+
+
+def _subscription(topic_filter: str, subscriber: Subscriber) -> SubscriptionView:
+    return SubscriptionView(
+        topic_filter=topic_filter,
+        qos=subscriber.qos,
+        no_local=subscriber.no_local,
+        retain_as_published=subscriber.retain_as_published,
+        retain_handling=subscriber.retain_handling,
+        identifier=subscriber.identifier,
+    )
+
+
+def _time(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")
