@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
+from msgspec import Struct
 
 from embermq.app.accounts import open_users
 from embermq.app.authorization import RuleFiles
@@ -82,8 +83,60 @@ def _lock(data_dir: Path) -> int:
     return descriptor
 
 
+class _Parts(Struct):
+    """What one run is made of."""
+
+    users: Users
+    rule_files: RuleFiles
+    embedded: Embedded
+    authentication: Authentication
+    ticks: TickLoop
+    server: MqttServer
+    supervisor: "PipelineSupervisor | None"
+    service: BrokerService
+    control: ControlSide
+
+
+def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
+    """Read what is stored and put the parts together; nobody is served yet. Raises StartError, StoreError."""
+    loop = asyncio.get_running_loop()
+    rule_files = RuleFiles(settings.authorization)
+    rules = rule_files.read()
+    if rules is not None:
+        LOG.info("%s", rule_files.told(rules))
+    users = open_users(data_dir)
+    threaded = settings.log.durability == "fsync"
+    embedded = open_embedded(
+        data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules
+    )
+    authentication = _authentication(settings, users, embedded)
+    ticks = TickLoop(
+        embedded.broker,
+        embedded.delivery,
+        embedded.store,
+        linger_ms=settings.log.linger_ms,
+        poll_ms=settings.application.poll_interval_ms,
+    )
+    ticks.on_failing = _report_store
+    server = MqttServer(
+        embedded.broker,
+        ticks,
+        authentication.gate,
+        settings.clients,
+        on_error=_report_peer,
+        on_refused=_report_refused,
+    )
+    authentication.watch(partial(_expel, embedded, ticks))
+    supervisor = _supervisor(settings, data_dir)
+    service = BrokerService(
+        settings, data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
+    )
+    control = ControlSide(data_dir, settings.http)
+    return _Parts(users, rule_files, embedded, authentication, ticks, server, supervisor, service, control)
+
+
 class _Application:
-    """One run. Parts are opened in order of need and closed in reverse."""
+    """One run: open, serve until told to stop, close."""
 
     def __init__(self, settings: Settings, data_dir: Path) -> None:
         self._settings = settings
@@ -92,75 +145,50 @@ class _Application:
         self._reloads: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
-        settings, loop = self._settings, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        rule_files = RuleFiles(settings.authorization)
-        rules = rule_files.read()
-        if rules is not None:
-            LOG.info("%s", rule_files.told(rules))
-        users = open_users(self._data_dir)
-        threaded = settings.log.durability == "fsync"
-        embedded = open_embedded(
-            self._data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules
-        )
-        authentication = _authentication(settings, users, embedded)
-        ticks = TickLoop(
-            embedded.broker,
-            embedded.delivery,
-            embedded.store,
-            linger_ms=settings.log.linger_ms,
-            poll_ms=settings.application.poll_interval_ms,
-        )
-        ticks.on_failing = _report_store
-        server = MqttServer(
-            embedded.broker,
-            ticks,
-            authentication.gate,
-            settings.clients,
-            on_error=_report_peer,
-            on_refused=_report_refused,
-        )
-        authentication.watch(partial(_expel, embedded, ticks))
-        supervisor = _supervisor(settings, self._data_dir)
-        service = BrokerService(
-            settings, self._data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
-        )
-        control = ControlSide(self._data_dir, settings.http)
+        parts = _make_parts(self._settings, self._data_dir)
+        embedded, ticks, service = parts.embedded, parts.ticks, parts.service
         try:
-            http = await self._open(server, service)
-            await control.open(SessionDesk(embedded.broker, ticks, lambda: service.retained))
+            http = await self._open(parts.server, service)
+            await parts.control.open(SessionDesk(embedded.broker, ticks, lambda: service.retained))
         except StartError:
             embedded.close()
             raise
         authorize = embedded.broker.authorize
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, server, partial(rule_files.reload, authorize))
+        reload_rules = partial(parts.rule_files.reload, authorize)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, parts.server, reload_rules)
         ticks.start_polling()
         ticks.wake()
-        if supervisor is not None:
-            await supervisor.start()
+        if parts.supervisor is not None:
+            await parts.supervisor.start()
         self._say_ready(service, embedded)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         housekeeping = [
             loop.create_task(service.keep_house(self._stop)),
-            loop.create_task(rule_files.watch(authorize)),
+            loop.create_task(parts.rule_files.watch(authorize)),
         ]
         await self._stop.wait()
-        began = time.monotonic()
         for task in housekeeping:
             task.cancel()
-        stopping = [server.stop(), http.stop(), control.stop()]
-        if supervisor is not None:
-            stopping.append(supervisor.stop(settings.pipeline.stop_timeout_s))
-        await asyncio.gather(*stopping)
-        ticks.stop()
-        embedded.close()
-        await authentication.close()
-        users.close()
-        LOG.info("stopped in %.1f s", time.monotonic() - began)
+        await self._close(parts, http)
         return 0
+
+    async def _close(self, parts: _Parts, http: "HttpSide") -> None:
+        """In reverse order of need: first those who bring work, last the stores."""
+        began = time.monotonic()
+        stopping = [parts.server.stop(), http.stop(), parts.control.stop()]
+        if parts.supervisor is not None:
+            stopping.append(parts.supervisor.stop(self._settings.pipeline.stop_timeout_s))
+        await asyncio.gather(*stopping)
+        parts.ticks.stop()
+        parts.embedded.close()
+        await parts.authentication.close()
+        parts.users.close()
+        LOG.info("stopped in %.1f s", time.monotonic() - began)
 
     async def _open(self, server: MqttServer, service: BrokerService) -> "HttpSide":
         settings, bound = self._settings, service.bound
