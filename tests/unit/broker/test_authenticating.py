@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from tests.conformance.clause import V5, of_5
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.broker.authenticating import Proof, Question, Step
@@ -24,7 +26,6 @@ from embermq.protocol.packets import (
 )
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
 
 CONTINUE, AGAIN, PROTOCOL_ERROR = 0x18, 0x19, 0x82
 LIMIT_MS = 5_000
@@ -42,14 +43,14 @@ class Entrance:
 
     def __init__(self, hand: HandDrivenBroker, *, expiry_s: int = 0, properties: Properties | None = None):
         self.hand = hand
-        self.link = HandLink(hand, ProtocolVersion.V5, None)
+        self.link = HandLink(hand, V5, None)
         hand.links.append(self.link)
         asked = properties or Properties(
             authentication_method=METHOD,
             authentication_data=b"hello",
             session_expiry_interval=expiry_s or None,
         )
-        packet = Connect("c", ProtocolVersion.V5, properties=asked)
+        packet = Connect("c", V5, properties=asked)
         hand.broker.connecting.introduce(self.link, packet)
         hand.broker.authenticating.begin(self.link, packet, limit_ms=LIMIT_MS)
 
@@ -292,7 +293,7 @@ def test_authenticating_again_has_its_time(door: Entrance) -> None:
 
 def test_an_auth_that_is_too_large_for_the_client_ends_the_connection(hand: HandDrivenBroker) -> None:
     question = auth(CONTINUE, b"q" * 100)
-    size = len(encode(question, ProtocolVersion.V5))
+    size = len(encode(question, V5))
     for maximum, told in ((size, [question]), (size - 1, [])):
         door = Entrance(
             hand, properties=Properties(authentication_method=METHOD, maximum_packet_size=maximum)
@@ -300,6 +301,25 @@ def test_an_auth_that_is_too_large_for_the_client_ends_the_connection(hand: Hand
         door.says(Question(b"q" * 100))
         assert door.link.received == told
         assert door.link.ended is (told == [])
+
+
+@of_5("3.15.2-2", "3.15.2-3")
+@pytest.mark.parametrize(
+    "explanation", [{"reason_string": "why"}, {"user_properties": (("a", "b"),)}], ids=["reason", "user"]
+)
+def test_what_explains_an_auth_is_left_out_when_it_does_not_fit(
+    hand: HandDrivenBroker, explanation: dict[str, object]
+) -> None:
+    bare = Properties(authentication_method=METHOD, authentication_data=b"proof")
+    explained = Auth(CONTINUE, msgspec.structs.replace(bare, **explanation))
+    size = len(encode(explained, V5))
+    for room, sent in ((size, explained), (size - 1, Auth(CONTINUE, bare))):
+        asked = Properties(authentication_method=METHOD, maximum_packet_size=room)
+        door = Entrance(hand, properties=asked)
+        door.link.send_packet(explained)
+        hand.settle()
+        assert door.link.received == [sent]
+        door.link.drops()
 
 
 def test_a_client_without_a_method_sends_no_auth(hand: HandDrivenBroker) -> None:
