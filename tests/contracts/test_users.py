@@ -299,3 +299,13 @@ def test_sqlite_each_store_has_a_secret_of_its_own_that_outlives_it(tmp_path: Pa
         found.append(store.secret())
         store.close()
     assert found[0] == found[1] != found[2]
+
+
+def test_sqlite_the_secret_is_read_also_while_nothing_can_be_written(tmp_path: Path) -> None:
+    store = SqliteUsers(tmp_path / "users.db")
+    found = store.secret()
+    other = sqlite3.connect(tmp_path / "users.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert store.secret() == found
+    other.close()
+    store.close()

@@ -6,9 +6,10 @@ import asyncio
 import hmac
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,10 @@ from scramp import ScramClient, ScramException
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
 from embermq.app.errors import UserError
+from embermq.authentication.accounts import AccountBook
+from embermq.authentication.chain import Chain
 from embermq.authentication.checks import Checks
+from embermq.authentication.gate import ChainGate
 from embermq.authentication.scram import DATA_BYTES_MAX, ScramStep
 from embermq.authentication.scram_verifiers import (
     METHODS,
@@ -29,15 +33,17 @@ from embermq.authentication.scram_verifiers import (
     verifier_of_nobody,
 )
 from embermq.authentication.step import Admit, Deny, Talk, Welcome
-from embermq.broker.authenticating import Question
+from embermq.broker.authenticating import Proof, Question
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.gate import Visitor
 
 ITERATIONS = 4_096
 NAME, PASSWORD = "pump-7", "correct horse"
 BAD = ReasonCode.NOT_AUTHORIZED
+Result = TypeVar("Result")
 both_methods = pytest.mark.parametrize("method", METHODS)
 
 
@@ -52,7 +58,10 @@ class Bench:
 
     def says(self, talk: Talk, text: str | bytes | None) -> Question | Welcome | Deny:
         data = text.encode() if isinstance(text, str) else text
-        return self._loop.run_until_complete(talk.answer(data))
+        return self.run(talk.answer(data))
+
+    def run(self, coroutine: Coroutine[None, None, Result]) -> Result:
+        return self._loop.run_until_complete(coroutine)
 
     def asked(self, talk: Talk, text: str | bytes | None) -> str:
         """The answer to what the client says, which is a question."""
@@ -123,6 +132,32 @@ def test_the_type_is_that_of_the_account(bench: Bench) -> None:
     _, answer = exchange(bench, METHODS[0], "billing", "x")
     assert isinstance(answer, Welcome)
     assert answer.admit.client_type is ClientType.APPLICATION
+
+
+@pytest.mark.parametrize(
+    ("client_id", "of_listener", "client_type"),
+    [
+        ("c", ClientType.DEVICE, ClientType.DEVICE),
+        ("app-1", ClientType.DEVICE, ClientType.APPLICATION),
+        ("c", ClientType.APPLICATION, ClientType.APPLICATION),
+    ],
+)
+def test_the_gate_tells_the_broker_who_it_is(
+    bench: Bench, client_id: str, of_listener: ClientType, client_type: ClientType
+) -> None:
+    chain = Chain([bench.step], AccountBook(bench.users, bench.checks))
+    exchange = ChainGate(chain, ["app-*"]).exchange(
+        METHODS[0], client_id, Visitor(True, None, of_listener, "certificate")
+    )
+    assert exchange is not None
+    client = ScramClient([METHODS[0]], NAME, PASSWORD)
+    question = bench.run(exchange.step(client.get_client_first().encode()))
+    assert isinstance(question, Question)
+    client.set_server_first((question.data or b"").decode())
+    proof = bench.run(exchange.step(client.get_client_final().encode()))
+    assert isinstance(proof, Proof)
+    assert (proof.identity.username, proof.identity.client_type) == (NAME, client_type)
+    assert proof.identity.account_version
 
 
 def test_the_proof_of_rfc_7677(bench: Bench) -> None:
@@ -345,7 +380,7 @@ def test_channel_binding(bench: Bench, header: str, enters: bool) -> None:
         b"n,,n=pump\x007,r=abc",
         b"n,,n=" + b"x" * DATA_BYTES_MAX + b",r=abc",
     ],
-    ids=str,
+    ids=lambda text: repr(text[:20]),
 )
 def test_a_first_message_that_is_none(bench: Bench, text: bytes) -> None:
     answer = bench.says(bench.step.talk(METHODS[0]), text)

@@ -291,6 +291,26 @@ def test_authenticating_again_has_its_time(door: Entrance) -> None:
     assert link.last(Disconnect).reason_code == 0x87
 
 
+def test_the_time_of_one_run_does_not_end_the_next(door: Entrance) -> None:
+    link = door.enters()
+    door.does(auth(AGAIN))
+    door.says(ALICE)
+    door.hand.passes(ms=LIMIT_MS - 100)
+    door.does(auth(AGAIN))
+    door.says(Question(b"who?"))
+    door.hand.passes(ms=LIMIT_MS - 100)
+    assert not link.ended
+    door.hand.passes(ms=100)
+    assert link.ended
+
+
+def test_no_timer_outlives_the_connection(door: Entrance) -> None:
+    link = door.enters()
+    door.does(auth(AGAIN))
+    link.drops()
+    assert len(door.hand.state.timers) == 0
+
+
 def test_an_auth_that_is_too_large_for_the_client_ends_the_connection(hand: HandDrivenBroker) -> None:
     question = auth(CONTINUE, b"q" * 100)
     size = len(encode(question, V5))

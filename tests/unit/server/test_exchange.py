@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from weakref import WeakSet
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
@@ -55,6 +56,7 @@ class EchoGate:
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, bytes | None]] = []
+        self.talks: WeakSet[Echo] = WeakSet()
         self.offered = True
         self.user = "alice"
         self.think: Callable[[], Awaitable[None]] = _at_once
@@ -70,7 +72,11 @@ class EchoGate:
 
     def exchange(self, method: str, client_id: str, visitor: Visitor) -> Echo | None:
         assert visitor.loopback
-        return Echo(self, client_id) if method == METHOD and self.offered else None
+        if method != METHOD or not self.offered:
+            return None
+        talk = Echo(self, client_id)
+        self.talks.add(talk)
+        return talk
 
 
 async def _at_once() -> None:
@@ -164,6 +170,7 @@ def test_in_and_in_again(expiry_s: int | None) -> None:
             ("c", b"done"),
         ]
         assert client.is_open
+        await wait_for(lambda: not serving.gate.talks, DEADLINE_S, "what is over is forgotten")
 
     run(test)
 
