@@ -44,7 +44,9 @@ class Authentication:
         makers: dict[str, Callable[[], Step]] = {
             "certificate": CertificateStep,
             "password": lambda: PasswordStep(users, self._checks, self._hashes),
-            "scram": lambda: ScramStep(users, self._checks, iterations=scram.iterations),
+            "scram": lambda: ScramStep(
+                users, Checks(1, clients.password_checks_waiting_max), iterations=scram.iterations
+            ),
             "anonymous": lambda: AnonymousStep(allowed=clients.allow_anonymous),
         }
         self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(users, self._checks))

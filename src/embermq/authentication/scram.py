@@ -39,7 +39,10 @@ class _Server(Protocol):
 
 class ScramStep(Step):
     """Whoever proves to know the password of an account. Who has no account, or one without what SCRAM needs, is led
-    through the same messages and fails at the proof."""
+    through the same messages and fails at the proof.
+
+    Its look-ups are short, so it has `checks` of its own: they are not to wait behind passwords. It closes them.
+    """
 
     name = "scram"
     methods = frozenset(METHODS)
@@ -57,6 +60,10 @@ class ScramStep(Step):
     def talk(self, method: str) -> Talk:
         """See the base."""
         return _ScramTalk(self, method, self._checks)
+
+    async def close(self) -> None:
+        """See the base."""
+        self._checks.close()
 
     def find(self, method: str, name: str) -> tuple[User | None, Verifier]:
         """The account that is asked for, and what to check its proof by: made up when there is none. Both cost the

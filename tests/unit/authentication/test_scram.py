@@ -20,10 +20,8 @@ from scramp import ScramClient, ScramException
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
 from embermq.app.errors import UserError
-from embermq.authentication.accounts import AccountBook
-from embermq.authentication.chain import Chain
+from embermq.authentication.build import Authentication
 from embermq.authentication.checks import Checks
-from embermq.authentication.gate import ChainGate
 from embermq.authentication.scram import DATA_BYTES_MAX, ScramStep
 from embermq.authentication.scram_verifiers import (
     METHODS,
@@ -32,13 +30,16 @@ from embermq.authentication.scram_verifiers import (
     verifier_of,
     verifier_of_nobody,
 )
+from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.authentication.step import Admit, Deny, Talk, Welcome
 from embermq.broker.authenticating import Proof, Question
+from embermq.broker.counters import Counters
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.gate import Visitor
+from embermq.server.settings import ClientSettings
 
 ITERATIONS = 4_096
 NAME, PASSWORD = "pump-7", "correct horse"
@@ -145,8 +146,14 @@ def test_the_type_is_that_of_the_account(bench: Bench) -> None:
 def test_the_gate_tells_the_broker_who_it_is(
     bench: Bench, client_id: str, of_listener: ClientType, client_type: ClientType
 ) -> None:
-    chain = Chain([bench.step], AccountBook(bench.users, bench.checks))
-    exchange = ChainGate(chain, ["app-*"]).exchange(
+    authentication = Authentication(
+        bench.users,
+        AuthenticationSettings(),
+        ClientSettings(application_ids=("app-*",)),
+        Counters(),
+        scram=ScramSettings(),
+    )
+    exchange = authentication.gate.exchange(
         METHODS[0], client_id, Visitor(True, None, of_listener, "certificate")
     )
     assert exchange is not None
@@ -158,6 +165,7 @@ def test_the_gate_tells_the_broker_who_it_is(
     assert isinstance(proof, Proof)
     assert (proof.identity.username, proof.identity.client_type) == (NAME, client_type)
     assert proof.identity.account_version
+    bench.run(authentication.close())
 
 
 def test_the_proof_of_rfc_7677(bench: Bench) -> None:
