@@ -304,7 +304,7 @@ class Connection(Link, asyncio.Protocol):
     def flush(self) -> None:
         """Write what the tick decided; close when that was asked."""
         transport, out = self._transport, self.out
-        if transport is None:
+        if transport is None or transport.is_closing():  # the client may have reset it since the last write
             out.clear()
             return
         if out:

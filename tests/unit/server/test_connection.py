@@ -25,6 +25,8 @@ class Transport(asyncio.Transport):
         """Nothing to limit."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.aborted:
+            raise RuntimeError("the handler is closed")  # as uvloop's does after a reset
         self.written += len(data)
 
     def is_closing(self) -> bool:
@@ -75,3 +77,13 @@ def test_a_client_that_reads_now_and_then_is_kept(connection: tuple[Connection, 
 def test_the_bounds_leave_room_for_ordinary_clients() -> None:
     assert EARLY_BYTES_MAX >= 16 * 1024
     assert UNREAD_BYTES_MAX >= 4 * 65_535, "a client may publish that many before it reads"
+
+
+def test_what_is_decided_between_a_reset_and_its_notice_goes_nowhere(
+    connection: tuple[Connection, Transport],
+) -> None:
+    found, transport = connection
+    transport.abort()
+    found.send(b"x")
+    found.flush()
+    assert (found.out, transport.written) == ([], 0)
