@@ -328,16 +328,84 @@ def test_a_client_sends_no_subscription_identifier(enter: Enter) -> None:
 
 
 @of_311("3.3.5-2")
-@in_311_and_5
-def test_what_is_not_allowed_is_not_published(enter: Enter, name: str, version: ProtocolVersion) -> None:
-    """Below $SYS nobody but the broker publishes."""
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    ("topic", "ends"), [("$SYS/{name}", False), ("$SYS/broker/uptime", False), ("{name}" + 128 * "/", True)]
+)
+def test_what_is_not_allowed_is_not_published(
+    enter: Enter, name: str, topic: str, qos: int, ends: bool
+) -> None:
+    """Below $SYS nobody but the broker publishes; topics have at most so many levels."""
+    topic = topic.format(name=name)
     watcher = enter("w")
-    watcher.subscribe(f"$SYS/{name}")
-    client = enter(version=version)
-    client.send(Publish(f"$SYS/{name}", b"x", 1, 1))
-    said = client.end()
-    assert (said.reason_code if said else None) == (0x90 if version is V5 else None)
+    watcher.subscribe(f"{name}/#", f"$SYS/{name}")
+    client = enter(version=V311)
+    client.publish(topic, qos=0)
+    client.ping()
+    client.send(Publish(topic, b"x", qos, 1))
+    if ends:
+        assert client.end() is None
+    else:
+        client.expect(Puback if qos == 1 else Pubrec)
     watcher.nothing()
+
+
+@of_5("3.4.2-1", "3.5.2-1", "4.3.3-9", "4.4.0-2")
+@pytest.mark.parametrize("topic", ["$SYS/{name}", "$SYS/broker/uptime", "{name}" + 128 * "/"])
+def test_a_topic_that_is_not_accepted_is_a_matter_of_its_message(enter: Enter, name: str, topic: str) -> None:
+    """0x90: the topic name is not malformed, but not accepted. The connection goes on, answers keep their order."""
+    topic = topic.format(name=name)
+    watcher = enter("w")
+    watcher.subscribe(f"{name}/#", f"$SYS/{name}")
+    client = enter()
+    client.send(
+        Publish(f"{name}/a", b"1", 1, 1),
+        Publish(topic, b"x", 1, 2, True),
+        Publish(topic, b"x", 0, 0),
+        Publish(topic, b"x", 2, 3),
+        Publish(f"{name}/a", b"2", 1, 4),
+    )
+    answers = [client.next() for _ in range(4)]
+    assert [(type(answer), answer.packet_id, answer.reason_code) for answer in answers] == [  # type: ignore[union-attr]
+        (Puback, 1, 0),
+        (Puback, 2, 0x90),
+        (Pubrec, 3, 0x90),
+        (Puback, 4, 0),
+    ]
+    client.send(Publish(f"{name}/a", b"3", 2, 3))  # the id is free
+    client.expect(Pubrec)
+    assert [message.payload for message in watcher.messages(3)] == [b"1", b"2", b"3"]
+    watcher.nothing()
+
+
+@of_5("2.2.1-3")
+def test_a_packet_id_that_a_qos_2_message_holds(enter: Enter, name: str) -> None:
+    """0x91 for a QoS 1 message with it, and the exchange goes on as if nothing had happened."""
+    watcher, client = enter("w"), enter()
+    watcher.subscribe(name)
+    client.send(Publish(name, b"1", 2, 5))
+    client.expect(Pubrec)
+    client.send(Publish(name, b"2", 1, 5))
+    refused = client.expect(Puback)
+    assert (refused.packet_id, refused.reason_code) == (5, 0x91)
+    client.send(Pubrel(5))
+    assert client.expect(Pubcomp) == Pubcomp(5)
+    client.send(Publish(name, b"3", 1, 5))
+    assert client.expect(Puback).reason_code == 0
+    assert [message.payload for message in watcher.messages(2)] == [b"1", b"3"]
+
+
+@of_311("2.3.1-2")
+def test_in_3x_such_a_message_is_one_of_its_own(enter: Enter, name: str) -> None:
+    watcher, client = enter("w"), enter(version=V311)
+    watcher.subscribe(name)
+    client.send(Publish(name, b"1", 2, 5))
+    client.expect(Pubrec)
+    client.send(Publish(name, b"2", 1, 5))
+    assert client.expect(Puback).packet_id == 5
+    client.send(Pubrel(5))
+    assert client.expect(Pubcomp) == Pubcomp(5)
+    assert [message.payload for message in watcher.messages(2)] == [b"1", b"2"]
 
 
 @of_5("3.3.4-7", "4.9.0-1")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,6 +162,7 @@ class _Application:
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup, parts.server, reload_rules)
         ticks.start_polling()
         ticks.wake()
+        embedded.broker.system.begin(version("embermq"))
         if parts.supervisor is not None:
             await parts.supervisor.start()
         self._say_ready(service, embedded)

@@ -13,6 +13,7 @@ from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.subscribing import Subscribing
+from embermq.broker.system_topics import SystemTopics
 from embermq.broker.tick import Batch
 from embermq.broker.wills import Wills
 from embermq.model.session import RetainedRow
@@ -46,6 +47,7 @@ class Broker:
         self.acknowledging = Acknowledging(state)
         self.subscribing = Subscribing(state)
         self.wills = Wills(state, self.publishing)
+        self.system = SystemTopics(state, self.publishing)
         self.connecting = Connecting(state, self.wills, self._opened)
         self.authenticating = Authenticating(state, self.connecting)
         handlers: dict[type, Callable[[Link, Any], None]] = {

@@ -17,7 +17,7 @@ from embermq.protocol.properties import Properties, is_payload_format_valid
 from embermq.protocol.reason_codes import ReasonCode, to_connect_return_code
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
-from embermq.topics.names import SYSTEM_PREFIX, validate_topic
+from embermq.topics.names import is_system_topic, validate_topic
 
 V31_CLIENT_ID_CHARACTERS = 23
 UNSPEAKABLE_IN_3 = frozenset(
@@ -146,7 +146,7 @@ class Connecting:
             validate_topic(will.topic, settings.topic_bytes_max, settings.topic_levels_max)
         except TopicError as error:
             return ReasonCode.TOPIC_NAME_INVALID, str(error)
-        if will.topic.startswith(SYSTEM_PREFIX):
+        if is_system_topic(will.topic):
             return ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own"
         if settings.validate_payload_format and not is_payload_format_valid(will.properties, will.payload):
             return ReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"

@@ -47,3 +47,10 @@ class Counters(Struct):
     reauthentications_refused: int = 0
     sessions_expired: int = 0
     retained_expired: int = 0
+    sockets_opened: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    packets_received: int = 0
+    messages_sent_qos_0: int = 0
+    payload_bytes_received: int = 0
+    payload_bytes_sent: int = 0

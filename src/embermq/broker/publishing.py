@@ -17,7 +17,7 @@ from embermq.protocol.properties import Properties, is_payload_format_valid
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
-from embermq.topics.names import SYSTEM_PREFIX, validate_topic
+from embermq.topics.names import is_system_topic, validate_topic
 
 PART_BYTES = 1024 * 1024
 """Records that are handed on before links are written."""
@@ -62,24 +62,16 @@ class Publishing:
         if self._rate is not None and not self._is_within_rate(link, session, packet):
             return
         tick = self._tick
-        self._counters.messages_received += 1
+        payload = packet.payload
+        counters = self._counters
+        counters.messages_received += 1
+        counters.payload_bytes_received += len(payload)
         qos = packet.qos
         now_ms = tick.now_ms
-        expires_ms = 0
-        if properties is not None and properties.message_expiry_interval is not None:
-            expires_ms = now_ms + properties.message_expiry_interval * 1000
-        message = Message(
-            topic,
-            packet.payload,
-            qos,
-            packet.retain,
-            session.client_id,
-            link.version,
-            now_ms,
-            expires_ms,
-            properties,
-        )
-        if qos == 0 and not packet.retain:
+        due_ms = _expires_ms(properties, now_ms) if properties is not None else 0
+        retain, publisher = packet.retain, session.client_id
+        message = Message(topic, payload, qos, retain, publisher, link.version, now_ms, due_ms, properties)
+        if qos == 0 and not retain:
             if not match.is_empty:
                 self._deliver_now(Accepted(message, b"", match, None, 0))
             return
@@ -92,6 +84,8 @@ class Publishing:
                 repeated = Accepted(message, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
                 tick.batch.accepted.append(repeated)
                 return
+        elif session.receiving and self._is_in_use(link, session, packet):
+            return
         if qos:
             unanswered = link.unanswered = link.unanswered + 1
             if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
@@ -121,6 +115,12 @@ class Publishing:
         record = encode_record(message, match.stamps if message.qos else b"")
         self._take(Accepted(message, record, match, None, 0))
 
+    def publish_unstored(self, message: Message) -> None:
+        """Deliver a message of QoS 0 that is nobody's and stays nowhere."""
+        match = self._state.router.match_for(message.topic, message.publisher)
+        if not match.is_empty:
+            self._deliver_now(Accepted(message, b"", match, None, 0))
+
     def _take(self, accepted: Accepted) -> None:
         batch = self._tick.batch
         message = accepted.message
@@ -139,14 +139,7 @@ class Publishing:
         router = self._router
         match = router.known(topic)
         if match is None:
-            settings = self._state.settings
-            try:
-                validate_topic(topic, settings.topic_bytes_max, settings.topic_levels_max)
-            except TopicError as error:
-                link.disconnect(ReasonCode.TOPIC_NAME_INVALID, str(error))
-                return None
-            if topic.startswith(SYSTEM_PREFIX):
-                link.disconnect(ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own")
+            if self._is_refused(link, packet, topic):
                 return None
             match = router.match(topic)
         if session.permissions is not None and self._is_denied(link, session, packet, topic):
@@ -174,6 +167,37 @@ class Publishing:
             self._tick.batch.accepted.append(refusal)
         elif link.version is not ProtocolVersion.V5 and self._state.authorization.denied_publish_3 == "close":
             link.close()
+        return True
+
+    def _is_refused(self, link: Link, packet: Publish, topic: str) -> bool:
+        """Nobody may publish there: that is a matter of this message alone [MQTT 5.0, 3.4.2.1]. What is wrong in itself
+        does not come here. Of QoS 0 it is dropped."""
+        code, settings = ReasonCode.TOPIC_NAME_INVALID, self._state.settings
+        if is_system_topic(topic):
+            text = "topics below $SYS are the broker's own"
+            if link.version is not ProtocolVersion.V5:
+                code = ReasonCode.NOT_AUTHORIZED  # 3.x is told neither; there is a setting for what it gets
+        else:
+            try:
+                validate_topic(topic, settings.topic_bytes_max, settings.topic_levels_max)
+            except TopicError as error:
+                text = str(error)
+            else:
+                return False
+        if packet.qos:
+            self._refuse_in_place(link, packet, code, text)
+        else:
+            self._counters.publishes_refused += 1
+        return True
+
+    def _is_in_use(self, link: Link, session: Session, packet: Publish) -> bool:
+        """A QoS 1 message with the id of a QoS 2 message that is not released: the client has another idea of the
+        session than we have [MQTT 5.0, 3.4.2.1]. 3.x has no word for it, and no harm comes of it there."""
+        if link.version is not ProtocolVersion.V5 or packet.packet_id not in (session.receiving or ()):
+            return False
+        self._refuse_in_place(
+            link, packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id"
+        )
         return True
 
     def _is_unwanted(self, link: Link, packet: Publish) -> bool:
@@ -415,6 +439,12 @@ def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:
         if fallback is None and ((session.persistent and receiver.qos) or is_here):
             fallback = receiver
     return fallback
+
+
+def _expires_ms(properties: Properties, now_ms: int) -> int:
+    """The deadline that the Message Expiry Interval sets; 0 = none."""
+    interval_s = properties.message_expiry_interval
+    return 0 if interval_s is None else now_ms + interval_s * 1000
 
 
 def _kept(properties: Properties) -> Properties | None:

@@ -18,6 +18,7 @@ from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
 from embermq.model.log_record import decode_record
 from embermq.model.session import RetainedRow
+from embermq.topics.names import is_system_topic
 
 TICK_STEPS = 4_096
 """Steps of one tick for all subscriptions: a topic that is looked at is one, a message that is sent or stored
@@ -62,7 +63,9 @@ class RetainedReplay:
         """Begin at once, if the tick has room. Retained messages at `horizon` and later are left out."""
         identifiers = (subscriber.identifier,) if subscriber.identifier else ()
         receiver = Receiver(session, subscriber.qos, subscriber.retain_as_published, identifiers)
-        rows = self._state.retained.walk(subscriber.topic_filter)
+        is_system = is_system_topic(subscriber.topic_filter)
+        tree = self._state.system if is_system else self._state.retained
+        rows = tree.walk(subscriber.topic_filter)
         self._go_on(_Replay(session, subscriber, receiver, horizon, rows))
 
     def _go_on(self, replay: _Replay) -> None:

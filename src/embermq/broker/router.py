@@ -95,6 +95,11 @@ class Router:
     def __len__(self) -> int:
         return len(self._trie)
 
+    @property
+    def shared_count(self) -> int:
+        """Subscriptions that share."""
+        return sum(turn.members for turn in self._turns.values())
+
     def put(self, subscriber: Subscriber) -> bool:
         """Add or replace; True when it is new."""
         self._matches.clear()

@@ -29,6 +29,8 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     0x97, its QoS 0 messages are dropped; of a 3.x client nothing is read until that has evened out. 0 = no limit."""
     publish_rate_total_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     """The same for all clients together."""
+    sys_interval_s: Annotated[int, Meta(ge=0, le=86_400)] = 10
+    """How often the topics below `$SYS/broker` are brought up to date; 0 = there are none."""
     topic_alias_maximum: Annotated[int, Meta(ge=0, le=65_535)] = 32
     """Topic aliases that a v5 client may set up towards us; 0 = none [MQTT-3.2.2-17]."""
     topic_alias_out_max: Annotated[int, Meta(ge=0, le=65_535)] = 32

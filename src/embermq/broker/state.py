@@ -11,6 +11,8 @@ from embermq.broker.session import Session
 from embermq.broker.settings import MqttSettings
 from embermq.broker.tick import Tick
 from embermq.broker.timers import Timers
+from embermq.model.session import RetainedRow
+from embermq.topics.topic_tree import TopicTree
 
 GENERATIONS_RESERVED = 1_000
 """Generations are reserved in store by the thousand, so that a clean session costs no write of its own."""
@@ -38,7 +40,12 @@ class BrokerState:
         self.timers = Timers()
         self.router = Router()
         self.retained = RetainedMessages(tick, self.timers, self.counters)
+        self.system: TopicTree[RetainedRow] = TopicTree()
+        """Messages below $SYS: retained as far as subscriptions can tell, and never stored."""
         self.sessions: dict[str, Session] = {}
+        self.parts_sent = 0
+        """Pieces of packets that connections have written: three a PUBLISH of QoS 1 and 2, two one of QoS 0, one any
+        other packet."""
         self.log_end = 0
         """The offset that the first record of the next tick gets."""
         self.committing_records = 0
@@ -64,6 +71,12 @@ class BrokerState:
     def offset_next(self) -> int:
         """The offset that a record accepted now gets; a subscription made now matches from here on."""
         return self.log_end + self.committing_records + len(self.tick.writes.records)
+
+    @property
+    def packets_sent(self) -> int:
+        """Packets that connections have written."""
+        counters = self.counters
+        return max(0, self.parts_sent - 2 * counters.messages_sent + counters.messages_sent_qos_0)
 
     def new_generation(self) -> int:
         """A number that no session has had."""

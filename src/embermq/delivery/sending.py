@@ -23,6 +23,7 @@ def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters
         link.dirty.append(link)
     link.out += (head, delivery.packet_id.to_bytes(2, "big"), tail)
     counters.messages_sent += 1
+    counters.payload_bytes_sent += len(delivery.message.payload)
     return True
 
 

@@ -109,6 +109,7 @@ class Connection(Link, asyncio.Protocol):
         "_place",
         "_slow",
         "_source",
+        "_state",
         "_throttle",
         "_transport",
         "_unread_bytes",
@@ -120,6 +121,7 @@ class Connection(Link, asyncio.Protocol):
         self._decoder = Decoder(Role.SERVER, packet_bytes_max=door.broker.state.settings.packet_bytes_max)
         self._place = place
         self._source = source
+        self._state = door.broker.state
         self._entered = False
         self._exchange: Exchange | None = None
         """What the method of enhanced authentication is at."""
@@ -144,6 +146,7 @@ class Connection(Link, asyncio.Protocol):
         if door.tls is None:
             began_ms = self.last_ms
         door.connections.add(self)
+        self._state.counters.sockets_opened += 1
         door.empty.clear()
         self.timer = door.broker.state.timers.at(began_ms + door.connect_timeout_ms, self._check_entered)
 
@@ -168,7 +171,10 @@ class Connection(Link, asyncio.Protocol):
         ticks = self._door.ticks
         self.last_ms = ticks.look_at_clock()
         packets = self._decoder.feed(data)
+        counters = self._state.counters
+        counters.bytes_received += len(data)
         if packets:
+            counters.packets_received += len(packets)
             if self._entered:
                 self._door.broker.handle(self, packets)
             else:
@@ -309,6 +315,9 @@ class Connection(Link, asyncio.Protocol):
             return
         if out:
             data = b"".join(out)
+            state = self._state
+            state.parts_sent += len(out)
+            state.counters.bytes_sent += len(data)
             out.clear()
             self.bulk_bytes = 0
             if self.paused:  # acknowledgements go on, but not without end

@@ -69,6 +69,11 @@ def parse_shared(topic_filter: str) -> SharedFilter | None:
     return SharedFilter(group, inner)
 
 
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic is one of those that only the broker publishes."""
+    return topic.startswith(SYSTEM_PREFIX) or topic == SYSTEM_PREFIX[:-1]
+
+
 def first_level(topic: str) -> str:
     """The part before the first ``/``, the whole topic when there is none."""
     return topic.partition("/")[0]

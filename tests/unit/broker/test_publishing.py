@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
+from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.settings import MqttSettings
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.protocol.packets import (
@@ -277,23 +280,103 @@ def test_an_unknown_pubrel_is_completed(hand: HandDrivenBroker) -> None:
     assert acks(old) == [("Pubcomp", 77)]
 
 
-@pytest.mark.parametrize("topic", ["$SYS/x", "a" * 5_000, "/".join("a" * 200)])
-def test_a_topic_that_may_not_be_published_ends_the_connection(hand: HandDrivenBroker, topic: str) -> None:
+@pytest.mark.parametrize("topic", ["$SYS", "$SYS/x", "a" * 5_000, "/".join("a" * 200)])
+def test_a_topic_that_is_not_accepted_is_refused_in_its_place(hand: HandDrivenBroker, topic: str) -> None:
+    """And nothing else of the connection."""
     other, publisher = hand.connects("s"), hand.connects("p")
-    other.subscribes("#")
-    publisher.does(Publish(topic, b"x", 1, 1), Publish("after", b"x", 1, 2))
+    other.subscribes("#", "$SYS/#")
+    publisher.does(
+        Publish("before", b"1", 1, 1),
+        Publish(topic, b"x", 1, 2),
+        Publish("t", b"2", 1, 3),
+        Publish(topic, b"x", 0, 0),
+        Publish(topic, b"x", 2, 4, True),
+        Publish("after", b"3", 2, 5),
+    )
     hand.settle()
-    assert publisher.last(Disconnect).reason_code == 0x90
-    assert acks(publisher) == []
-    assert other.messages == []
+    answers = [
+        (type(p), p.packet_id, p.reason_code) for p in publisher.received if isinstance(p, Puback | Pubrec)
+    ]
+    assert answers == [(Puback, 1, 0), (Puback, 2, 0x90), (Puback, 3, 0), (Pubrec, 4, 0x90), (Pubrec, 5, 0)]
+    assert other.payloads == [b"1", b"2", b"3"]
+    assert hand.state.counters.publishes_refused == 3
+    assert publisher.session is not None and publisher.session.receiving == {5}
+    assert publisher.unanswered == 1
 
 
-def test_what_came_before_the_mistake_counts(hand: HandDrivenBroker) -> None:
-    subscriber, publisher = hand.keeps("s"), hand.connects("p")
-    subscriber.subscribes("t")
-    publisher.does(Publish("t", b"x", 1, 1), Publish("$SYS/x", b"", 1, 2))
+@pytest.mark.parametrize("version", [V31, V311])
+@pytest.mark.parametrize("setting", ["drop", "close"])
+def test_3x_has_no_word_for_it(
+    hand: HandDrivenBroker, version: ProtocolVersion, setting: Literal["drop", "close"]
+) -> None:
+    """Below $SYS it is as where rules deny it."""
+    hand.state.authorization = AuthorizationSettings(denied_publish_3=setting)
+    subscriber, publisher = hand.keeps("s"), hand.connects("p", version=version)
+    subscriber.subscribes("t", "$SYS/#")
+    publisher.does(Publish("$SYS/x", b"", 0), Publish("t", b"x", 1, 1), Publish("$SYS/x", b"", 1, 2))
     hand.settle()
     assert subscriber.payloads == [b"x"]
+    assert acks(publisher) == [("Puback", 1), ("Puback", 2)][: 2 if setting == "drop" else 1]
+    assert publisher.ended is (setting == "close")
+
+
+@pytest.mark.parametrize("version", [V31, V311])
+def test_in_3x_a_topic_past_the_limits_ends_the_connection(
+    hand: HandDrivenBroker, version: ProtocolVersion
+) -> None:
+    """What came before counts, and no acknowledgement is given that would not be true."""
+    subscriber, publisher = hand.keeps("s"), hand.connects("p", version=version)
+    subscriber.subscribes("t")
+    publisher.does(Publish("t", b"x", 1, 1), Publish("a" * 5_000, b"", 1, 2), Publish("t", b"y", 1, 3))
+    hand.settle()
+    assert acks(publisher) == [("Puback", 1)]
+    assert publisher.ended
+
+
+def test_refusals_count_for_the_receive_maximum() -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(receive_maximum=2))
+    publisher = hand.connects("p")
+    publisher.publishes("$SYS/x", b"1", b"2")
+    hand.settle()
+    publisher.publishes("$SYS/x", b"3", b"4", b"5")
+    hand.settle()
+    assert publisher.last(Disconnect).reason_code == 0x93
+
+
+def test_the_id_of_an_open_qos_2_message_is_in_use(hand: HandDrivenBroker) -> None:
+    subscriber, publisher = hand.connects("s"), hand.connects("p")
+    subscriber.subscribes("t")
+    publisher.does(Publish("t", b"1", 2, 7), Publish("t", b"2", 1, 7), Publish("t", b"3", 1, 8))
+    hand.settle()
+    assert [(p.packet_id, p.reason_code) for p in publisher.all(Puback)] == [(7, 0x91), (8, 0)]
+    assert sorted(subscriber.payloads) == [b"1", b"3"]
+    publisher.does(Pubrel(7), Publish("t", b"4", 1, 7))
+    hand.settle()
+    assert acks(publisher)[-2:] == [("Pubcomp", 7), ("Puback", 7)]
+    assert publisher.last(Puback).reason_code == 0
+    assert publisher.unanswered == 0
+
+
+@pytest.mark.parametrize("version", [V31, V311])
+def test_in_3x_it_is_a_message_like_any_other(hand: HandDrivenBroker, version: ProtocolVersion) -> None:
+    subscriber, publisher = hand.connects("s"), hand.connects("p", version=version)
+    subscriber.subscribes("t")
+    publisher.does(Publish("t", b"1", 2, 7), Publish("t", b"2", 1, 7), Pubrel(7))
+    hand.settle()
+    assert sorted(subscriber.payloads) == [b"1", b"2"]
+    assert sorted(acks(publisher)) == [("Puback", 7), ("Pubcomp", 7), ("Pubrec", 7)]
+
+
+def test_a_qos_1_message_holds_no_id(hand: HandDrivenBroker) -> None:
+    """It is owned at once, so a QoS 2 message with its id is another message and nothing is mixed up."""
+    subscriber, publisher = hand.connects("s"), hand.connects("p")
+    subscriber.subscribes("t")
+    publisher.does(Publish("t", b"1", 1, 7), Publish("t", b"2", 2, 7))
+    hand.settle()
+    publisher.does(Pubrel(7))
+    hand.settle()
+    assert acks(publisher) == [("Puback", 7), ("Pubrec", 7), ("Pubcomp", 7)]
+    assert sorted(subscriber.payloads) == [b"1", b"2"]
 
 
 def test_aliases_belong_to_the_connection() -> None:

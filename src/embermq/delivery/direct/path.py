@@ -43,7 +43,7 @@ class DirectPath(DeliveryPath):
             return
         if qos == 0:
             frame = accepted_frame(accepted, 0, retain, link.version, receiver.identifiers)
-            self._send_qos0(link, message.topic, frame)
+            self._send_qos0(link, message, frame)
             return
         delivery = Delivery(message, b"", -1, qos, retain, receiver.identifiers)
         if receiver.shared:
@@ -73,19 +73,19 @@ class DirectPath(DeliveryPath):
                 identifiers=receiver.identifiers,
                 now_ms=now_ms,
             )
-            self._send_qos0(link, message.topic, frame)
+            self._send_qos0(link, message, frame)
         elif self._must_wait(session, link):
             self._wait(session, delivery)
         else:
             self._send(session, link, delivery)
 
-    def _send_qos0(self, link: Link, topic: str, frame: Frame) -> None:
+    def _send_qos0(self, link: Link, message: Message, frame: Frame) -> None:
         counters = self._state.counters
         if link.paused:
             counters.dropped_slow += 1
             return
         if link.aliases_out is not None:
-            frame = aliased(link, topic, frame)
+            frame = aliased(link, message.topic, frame)
         head, tail = frame
         if len(head) + len(tail) > link.packet_bytes_max:
             counters.dropped_too_large += 1
@@ -94,6 +94,8 @@ class DirectPath(DeliveryPath):
             link.dirty.append(link)
         link.out += frame
         counters.messages_sent += 1
+        counters.messages_sent_qos_0 += 1
+        counters.payload_bytes_sent += len(message.payload)
 
     def _must_wait(self, session: Session, link: Link) -> bool:
         return bool(session.waiting) or link.paused or len(session.window) >= session.window_max
