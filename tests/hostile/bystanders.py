@@ -11,7 +11,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import cast
@@ -93,6 +94,17 @@ class Bystanders:
             if any(start_s <= due_s < end_s for start_s, end_s in stretches)
         ]
         return Waits(found)
+
+
+@contextmanager
+def undisturbed(port: int, longest_ms: float, what: str) -> Iterator[None]:
+    """Bystanders while the context is open; AssertionError when one of them had to wait longer. The figures are
+    written to the output, which `pytest -rP` shows."""
+    with Bystanders(port) as bystanders:
+        yield
+    waits = bystanders.waits()
+    sys.stdout.write(f"{what}: {waits}\n")
+    assert waits.longest < longest_ms, f"{what}: {waits}"
 
 
 class _Bystander(asyncio.Protocol):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MATCHES_MAX = 100_000
 """Topics whose receivers are remembered; past it the memory is emptied and filled anew."""
+TOPIC_CHARACTERS_MAX = 256
+"""Longer topics are not remembered: so many of them would take hundreds of megabytes."""
 
 
 class Subscriber(Struct):
@@ -132,9 +134,11 @@ class Router:
         """Receivers of a topic. The result is shared: do not change it."""
         found = self._matches.get(topic)
         if found is None:
-            if len(self._matches) >= MATCHES_MAX:
-                self._matches.clear()
-            found = self._matches[topic] = self._find(topic, None, -1)
+            found = self._find(topic, None, -1)
+            if len(topic) <= TOPIC_CHARACTERS_MAX:
+                if len(self._matches) >= MATCHES_MAX:
+                    self._matches.clear()
+                self._matches[topic] = found
         return found
 
     def match_for(self, topic: str, publisher: str, offset: int = -1) -> Match:

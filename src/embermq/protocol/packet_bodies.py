@@ -50,6 +50,9 @@ from embermq.protocol.wire import decode_text, read_binary, read_text, read_u8, 
 from embermq.topics.errors import TopicError
 from embermq.topics.names import SHARE_PREFIX, validate_filter, validate_topic
 
+FILTERS_MAX: Final = 20_000
+"""Topic filters of one SUBSCRIBE or UNSUBSCRIBE: nobody else gets a turn while they are read and answered."""
+
 Acknowledgement: TypeAlias = Puback | Pubrec | Pubrel | Pubcomp
 
 _PROTOCOL_NAMES: Final = {
@@ -152,6 +155,11 @@ def read_acknowledgement(
     return kind(packet_id, code, properties)
 
 
+def _too_many_filters(name: str) -> ProtocolViolation:
+    text = f"{name} has more than {FILTERS_MAX} topic filters"
+    return ProtocolViolation(text, reason_code=ReasonCode.QUOTA_EXCEEDED)
+
+
 def read_subscribe(data: bytes, version: ProtocolVersion) -> Subscribe:
     """SUBSCRIBE [MQTT 5.0, 3.8]."""
     packet_id, position = read_packet_id(data, 0)
@@ -164,6 +172,8 @@ def read_subscribe(data: bytes, version: ProtocolVersion) -> Subscribe:
         topic_filter, position = _read_filter(data, position)
         options, position = read_u8(data, position)
         subscriptions.append(_subscription(topic_filter, options, v5))
+        if len(subscriptions) > FILTERS_MAX:
+            raise _too_many_filters("SUBSCRIBE")
     if not subscriptions:
         raise ProtocolViolation("SUBSCRIBE without a topic filter", "MQTT-3.8.3-2")
     return Subscribe(packet_id, tuple(subscriptions), properties)
@@ -190,6 +200,8 @@ def read_unsubscribe(data: bytes, version: ProtocolVersion) -> Unsubscribe:
     while position < len(data):
         topic_filter, position = _read_filter(data, position)
         filters.append(topic_filter)
+        if len(filters) > FILTERS_MAX:
+            raise _too_many_filters("UNSUBSCRIBE")
     if not filters:
         raise ProtocolViolation("UNSUBSCRIBE without a topic filter", "MQTT-3.10.3-2")
     return Unsubscribe(packet_id, tuple(filters), properties)

@@ -23,6 +23,8 @@ from embermq.server.settings import Address
 from embermq.server.tick_loop import TickLoop
 from embermq.server.tls import identity_of
 
+TURN_BYTES_MAX = 16 * 1024
+"""Bytes of one client that are decided before the others get their turn: they may be thousands of packets."""
 EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
 UNREAD_BYTES_MAX = 1024 * 1024
@@ -106,7 +108,9 @@ class Connection(Link, asyncio.Protocol):
         "_early_bytes",
         "_entered",
         "_exchange",
+        "_held",
         "_place",
+        "_rest",
         "_slow",
         "_source",
         "_state",
@@ -125,6 +129,10 @@ class Connection(Link, asyncio.Protocol):
         self._entered = False
         self._exchange: Exchange | None = None
         """What the method of enhanced authentication is at."""
+        self._rest = b""
+        """What was read and is to be decided in later turns; nothing more is read meanwhile."""
+        self._held = False
+        """Whether that waits as well, until `read_on`."""
         self._early_bytes = 0
         self._drained_bytes = 0
         self._unread_bytes = 0
@@ -167,7 +175,41 @@ class Connection(Link, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closing:
             self._drain(data)
+        elif self._rest or len(data) > TURN_BYTES_MAX:
+            self._divide(data)
+        else:
+            self._take(data)
+
+    def _divide(self, data: bytes) -> None:
+        """One turn's share now, the rest in turns to come."""
+        waits = bool(self._rest)
+        self._rest += data
+        if self._transport is not None and not waits:
+            self._transport.pause_reading()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._held or self.closing or self._transport is None:
             return
+        data, self._rest = self._rest[:TURN_BYTES_MAX], self._rest[TURN_BYTES_MAX:]
+        self._take(data)
+        self._read_more()
+
+    def _read_more(self) -> None:
+        if self._held or self.closing or self._transport is None:
+            return
+        if self._rest:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._transport.resume_reading()
+
+    def _hold(self) -> None:
+        """Read and decide nothing until `read_on`."""
+        self._held = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _take(self, data: bytes) -> None:
         ticks = self._door.ticks
         self.last_ms = ticks.look_at_clock()
         packets = self._decoder.feed(data)
@@ -185,19 +227,23 @@ class Connection(Link, asyncio.Protocol):
             return
         if self.inbox is not None and self.authentication is None:
             self._early_bytes += len(data)
-            if self._early_bytes > EARLY_BYTES_MAX and self._transport is not None:
-                self._transport.pause_reading()
+            if self._early_bytes > EARLY_BYTES_MAX:
+                self._hold()
         ticks.after_read()
         if self.throttle_ms:
             self._read_later()
-        if ticks.hold_back(self, len(data)) and self._transport is not None:
-            self._transport.pause_reading()
+        if ticks.hold_back(self, len(data)):
+            self._hold()
 
     def read_on(self) -> None:
         """The store has caught up."""
         if self._transport is not None and not self.closing and self._throttle is None:
             self.last_ms = self._door.broker.state.tick.now_ms
-            self._transport.resume_reading()
+            was_held, self._held = self._held, False
+            if not self._rest:
+                self._transport.resume_reading()
+            elif was_held:
+                asyncio.get_running_loop().call_soon(self._go_on)
 
     @property
     def throttled(self) -> bool:
@@ -212,7 +258,7 @@ class Connection(Link, asyncio.Protocol):
         state = self._door.broker.state
         if self._throttle is None:
             state.counters.publishers_throttled += 1
-            self._transport.pause_reading()
+            self._hold()
         state.timers.cancel(self._throttle)
         self.last_ms = state.tick.now_ms + wait_ms
         self._throttle = state.timers.at(self.last_ms, self._read_again)
@@ -353,6 +399,9 @@ class Connection(Link, asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends nothing more: what it is to hear of what it sent is still written."""
         transport = self._transport
+        rest, self._rest = self._rest, b""
+        if rest and not self.closing:
+            self._take(rest)
         self._at_eof = True
         waits = transport is not None and transport.can_write_eof() and (not self.closing or bool(self.out))
         self.close()

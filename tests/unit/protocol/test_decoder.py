@@ -11,10 +11,12 @@ from embermq.protocol import decoder as decoder_module
 from embermq.protocol.decoder import PACKET_BYTES_MAX, Decoder
 from embermq.protocol.encoder import encode
 from embermq.protocol.errors import PacketTooLarge, UnsupportedVersion
+from embermq.protocol.packet_bodies import FILTERS_MAX
 from embermq.protocol.packets import Auth, Connack, Connect, Disconnect, Pingreq, Puback, Publish
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion, Role
+from embermq.protocol.wire import encode_varint
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 
@@ -228,3 +230,14 @@ def test_a_refused_connection_leaves_nothing_to_the_collector() -> None:
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(("first", "last"), [(b"\x82", b"\0"), (b"\xa2", b"")])
+def test_a_packet_may_have_so_many_filters_and_not_one_more(first: bytes, last: bytes) -> None:
+    one = b"\0\x01a" + last
+    for count, reason in ((FILTERS_MAX, None), (FILTERS_MAX + 1, ReasonCode.QUOTA_EXCEEDED)):
+        decoder = server(V5)
+        body = b"\0\x01\0" + one * count
+        found = decoder.feed(first + encode_varint(len(body)) + body)
+        assert len(found) == (reason is None)
+        assert (decoder.error.reason_code if decoder.error is not None else None) == reason
