@@ -25,7 +25,7 @@ from tests.support.raw_client import dial
 
 from embermq.protocol.packets import Publish, Subscription
 
-PACKETS_A_SECOND = 5_000
+PACKETS_A_SECOND = 7_000
 PHASE_S = 1.5
 ROUNDS_MORE = 2
 """How many times as many phases there may be when what the machine does besides hides the outcome. All count."""

@@ -56,9 +56,7 @@ def subscribed(client: MqttClient, filters: list[str], at_once: int) -> asyncio.
     return asyncio.create_task(subscribe())
 
 
-@pytest.mark.parametrize(
-    ("kind", "at_once"), [("exact", 1_000), ("deep", 100), ("wild", 1_000), ("wild", 10_000)]
-)
+@pytest.mark.parametrize(("kind", "at_once"), [("exact", 1_000), ("deep", 100), ("wild", 10_000)])
 def test_10_000_subscriptions_of_one_client(broker: BrokerProcess, kind: str, at_once: int) -> None:
     """`wild`: every filter of 13 levels that are `a` or `+`, so that one topic meets 8,192 nodes and all match."""
     broker.start()
@@ -80,10 +78,10 @@ def test_10_000_subscriptions_of_one_client(broker: BrokerProcess, kind: str, at
         assert codes == [1] * 10_000
         grown = (resident_bytes(broker) - before) / MIB
         began_s = time.monotonic()
-        for number in range(100):
+        for number in range(50):
             # Another last level each time: nothing that is remembered helps.
             await speaker.publish(topic if number == 0 else f"{topic[:-1]}_{number}", b"x", qos=1)
-        each_ms = (time.monotonic() - began_s) * 1000 / 100
+        each_ms = (time.monotonic() - began_s) * 1000 / 50
         await greedy.ping()
         assert len([message for message in greedy.messages if message.topic == topic]) == 1
         began_s = time.monotonic()
@@ -178,13 +176,13 @@ def test_a_topic_of_65_535_levels(broker: BrokerProcess, levels_max: int) -> Non
         run(scenario())
 
 
-def test_100_000_user_properties_go_on_to_10_subscribers(broker: BrokerProcess) -> None:
+def test_100_000_user_properties_go_on_to_5_subscribers(broker: BrokerProcess) -> None:
     broker.start()
     count = 100_000
     block = b"\x26\x00\x01a\x00\x01b" * count
 
     async def scenario() -> None:
-        readers = [MqttClient(f"reader{number}") for number in range(10)]
+        readers = [MqttClient(f"reader{number}") for number in range(5)]
         for reader in readers:
             await reader.connect(broker.port)
             await reader.subscribe(Subscription("bomb", 1))

@@ -25,6 +25,9 @@ from embermq.server.tls import identity_of
 
 TURN_BYTES_MAX = 16 * 1024
 """Bytes of one client that are decided before the others get their turn: they may be thousands of packets."""
+ALIVE_BYTES_MIN = 1_000
+"""What a read must bring of a packet that is not whole yet to count as a sign of life: a large packet may take longer
+than the keep-alive, but who sends a byte now and then only holds on to its place."""
 EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
 UNREAD_BYTES_MAX = 1024 * 1024
@@ -211,8 +214,10 @@ class Connection(Link, asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         ticks = self._door.ticks
-        self.last_ms = ticks.look_at_clock()
+        now_ms = ticks.look_at_clock()
         packets = self._decoder.feed(data)
+        if packets or len(data) >= ALIVE_BYTES_MIN:
+            self.last_ms = now_ms
         counters = self._state.counters
         counters.bytes_received += len(data)
         if packets:

@@ -16,6 +16,9 @@ from embermq.server.proxy_protocol import ProxyHeaderError, read_header
 from embermq.server.settings import Address, UnixAddress
 
 BACKLOG = 4_096
+KERNEL_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 120), (socket.TCP_KEEPINTVL, 30), (socket.TCP_KEEPCNT, 4))
+"""Seconds of silence until the kernel asks whether the peer is still there, seconds between two questions, and how many
+go unanswered before the connection ends."""
 ACCEPTS_A_TURN = 64
 FULL_RETRY_S = 1.0
 """How long no connection is accepted after the process ran out of file descriptors."""
@@ -58,6 +61,10 @@ async def bind(address: Address | UnixAddress, unix_mode: str) -> list[socket.so
 def _bind_tcp(sock: socket.socket, place: tuple[object, ...]) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit these: one whose peer is gone without a word ends, also when its keep-alive is 0.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KERNEL_KEEP_ALIVE:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
         if sock.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(place)
