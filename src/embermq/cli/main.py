@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "check-config": "embermq.cli.check_config",
     "users": "embermq.cli.users",
     "sessions": "embermq.cli.sessions",
+    "messages": "embermq.cli.messages",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
     "acl": "embermq.cli.acl",

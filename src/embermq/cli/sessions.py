@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
     from embermq.admin.session_service import SessionView
@@ -82,7 +83,7 @@ def show(
             if on
         ]
         options += [f"identifier {one.identifier}"] if one.identifier else []
-        print(f"  {_shown(one.topic_filter)}  ({', '.join(options)})")
+        print(f"  {shown(one.topic_filter)}  ({', '.join(options)})")
 
 
 @app.command("disconnect")
@@ -96,7 +97,7 @@ def disconnect(
     """End a client's connection; a kept session stays, and the client may come again."""
     with _broker(data_dir, config, assignments) as broker:
         broker.ask("POST", "/api/v1/session/disconnect", client_id=client_id)
-    print(f"disconnected {_shown(client_id)}")
+    print(f"disconnected {shown(client_id)}")
 
 
 @app.command("delete")
@@ -117,12 +118,12 @@ def delete(
             session = msgspec.json.decode(body, type=SessionDetail).session
             stored, filters = session.queued, session.subscriptions
             typer.confirm(
-                f"{_shown(client_id)}: {stored} stored messages and {filters} subscriptions go; sure?",
+                f"{shown(client_id)}: {stored} stored messages and {filters} subscriptions go; sure?",
                 abort=True,
                 err=True,
             )
         broker.ask("DELETE", "/api/v1/session", client_id=client_id)
-    print(f"deleted {_shown(client_id)}")
+    print(f"deleted {shown(client_id)}")
 
 
 @app.command("pins")
@@ -141,7 +142,7 @@ def pins(
     if as_json:
         _print_json(found)
         return
-    rows = [(_shown(pin.reader), f"{pin.next_offset:,}", f"{pin.behind:,}") for pin in found]
+    rows = [(shown(pin.reader), f"{pin.next_offset:,}", f"{pin.behind:,}") for pin in found]
     for line in _table([("reader", "position", "behind"), *rows]):
         print(line)
 
@@ -167,7 +168,7 @@ def _all(broker: ControlClient) -> Iterator[SessionView]:
 def _cells(session: SessionView) -> tuple[str, ...]:
     state = "here" if session.connected else "away"
     return (
-        _shown(session.client_id),
+        shown(session.client_id),
         session.type,
         state if session.kept else f"{state}, not kept",
         f"{session.subscriptions:,}",
@@ -186,12 +187,7 @@ def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
 def _word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "-" if value is None or value == "" else _shown(str(value))
-
-
-def _shown(text: str) -> str:
-    """Clients choose their ids and filters: nothing in them may steer the terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "-" if value is None or value == "" else shown(str(value))
 
 
 def _print_json(found: object) -> None:
