@@ -24,7 +24,12 @@ from embermq.admin.settings import HttpSettings
 from embermq.app.errors import ConfigError
 from embermq.app.setting_value import convert_setting
 from embermq.authentication import settings as authentication_settings
-from embermq.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.authentication.settings import (
+    AuthenticationSettings,
+    HttpHookSettings,
+    JwtSettings,
+    ScramSettings,
+)
 from embermq.authorization import settings as authorization_settings
 from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.settings import MqttSettings
@@ -64,6 +69,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clients: ClientSettings = field(default_factory=ClientSettings)
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
     scram: ScramSettings = field(default_factory=ScramSettings)
+    jwt: JwtSettings = field(default_factory=JwtSettings)
+    http_hook: HttpHookSettings = field(default_factory=HttpHookSettings)
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -308,7 +315,13 @@ def _contradictions(settings: Settings) -> Iterator[str]:
     """Problems that no single value shows; each text starts with the key it is about."""
     checks: tuple[Callable[[], None], ...] = (
         partial(_check_listeners, settings),
-        partial(authentication_settings.check_settings, settings.authentication),
+        partial(
+            authentication_settings.check_settings,
+            settings.authentication,
+            settings.jwt,
+            settings.http_hook,
+            allow_anonymous=settings.clients.allow_anonymous,
+        ),
         partial(authorization_settings.check_settings, settings.authorization),
         partial(log_settings.check_settings, settings.log),
         partial(pipeline_settings.check_settings, settings.pipeline),

@@ -27,6 +27,7 @@ from embermq.app.errors import StartError
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
 from embermq.authentication.build import Authentication
+from embermq.authentication.errors import ChainError
 from embermq.broker.credentials import Identity
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError
@@ -226,13 +227,19 @@ class _Application:
 
 
 def _authentication(settings: Settings, users: Users, embedded: Embedded) -> Authentication:
-    return Authentication(
-        users,
-        settings.authentication,
-        settings.clients,
-        embedded.broker.state.counters,
-        scram=settings.scram,
-    )
+    try:
+        return Authentication(
+            users,
+            settings.authentication,
+            settings.clients,
+            embedded.broker.state.counters,
+            scram=settings.scram,
+            jwt=settings.jwt,
+            http_hook=settings.http_hook,
+        )
+    except ChainError as error:
+        embedded.close()
+        raise StartError(str(error)) from error
 
 
 def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | None":

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("embermq")
 HOUSEKEEPING_S = 1.0
+ACCOUNT_STEPS = frozenset({"password", "scram"})
 
 
 class BrokerService:
@@ -189,12 +190,14 @@ class BrokerService:
         elsewhere = [listener for listener in self._server.listeners if not listener.address.is_loopback]
         if any(map(self._lets_anyone_in, elsewhere)):
             lines.append("  warning    anonymous clients may enter from other machines (allow_anonymous)")
-        elif elsewhere:
+        elif elsewhere and ACCOUNT_STEPS.intersection(settings.authentication.chain):
             lines.append(
                 "  accounts   are needed by clients on other addresses than loopback: embermq users add NAME"
             )
         return lines
 
     def _lets_anyone_in(self, listener: Listener) -> bool:
+        if "anonymous" not in self._settings.authentication.chain:
+            return False
         said = listener.own.allow_anonymous
         return self._settings.clients.allow_anonymous if said is None else said

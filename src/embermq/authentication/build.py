@@ -14,7 +14,12 @@ from embermq.authentication.checks import Checks
 from embermq.authentication.gate import ChainGate
 from embermq.authentication.passwords import PasswordHashes, PasswordStep
 from embermq.authentication.scram import ScramStep
-from embermq.authentication.settings import AuthenticationSettings, ScramSettings
+from embermq.authentication.settings import (
+    AuthenticationSettings,
+    HttpHookSettings,
+    JwtSettings,
+    ScramSettings,
+)
 from embermq.authentication.slowing import Slowing
 from embermq.authentication.step import Step
 from embermq.authentication.watch import AccountWatch, Expel
@@ -24,7 +29,8 @@ from embermq.server.settings import ClientSettings
 
 
 class Authentication:
-    """The gate and what it stands on. To be made on the event loop and closed there. Raises StoreError."""
+    """The gate and what it stands on. To be made on the event loop and closed there. Raises StoreError, and
+    ChainError for a file of keys or certificates that cannot be used."""
 
     def __init__(
         self,
@@ -33,23 +39,28 @@ class Authentication:
         clients: ClientSettings,
         counters: Counters,
         *,
-        scram: ScramSettings,
+        scram: ScramSettings | None = None,
+        jwt: JwtSettings | None = None,
+        http_hook: HttpHookSettings | None = None,
         hashes: PasswordHashes | None = None,
     ) -> None:
         self._users = users
         self._hashes = hashes or PasswordHashes()
         self._hashes.expect(users.imported_hashes())
         self._checks = Checks(clients.password_checks_max, clients.password_checks_waiting_max)
+        self._quick = Checks(1, clients.password_checks_waiting_max)
+        """For what does not take long: it shall not wait behind passwords."""
         self._watching: asyncio.Task[None] | None = None
+        scram = scram or ScramSettings()
         makers: dict[str, Callable[[], Step]] = {
             "certificate": CertificateStep,
             "password": lambda: PasswordStep(users, self._checks, self._hashes),
-            "scram": lambda: ScramStep(
-                users, Checks(1, clients.password_checks_waiting_max), iterations=scram.iterations
-            ),
+            "scram": lambda: ScramStep(users, self._quick, iterations=scram.iterations),
+            "jwt": lambda: _token_step(jwt or JwtSettings(), self._quick),
+            "http": lambda: _http_hook_step(http_hook or HttpHookSettings()),
             "anonymous": lambda: AnonymousStep(allowed=clients.allow_anonymous),
         }
-        self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(users, self._checks))
+        self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(users, self._quick))
         self.gate = ChainGate(
             self._chain,
             clients.application_ids,
@@ -75,3 +86,16 @@ class Authentication:
                 await self._watching
         await self._chain.close()
         self._checks.close()
+        self._quick.close()
+
+
+def _token_step(settings: JwtSettings, checks: Checks) -> Step:
+    from embermq.authentication.tokens import TokenStep  # with its library only where there are tokens
+
+    return TokenStep(settings, checks)
+
+
+def _http_hook_step(settings: HttpHookSettings) -> Step:
+    from embermq.authentication.http_hook import HttpHookStep  # likewise
+
+    return HttpHookStep(settings)

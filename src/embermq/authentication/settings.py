@@ -1,12 +1,26 @@
 """Settings of who may enter. Sections `authentication`, `scram`, `jwt`, `http_hook`."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
 StepName = Literal["certificate", "password", "jwt", "scram", "http", "anonymous"]
-SERVED: tuple[StepName, ...] = ("certificate", "password", "scram", "anonymous")
-"""Steps of this version; the others are in the schema so that they are refused by name."""
+Algorithm = Literal[
+    "HS256",
+    "HS384",
+    "HS512",
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+]
 
 
 class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,12 +48,101 @@ class ScramSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     within `clients.connect_timeout_s`."""
 
 
-def check_settings(settings: AuthenticationSettings) -> None:
-    """Raise ValueError, naming the setting, for a chain that cannot be."""
-    if not settings.chain:
+class JwtSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tokens (JSON Web Tokens) that clients send as their password. Files are read again when they change."""
+
+    hmac_secret_file: str = ""
+    """File with the secret of `HS...` tokens, of 32 bytes for HS256, 48 for HS384, 64 for HS512 or more; a line end
+    behind it does not count."""
+    public_key_files: tuple[str, ...] = ()
+    """PEM files, each with one RSA, elliptic curve or Ed25519 public key of those who sign tokens."""
+    jwks_file: str = ""
+    """File with a JSON Web Key Set of public keys; a token names its key by `kid`."""
+    algorithms: tuple[Algorithm, ...] = ("HS256", "RS256", "ES256")
+    """Signatures that are taken, each with a key of its own kind: never `HS...` with a public key, never `none`."""
+    issuer: str = ""
+    """What `iss` must be; empty = anything."""
+    audience: str = ""
+    """What `aud` must be or hold; empty = tokens that name an audience are refused."""
+    leeway_s: Annotated[int, Meta(ge=0, le=300)] = 5
+    """How much the clocks may differ."""
+    require_exp: bool = True
+    """Whether a token must end some time. When it does, so does the connection."""
+    user_claim: str = "sub"
+    """The claim that holds the user name."""
+    client_id_claim: str = ""
+    """A claim that must be there and equal the client id; empty = a token serves any client id."""
+    client_type_claim: str = ""
+    """A claim that may say `device` or `application`; empty = none does."""
+
+
+class HttpHookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A service of yours that is asked who may enter, by `POST`; see [authentication](authentication.md)."""
+
+    url: str = ""
+    """Where it is, `https://host/path`; `http://` is for this machine or a network that nobody listens to."""
+    ca_file: str = ""
+    """PEM file with the certificates that its certificate must be signed by; empty = those of the system."""
+    timeout_ms: Annotated[int, Meta(ge=10, le=60_000)] = 2_000
+    """For an answer, waiting for one's turn included; later the client is refused with 0x88 (server unavailable)."""
+    requests_max: Annotated[int, Meta(ge=1, le=1_000)] = 16
+    """Requests at a time."""
+    waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
+    """Clients that wait for their turn; one more is refused with 0x89 (server busy)."""
+    cache_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
+    """How long `allow` holds for a client that shows the same again; 0 = it is asked every time."""
+
+
+def check_settings(
+    settings: AuthenticationSettings, jwt: JwtSettings, hook: HttpHookSettings, *, allow_anonymous: bool
+) -> None:
+    """Raise ValueError, naming the setting, for a chain that cannot be, and for what does nothing."""
+    chain = settings.chain
+    if not chain:
         raise ValueError("authentication.chain: is empty, nobody could enter")
-    for name in settings.chain:
-        if settings.chain.count(name) > 1:
+    for name in chain:
+        if chain.count(name) > 1:
             raise ValueError(f"authentication.chain: {name!r} is named twice")
-        if name not in SERVED:
-            raise ValueError(f"authentication.chain: {name!r} is not served by this version")
+    if allow_anonymous and "anonymous" not in chain:
+        raise ValueError("clients.allow_anonymous: does nothing, authentication.chain is without 'anonymous'")
+    _check_jwt(jwt, used="jwt" in chain)
+    _check_hook(hook, used="http" in chain)
+
+
+def _check_jwt(jwt: JwtSettings, *, used: bool) -> None:
+    files = {
+        "hmac_secret_file": jwt.hmac_secret_file,
+        "public_key_files": jwt.public_key_files,
+        "jwks_file": jwt.jwks_file,
+    }
+    given = [name for name, value in files.items() if value]
+    if used and not given:
+        raise ValueError(
+            "authentication.chain: 'jwt' needs jwt.hmac_secret_file, jwt.public_key_files or jwt.jwks_file"
+        )
+    if given and not used:
+        raise ValueError(f"jwt.{given[0]}: does nothing, authentication.chain is without 'jwt'")
+    if not jwt.algorithms:
+        raise ValueError("jwt.algorithms: is empty, no token could be taken")
+    if not jwt.user_claim:
+        raise ValueError("jwt.user_claim: is empty, a token would name nobody")
+
+
+def _check_hook(hook: HttpHookSettings, *, used: bool) -> None:
+    if used and not hook.url:
+        raise ValueError("authentication.chain: 'http' needs http_hook.url")
+    if hook.url and not used:
+        raise ValueError("http_hook.url: does nothing, authentication.chain is without 'http'")
+    if not hook.url:
+        return
+    try:
+        parts = urlsplit(hook.url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or any(character.isspace() for character in hook.url):
+        raise ValueError("http_hook.url: is not https://host/path")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("http_hook.url: has a user name or password in it, which is not taken from there")
+    if hook.ca_file and parts.scheme != "https":
+        raise ValueError("http_hook.ca_file: does nothing, http_hook.url is not https")
