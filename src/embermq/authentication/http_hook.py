@@ -54,7 +54,7 @@ class HttpHookStep(Step):
         try:
             httpx.URL(settings.url)
         except httpx.InvalidURL:
-            raise ChainError("http_hook.url", "is not https://host/path") from None
+            raise ChainError("http_hook.url", "is not an address with https or http") from None
         if not settings.url.startswith("https:") and not _is_here(httpx.URL(settings.url).host):
             LOG.warning("http_hook.url is not https: passwords cross the network in plain text")
         for library in ("httpx", "httpcore"):  # they would tell of each request

@@ -80,7 +80,7 @@ class HttpHookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A service of yours that is asked who may enter, by `POST`; see [authentication](authentication.md)."""
 
     url: str = ""
-    """Where it is, `https://host/path`; `http://` is for this machine or a network that nobody listens to."""
+    """Its address; the scheme `https`, or `http` on this machine or in a network that nobody listens to."""
     ca_file: str = ""
     """PEM file with the certificates that its certificate must be signed by; empty = those of the system."""
     timeout_ms: Annotated[int, Meta(ge=10, le=60_000)] = 2_000
@@ -141,7 +141,7 @@ def _check_hook(hook: HttpHookSettings, *, used: bool) -> None:
     except ValueError:
         fits = False
     if not fits or any(character.isspace() for character in hook.url):
-        raise ValueError("http_hook.url: is not https://host/path")
+        raise ValueError("http_hook.url: is not an address with https or http")
     if parts.username is not None or parts.password is not None:
         raise ValueError("http_hook.url: has a user name or password in it, which is not taken from there")
     if hook.ca_file and parts.scheme != "https":
