@@ -93,5 +93,7 @@ def check_reports(lines: Iterable[str], version: int, name: str, *, unseen: Iter
         expiry = report.get("expiry")
         if isinstance(expiry, int) and 55 <= expiry <= 60:
             report["expiry"] = 60  # the seconds that it took are taken off
-        assert report == one
-    assert [report["step"] for report in reports] == [one["step"] for one in wanted]
+        assert report == one, f"\n{report}\nis not\n{one}"
+    assert [report["step"] for report in reports] == [one["step"] for one in wanted], [
+        report["step"] for report in reports
+    ]
