@@ -183,9 +183,11 @@ def test_a_resent_publish_is_known_by_its_identifier(
     client.subscribe(name, qos=0)
     client.send(Publish(name, b"x", 2, 9))
     client.expect(Pubrec)
-    client.message()
     client.send(Publish(name, b"x", 2, 9, False, True))
     client.expect(Pubrec)
+    client.send(Pubrel(9))
+    client.expect(Pubcomp)
+    client.message()
     client.nothing()
 
 

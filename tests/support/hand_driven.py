@@ -66,7 +66,7 @@ class HandLink(Link):
     """A client's end. What the broker writes is decoded and checked at once: CONNACK comes first and once, nothing
     comes after DISCONNECT, no packet id is used twice at a time, and the Receive Maximum is kept.
 
-    `acknowledges`: PUBLISH and PUBREL are answered by themselves as they come.
+    `acknowledges`: PUBLISH and PUBREL are answered by themselves as they come; `releases`: PUBREC too.
     """
 
     __slots__ = (
@@ -80,6 +80,7 @@ class HandLink(Link):
         "in_flight",
         "receive_maximum",
         "received",
+        "releases",
     )
 
     def __init__(self, hand: HandDrivenBroker, version: ProtocolVersion, receive_maximum: int | None) -> None:
@@ -88,6 +89,7 @@ class HandLink(Link):
         self.decoder = Decoder(Role.CLIENT, packet_bytes_max=268_435_460, version=version)
         self.hand = hand
         self.acknowledges = True
+        self.releases = False
         self.receive_maximum = receive_maximum or 65_535
         self.received: list[Packet] = []
         self.in_flight: set[int] = set()
@@ -129,6 +131,8 @@ class HandLink(Link):
             assert len(self.in_flight) <= self.receive_maximum, f"{packet} is past the Receive Maximum"
             if self.acknowledges:
                 self.auto.append((Puback if packet.qos == 1 else Pubrec)(packet.packet_id))
+        elif isinstance(packet, Pubrec) and self.releases and packet.reason_code < 0x80:
+            self.auto.append(Pubrel(packet.packet_id))
         elif isinstance(packet, Pubrel):
             self.in_flight.add(packet.packet_id)
             if self.acknowledges:

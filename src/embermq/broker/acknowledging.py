@@ -8,6 +8,7 @@ that has it may use the id for another message.
 
 from functools import partial
 
+from embermq.broker.holding import Holding
 from embermq.broker.link import Link
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -22,8 +23,9 @@ FIRST_ERROR = 0x80
 class Acknowledging:
     """Moves deliveries on, whichever way they came."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, holding: Holding) -> None:
         self._state = state
+        self._holding = holding
         self._direct = state.direct
         self._durable = state.durable
 
@@ -77,8 +79,9 @@ class Acknowledging:
             self._out_of_order(link, "PUBCOMP before PUBREL")
 
     def _out_of_order(self, link: Link, text: str) -> None:
-        """A step that the delivery is not at. In 3.x, where old clients repeat themselves, it is ignored."""
-        if link.version is ProtocolVersion.V5:
+        """A step that the delivery is not at [MQTT 3.1.1, MQTT-4.8.0-1]. In 3.1, where clients repeat themselves, it is
+        ignored."""
+        if link.version is not ProtocolVersion.V31:
             link.disconnect(ReasonCode.PROTOCOL_ERROR, text)
 
     def _settle(self, session: Session, packet_id: int) -> None:
@@ -112,3 +115,4 @@ class Acknowledging:
         if link.unanswered:  # it may be of a connection before
             link.unanswered -= 1
         link.send(pubcomp(packet_id))
+        self._holding.release(link, packet_id)

@@ -8,6 +8,7 @@ from embermq.broker.acknowledging import Acknowledging
 from embermq.broker.authenticating import Authenticating
 from embermq.broker.connecting import Connecting
 from embermq.broker.credentials import Identity
+from embermq.broker.holding import Holding
 from embermq.broker.link import Link
 from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
@@ -43,12 +44,13 @@ class Broker:
 
     def __init__(self, state: BrokerState) -> None:
         self.state = state
-        self.publishing = Publishing(state)
-        self.acknowledging = Acknowledging(state)
+        holding = Holding(state)
+        self.publishing = Publishing(state, holding)
+        self.acknowledging = Acknowledging(state, holding)
         self.subscribing = Subscribing(state)
         self.wills = Wills(state, self.publishing)
         self.system = SystemTopics(state, self.publishing)
-        self.connecting = Connecting(state, self.wills, self._opened)
+        self.connecting = Connecting(state, self.wills, holding, self._opened)
         self.authenticating = Authenticating(state, self.connecting)
         handlers: dict[type, Callable[[Link, Any], None]] = {
             Publish: self.publishing.accept,

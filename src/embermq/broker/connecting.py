@@ -7,6 +7,7 @@ from embermq.authorization.rule_set import Permissions
 from embermq.authorization.rules import Principal
 from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
+from embermq.broker.holding import Holding
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.broker.session import PACKET_IDS, Session
 from embermq.broker.state import BrokerState
@@ -38,9 +39,10 @@ Opened = Callable[[Link], None]
 class Connecting:
     """Births, takeovers and ends. `opened` is called when CONNACK has been queued on a link."""
 
-    def __init__(self, state: BrokerState, wills: Wills, opened: Opened) -> None:
+    def __init__(self, state: BrokerState, wills: Wills, holding: Holding, opened: Opened) -> None:
         self._state = state
         self._wills = wills
+        self._holding = holding
         self._handover = Handover(state)
         self.credentials = Credentials(state)
         self._opened = opened
@@ -233,6 +235,7 @@ class Connecting:
                 ended += 1
                 link.disconnect(reason)
             link.inbox = None
+            self._holding.release_all(link)
             self._wills.connection_ended(session, link, session_goes_on=goes_on)
         session.link = session.claimant = None
         return ended
@@ -319,6 +322,7 @@ class Connecting:
     def link_lost(self, link: Link) -> None:
         """The connection is over, however it ended. May be called again for the same link."""
         link.closing = True
+        self._holding.release_all(link)
         self._state.timers.cancel(link.timer)
         if link.authentication is not None:
             self._state.timers.cancel(link.authentication.timer)

@@ -17,6 +17,7 @@ from embermq.protocol.version import ProtocolVersion
 if TYPE_CHECKING:
     from embermq.broker.authenticating import Authentication
     from embermq.broker.credentials import Identity
+    from embermq.broker.holding import Held
     from embermq.broker.session import Session
 
 UNLIMITED_PACKET_BYTES = 268_435_460
@@ -39,6 +40,7 @@ class Link:
         "claimed",
         "closing",
         "dirty",
+        "held",
         "identity",
         "inbox",
         "keep_alive_ms",
@@ -75,6 +77,8 @@ class Link:
         self.aliases_out: dict[str, int] | None = None
         """Aliases that we have given; None when the client allows none."""
         self.aliases_out_max = 0
+        self.held: Held | None = None
+        """QoS 2 messages of the client that wait for their PUBREL."""
         self.unanswered = 0
         """QoS 1 and 2 PUBLISHes of the client without PUBACK, PUBCOMP or an error [MQTT-3.3.4-7]."""
         self.bulk_bytes = 0

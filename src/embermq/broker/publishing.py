@@ -1,5 +1,6 @@
 """Accepting a PUBLISH: checks, match, log record; and what its commit or its refusal sets off."""
 
+from embermq.broker.holding import Holding
 from embermq.broker.link import Link
 from embermq.broker.publish_rate import publish_rate
 from embermq.broker.router import NO_MATCH, Match, Receiver
@@ -28,8 +29,9 @@ PINNED = "readers of the message log are too far behind"
 class Publishing:
     """The way in. `accept` is the hottest function of the broker: one call a PUBLISH."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, holding: Holding) -> None:
         self._state = state
+        self._holding = holding
         self._tick = state.tick
         self._counters = state.counters
         self._router = state.router
@@ -336,9 +338,8 @@ class Publishing:
             if not message.qos:
                 continue
             match = accepted.match
-            if message.qos == 2:  # only now: a refused one comes again, and exactly once counts
-                for receiver in match.direct:
-                    direct.deliver(receiver.session, receiver, accepted)
+            if message.qos == 2 and match.direct:
+                self._hand_on_live(accepted)
             for receiver in match.durable:
                 if receiver.qos:
                     durable.deliver(receiver.session, receiver, accepted)
@@ -351,6 +352,17 @@ class Publishing:
                 self._deliver_to_group(group.receivers, group.turn.next, accepted)
                 group.turn.next += 1
         return offset
+
+    def _hand_on_live(self, accepted: Accepted) -> None:
+        """A QoS 2 message is stored: those who keep nothing get it when its publisher has released it. Not before: a
+        refused one comes again, and exactly once counts."""
+        link = accepted.link
+        receiving = accepted.receiving
+        if link is not None and receiving is not None and accepted.packet_id in receiving:
+            self._holding.hold(link, accepted)
+            return
+        for receiver in accepted.match.direct:
+            self._state.direct.deliver(receiver.session, receiver, accepted)
 
     def retain(self, batch: Batch, base_offset: int) -> None:
         """What the batch retains; called before its subscriptions are answered, which must find it."""

@@ -221,6 +221,7 @@ class TestReceive:
         listener = hand.keeps("s") if keeps else hand.connects("s")
         assert listener.subscribes("#") == (2,)
         publisher = hand.connects("p")
+        publisher.releases = True
         publisher.publishes("secret/x", b"1", b"2", qos=qos)
         publisher.publishes("open", b"3", qos=qos, first_id=3)
         hand.settle()

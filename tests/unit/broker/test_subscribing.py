@@ -38,7 +38,9 @@ def subscriber(hand: HandDrivenBroker, request: pytest.FixtureRequest) -> HandLi
 
 @pytest.fixture
 def publisher(hand: HandDrivenBroker) -> HandLink:
-    return hand.connects("p")
+    link = hand.connects("p")
+    link.releases = True
+    return link
 
 
 def seen(link: HandLink) -> list[tuple[str, bytes, int, bool]]:

@@ -280,7 +280,7 @@ def test_an_unknown_pubrec_is_answered(hand: HandDrivenBroker, version: Protocol
 
 
 def test_wrong_acknowledgements_settle_nothing(hand: HandDrivenBroker) -> None:
-    publisher, subscriber = a_pair(hand, acknowledges=False, version=ProtocolVersion.V311)
+    publisher, subscriber = a_pair(hand, acknowledges=False, version=ProtocolVersion.V31)
     publisher.publishes("t", b"1", qos=1)
     publisher.publishes("t", b"2", qos=2, first_id=2)
     hand.settle()
