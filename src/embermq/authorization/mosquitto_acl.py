@@ -5,7 +5,8 @@
     pattern [read|write|readwrite|deny] <topic>     for everybody, with %u and %c
 
 As Mosquitto does it: topics of a user are asked before the patterns, denials before the rest, and what nothing matches
-is denied. Anybody may subscribe to anything there; what is delivered is checked.
+is denied. A client whose name or id has `+` or `#` in it gets nothing by patterns. Anybody may subscribe to anything
+there; what is delivered is checked.
 """
 
 from msgspec.structs import replace
@@ -48,7 +49,7 @@ def read_mosquitto_acl(text: str, file: str) -> list[Rule]:
         else:
             raise RulesError(place, f"{shown(kind)} is not topic, user or pattern")
     subscribe = Rule(True, frozenset({Action.SUBSCRIBE}), Place(file, 0))
-    return [*_denials_first(topics), *_denials_first(patterns), subscribe]
+    return [*_denials_first(topics), *_no_wildcards(patterns), *_denials_first(patterns), subscribe]
 
 
 def _rule(kind: str, rest: str, place: Place) -> Rule:
@@ -66,6 +67,15 @@ def _rule(kind: str, rest: str, place: Place) -> Rule:
     except TopicError as error:
         raise RulesError(place, f"{kind}: {error.message}") from error
     return Rule(access != "deny", ACCESS[access], place, filters=(topic,))
+
+
+def _no_wildcards(patterns: list[Rule]) -> list[Rule]:
+    """Who has a wildcard in its name or id gets nothing by patterns, be they about names or not."""
+    if not patterns:
+        return []
+    names = Names(shell=("*+*", "*#*"))
+    deny = Rule(False, READ | WRITE, patterns[0].place)
+    return [replace(deny, users=names), replace(deny, client_ids=names)]
 
 
 def _denials_first(rules: list[Rule]) -> list[Rule]:
