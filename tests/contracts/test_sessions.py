@@ -10,8 +10,13 @@ from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow, SubscriptionRow, WillRow
 from embermq.ports.sessions import StoredState
 
-ANN = SessionRow("ann", 7, 3, ClientType.DEVICE, "user ä", 5, NEVER_EXPIRES, True, 0, 1_700_000_000_123)
+ANN = SessionRow(
+    "ann", 7, 3, ClientType.DEVICE, "user ä", 5, NEVER_EXPIRES, True, 0, 1_700_000_000_123, "CN=ann,O=Wörks"
+)
 BOB = SessionRow("bob/{}%'🦊", 2**40, 1, ClientType.APPLICATION, "", 3, 60, False, 2**42, 0)
+
+
+GONE = WillRow("gone", 0, b"other", 2**41, "its user", "CN=its certificate")
 
 
 def test_an_empty_store_is_an_empty_state(stores: Stores) -> None:
@@ -28,7 +33,7 @@ def test_load_returns_what_ticks_left(stores: Stores) -> None:
     stores.write(
         sessions=[ANN, BOB],
         subscriptions=[(ANN.generation, row.topic_filter, row) for row in subscriptions],
-        wills=[(ANN.generation, WillRow("ann", 5, b"will", 0)), (3, WillRow("gone", 0, b"other", 2**41))],
+        wills=[(ANN.generation, WillRow("ann", 5, b"will", 0)), (3, GONE)],
         generation_reserved=2**40 + 1_000,
         dispatcher_floor=0,
     )
@@ -41,7 +46,7 @@ def test_load_returns_what_ticks_left(stores: Stores) -> None:
     assert sorted(ann.receiving) == [1, 65_535]
     assert (bob.subscriptions, bob.receiving, bob.queued) == ((), (), 0)
     assert state.wills == [
-        (3, WillRow("gone", 0, b"other", 2**41)),
+        (3, GONE),
         (ANN.generation, WillRow("ann", 5, b"will", 0)),
     ]
     assert state.generation_reserved == 2**40 + 1_000

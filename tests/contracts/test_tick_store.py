@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from tests.contracts.stores import Stores, open_descriptors
 from tests.support.waiting import wait_until
@@ -386,3 +387,30 @@ def test_offsets_beyond_31_bits(stores: Stores) -> None:
     assert payloads(stores, 2**31 + 1) == [b"1"]
     stores.reopen()
     assert stores.write(records=[record(b"2")]) == Receipt(2**31 + 2, 1)
+
+
+@pytest.mark.parametrize("stores", ["os"], indirect=True)
+def test_a_file_of_schema_version_1_is_brought_up_to_date_in_place(stores: Stores) -> None:
+    """It knew neither certificates nor whose a will is; the user of a will is that of its session."""
+    old = SessionRow("ann", 7, 3, ClientType.DEVICE, "ann's user", 5, 60, True, 0, 1)
+    stores.write(sessions=[old], wills=[(7, WillRow("ann", 5, b"will")), (8, WillRow("gone", 0, b"other"))])
+    stores.writer.executescript(
+        """
+        ALTER TABLE session DROP COLUMN certificate;
+        ALTER TABLE will DROP COLUMN certificate;
+        ALTER TABLE will DROP COLUMN username;
+        UPDATE meta SET value = 1 WHERE name = 'schema_version';
+        """
+    )
+    stores.reopen()
+    state = stores.sessions.load()
+    assert [stored.row for stored in state.sessions] == [old]
+    assert state.wills == [
+        (7, WillRow("ann", 5, b"will", 0, "ann's user")),
+        (8, WillRow("gone", 0, b"other")),
+    ]
+    new = msgspec.structs.replace(old, certificate="CN=ann")
+    stores.write(sessions=[new], wills=[(8, WillRow("gone", 0, b"other", 0, "u", "c"))])
+    stores.reopen()  # and only once
+    assert [stored.row for stored in stores.sessions.load().sessions] == [new]
+    assert stores.sessions.load().wills[1] == (8, WillRow("gone", 0, b"other", 0, "u", "c"))

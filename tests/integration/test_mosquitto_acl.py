@@ -127,10 +127,10 @@ def ember(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def reread(broker: BrokerProcess, text: str) -> None:
-    before = broker.output().count("rules from")
-    Path(broker.settings["authorization.mosquitto_acl"]).write_text(text)
+    before = len(broker.output_from(0))
+    Path(str(broker.settings["authorization.mosquitto_acl"])).write_text(text)
     os.kill(broker.pid, signal.SIGHUP)
-    wait_until(lambda: broker.output().count("rules from") > before, what="the rules are read again")
+    wait_until(lambda: b"rules from" in broker.output_from(before), what="the rules are read again")
 
 
 def check(broker: BrokerProcess, folder: Path, acl: str) -> Outcome:
