@@ -64,6 +64,16 @@ def test_a_user_of_a_hostile_name_is_nobody_else(user: str) -> None:
         assert not rule_set.decide(Principal(user, "c"), Action.RECEIVE, topic).allowed
 
 
+def test_patterns_without_names_are_not_for_hostile_names_either() -> None:
+    """As in Mosquitto; what its own section allows stays."""
+    text = "topic read own\npattern read open\nuser a+b\ntopic read own\n"
+    rule_set = RuleSet(read_mosquitto_acl(text, "acl"), no_match_allows=False)
+    for who in (Principal("", "c+"), Principal("a+b", "c"), Principal("a+b", "#")):
+        assert rule_set.decide(who, Action.RECEIVE, "own").allowed
+        assert not rule_set.decide(who, Action.RECEIVE, "open").allowed
+    assert rule_set.decide(Principal("", "c"), Action.RECEIVE, "open").allowed
+
+
 def test_a_user_section_takes_the_name_as_it_is() -> None:
     rule_set = RuleSet(read_mosquitto_acl("user a*\ntopic t\n", "acl"), no_match_allows=False)
     assert rule_set.decide(Principal("a*", "c"), Action.PUBLISH, "t").allowed

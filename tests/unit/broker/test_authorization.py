@@ -462,6 +462,7 @@ class TestChange:
         hand.run()  # committed, and not yet in any queue
         hand.state.rules = but("deny receive t a")
         again = hand.restarted()
+        assert [again.state.sessions[user].queued for user in ("a", "b")] == [0, 1]
         assert again.keeps("a", user="a").payloads == []
         assert again.keeps("b", user="b").payloads == [b"1"]
 
