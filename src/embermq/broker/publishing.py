@@ -61,8 +61,6 @@ class Publishing:
         match = self._match(link, session, packet, topic)
         if match is None:
             return
-        if self._rate is not None and not self._is_within_rate(link, session, packet):
-            return
         tick = self._tick
         payload = packet.payload
         counters = self._counters
@@ -144,6 +142,8 @@ class Publishing:
             if self._is_refused(link, packet, topic):
                 return None
             match = router.match(topic)
+        if self._rate is not None and not self._is_within_rate(link, session, packet):
+            return None
         if session.permissions is not None and self._is_denied(link, session, packet, topic):
             return None
         if match.is_special:
@@ -162,11 +162,7 @@ class Publishing:
             return False
         self._counters.publishes_denied += 1
         if qos:
-            link.unanswered += 1
-            message = Message("", b"", qos, False, "", link.version, self._tick.now_ms)
-            refusal = Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=DENIED)
-            refusal.refusal_code = ReasonCode.NOT_AUTHORIZED
-            self._tick.batch.accepted.append(refusal)
+            self._refuse_in_place(link, packet, ReasonCode.NOT_AUTHORIZED, DENIED)
         elif link.version is not ProtocolVersion.V5 and self._state.authorization.denied_publish_3 == "close":
             link.close()
         return True

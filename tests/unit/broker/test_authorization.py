@@ -96,6 +96,17 @@ class TestPublish:
         assert [code for _, _, code in answers(publisher)] == [0x87] * 7
         assert publisher.unanswered == 0
 
+    def test_denied_messages_count_for_the_publish_rate(self) -> None:
+        """Else a client could send as many of them as it likes."""
+        hand = HandDrivenBroker(rules=but("deny publish no"), mqtt=MqttSettings(publish_rate_max=2))
+        publisher = hand.connects("p")
+        publisher.publishes("no", *[b""] * 100)
+        hand.settle()
+        codes = [code for _, _, code in answers(publisher)]
+        assert 0 < codes.count(0x87) < 100
+        assert codes.count(0x97) == 100 - codes.count(0x87)
+        assert hand.state.counters.publishes_denied == codes.count(0x87)
+
     @pytest.mark.parametrize("version", [V31, V311])
     def test_v3_is_acknowledged_and_dropped(self, version: ProtocolVersion) -> None:
         hand = under(but("deny publish no"))
