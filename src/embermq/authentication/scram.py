@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from embermq.authentication.accounts import DISABLED
 from embermq.authentication.checks import Checks
-from embermq.authentication.scram_verifiers import METHODS, Verifier, verifier_of, verifier_of_nobody
+from embermq.authentication.scram_verifiers import (
+    METHODS,
+    Verifier,
+    lines_of_nobody,
+    verifier_of,
+    verifier_of_nobody,
+)
 from embermq.authentication.step import NOT_MINE, Admit, Applicant, Deny, Look, Step, Talk, Welcome
 from embermq.broker.authenticating import Question
 from embermq.ports.errors import StoreError
@@ -52,6 +58,7 @@ class ScramStep(Step):
         self._checks = checks
         self._iterations = iterations
         self._secret = b""
+        self._of_nobody = lines_of_nobody(iterations)
 
     def look(self, applicant: Applicant) -> Look:
         """See the base. Nothing can be told from CONNECT alone."""
@@ -66,14 +73,15 @@ class ScramStep(Step):
         self._checks.close()
 
     def find(self, method: str, name: str) -> tuple[User | None, Verifier]:
-        """The account that is asked for, and what to check its proof by: made up when there is none. Both cost the
-        same, but for the store's own look-up. Raises StoreError."""
+        """The account that is asked for, and what to check its proof by: made up when there is none. Both ways read and
+        make up the same, so that time tells nobody which one it was. Raises StoreError."""
         if not self._secret:
             self._secret = self._users.secret()
         user = self._users.find(name)
         nobody = verifier_of_nobody(self._secret, method, name, self._iterations)
-        verifier = verifier_of(user.scram if user is not None else "", method)
-        return (user, verifier) if verifier is not None else (None, nobody)
+        has_some = user is not None and bool(user.scram)
+        verifier = verifier_of(user.scram if user is not None and has_some else self._of_nobody, method)
+        return (user, verifier) if has_some and verifier is not None else (None, nobody)
 
     def admit(self, user: User) -> Admit | Deny:
         """The answer to a proof that was right, unless the account changed on the way. Raises StoreError."""

@@ -59,8 +59,13 @@ def make_verifiers(name: str, password: bytes, iterations: int) -> str:
         salt, stored_key, server_key, _ = ScramMechanism(method).make_auth_info(
             text, iteration_count=iterations, salt=token_bytes(SALT_BYTES)
         )
-        lines.append(f"{method}${iterations}:{_text(salt)}${_text(stored_key)}:{_text(server_key)}")
+        lines.append(_line(Verifier(method, iterations, salt, stored_key, server_key)))
     return "\n".join(lines)
+
+
+def lines_of_nobody(iterations: int) -> str:
+    """What takes as long to read as what an account keeps."""
+    return "\n".join(_line(verifier_of_nobody(b"", method, "", iterations)) for method in METHODS)
 
 
 def _prepared_password(password: bytes) -> str:
@@ -108,6 +113,11 @@ def verifier_of_nobody(secret: bytes, method: str, name: str, iterations: int) -
         return hmac.digest(secret, f"{method}\0{what}\0{name}".encode(), HASHES[method])
 
     return Verifier(method, iterations, made("salt")[:SALT_BYTES], made("stored"), made("server"))
+
+
+def _line(verifier: Verifier) -> str:
+    keys = f"{_text(verifier.stored_key)}:{_text(verifier.server_key)}"
+    return f"{verifier.method}${verifier.iterations}:{_text(verifier.salt)}${keys}"
 
 
 def _text(data: bytes) -> str:
