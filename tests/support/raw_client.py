@@ -33,6 +33,23 @@ def dial(port: int, host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = Non
     return sock if tls is None else tls.wrap_socket(sock, server_hostname="localhost")
 
 
+class OpenSockets:
+    """Sockets that a test opens, to be closed at its end."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    def keep(self, sock: socket.socket) -> socket.socket:
+        """Close it with the others."""
+        self._sockets.append(sock)
+        return sock
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()
+
+
 def dial_unix(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(ANSWER_S)
