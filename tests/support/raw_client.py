@@ -60,9 +60,10 @@ def dial_unix(path: str) -> socket.socket:
 class RawClient:
     """MQTT over a socket as it is."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, version: ProtocolVersion = ProtocolVersion.V5) -> None:
         self.sock = sock
-        self._decoder = Decoder(Role.CLIENT, packet_bytes_max=268_435_460, version=ProtocolVersion.V5)
+        self.version = version
+        self._decoder = Decoder(Role.CLIENT, packet_bytes_max=268_435_460, version=version)
         self._packets: list[Packet] = []
 
     def send(self, data: bytes) -> None:
@@ -77,14 +78,18 @@ class RawClient:
 
     def expect(self, kind: type[Wanted]) -> Wanted:
         """The next packet, which has to be of that kind."""
-        while not self._packets:
-            data = self.receive()
-            assert data, f"the connection ended before {kind.__name__}"
-            self._packets += self._decoder.feed(data)
-            assert self._decoder.error is None, self._decoder.error
-        packet = self._packets.pop(0)
+        packet = self.next()
         assert isinstance(packet, kind), packet
         return packet
+
+    def next(self) -> Packet:
+        """The next packet of any kind."""
+        while not self._packets:
+            data = self.receive()
+            assert data, "the connection ended before the next packet"
+            self._packets += self._decoder.feed(data)
+            assert self._decoder.error is None, self._decoder.error
+        return self._packets.pop(0)
 
     def enter(
         self, client_id: str = "", *, username: str | None = None, password: bytes | None = None
@@ -96,6 +101,12 @@ class RawClient:
     def ping(self) -> None:
         self.send(encode(Pingreq(), ProtocolVersion.V5))
         self.expect(Pingresp)
+
+    def ping_through(self) -> None:
+        """The same, passing over what is before the answer."""
+        self.send(encode(Pingreq(), ProtocolVersion.V5))
+        while not isinstance(self.next(), Pingresp):
+            pass
 
     def read_to_end(self) -> bytes:
         """Everything until the broker closes the connection."""

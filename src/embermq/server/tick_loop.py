@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 RETRY_MS = 500
 """After a failed commit the store is tried again this much later; publishes in between are refused at once."""
-TURN_BYTES_MAX = 128 * 1024
-"""A connection that brings as much at once is not read again before the others had their turn; when all together bring
-as much, what was decided is written before more is read, else one turn would hand a link far more than it may hold."""
+UNWRITTEN_BYTES_MAX = 128 * 1024
+"""Bytes that are read in one turn before what was decided about them is written: a link that takes no more is known as
+such before it has got far more than it may hold."""
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records that may wait for the store; past it the connections that bring more are not read."""
 
@@ -56,7 +56,6 @@ class TickLoop:
         self._committed_at_s = 0.0
         self._retry_at_ms = 0
         self._held_back: list[Connection] = []
-        self._resting: list[Connection] = []
         self._turn_bytes = 0
         self._ticks = 0
         self._commit_ms = 0.0
@@ -97,18 +96,14 @@ class TickLoop:
         self._loop.call_soon(self._run)
 
     def hold_back(self, connection: "Connection", read_bytes: int) -> bool:
-        """True when the connection must not be read until the store has caught up, or others had their turn."""
+        """True when the connection must not be read until the store has caught up."""
         self._turn_bytes += read_bytes
-        if self._turn_bytes >= TURN_BYTES_MAX:
+        if self._turn_bytes >= UNWRITTEN_BYTES_MAX:
             self._turn_bytes = 0
             self._tick.flush()
-        if self._tick.batch.record_bytes >= GATHERED_BYTES_MAX:
-            self._held_back.append(connection)
-            return True
-        if read_bytes < TURN_BYTES_MAX:
+        if self._tick.batch.record_bytes < GATHERED_BYTES_MAX:
             return False
-        self._resting.append(connection)
-        self.wake()
+        self._held_back.append(connection)
         return True
 
     def start_polling(self) -> None:
@@ -139,10 +134,6 @@ class TickLoop:
             self._commit()
         self._tick.flush()
         self._turn_bytes = 0
-        if self._resting:
-            resting, self._resting = self._resting, []
-            for connection in resting:
-                connection.read_on()
         self._arm_timer()
 
     def _commit(self) -> None:

@@ -1,0 +1,187 @@
+"""Limits of what one client publishes and subscribes to, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import metric, resident_mib
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.waiting import wait_for
+
+from embermq.protocol.packets import Puback, Publish, Pubrec, Subscribe, Subscription, Unsubscribe
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+
+V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
+RATE = 50
+
+
+@pytest.mark.parametrize("total", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_v5_client_that_publishes_too_fast_hears_0x97(
+    own_broker: BrokerProcess, qos: int, total: bool
+) -> None:
+    own_broker.settings[f"mqtt.publish_rate_{'total_' if total else ''}max"] = RATE
+    own_broker.start()
+
+    async def scenario() -> None:
+        publisher, subscriber = MqttClient("p"), MqttClient("s")
+        await publisher.connect(own_broker.port)
+        await subscriber.connect(own_broker.port)
+        await subscriber.subscribe(Subscription("t", 1))
+        count = 3 * RATE
+        for packet_id in range(1, count + 1):
+            publisher.send(Publish("t", b"%d" % packet_id, qos, packet_id))
+        kind = Puback if qos == 1 else Pubrec
+        await wait_for(lambda: sum(isinstance(packet, kind) for packet in publisher.received) == count)
+        answers = [packet for packet in publisher.received if isinstance(packet, kind)]
+        assert [answer.packet_id for answer in answers] == list(range(1, count + 1))
+        taken = [answer.packet_id for answer in answers if answer.reason_code == 0]
+        refused = [answer for answer in answers if answer.reason_code == ReasonCode.QUOTA_EXCEEDED]
+        assert len(taken) + len(refused) == count
+        assert RATE <= len(taken) < 2 * RATE
+        await wait_for(lambda: len(subscriber.messages) == len(taken))
+        assert [int(message.payload) for message in subscriber.messages] == taken
+        assert metric(own_broker, "refused_publish_rate") == len(refused)
+        assert publisher.is_open
+
+    run(scenario())
+
+
+def test_qos_0_of_a_v5_client_is_dropped(own_broker: BrokerProcess) -> None:
+    own_broker.settings["mqtt.publish_rate_max"] = RATE
+    own_broker.start()
+
+    async def scenario() -> None:
+        publisher, subscriber = MqttClient("p"), MqttClient("s")
+        await publisher.connect(own_broker.port)
+        await subscriber.connect(own_broker.port)
+        await subscriber.subscribe(Subscription("t", 0))
+        for _ in range(4 * RATE):
+            publisher.send(Publish("t", b"x"))
+        await publisher.ping()
+        await subscriber.ping()
+        assert RATE <= len(subscriber.messages) < 2 * RATE
+        dropped = metric(own_broker, "refused_publish_rate")
+        assert dropped == 4 * RATE - len(subscriber.messages)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_3_1_1_client_is_not_read_for_a_while_and_not_taken_for_dead(
+    own_broker: BrokerProcess, qos: int
+) -> None:
+    own_broker.settings["mqtt.publish_rate_max"] = RATE
+    own_broker.start()
+
+    async def scenario() -> None:
+        publisher, subscriber = MqttClient("p", version=V311), MqttClient("s")
+        await publisher.connect(own_broker.port, keep_alive_s=1)
+        await subscriber.connect(own_broker.port)
+        await subscriber.subscribe(Subscription("t", 1))
+        began = time.monotonic()
+        count = 4 * RATE
+        for number in range(count):
+            publisher.send(Publish("t", b"%d" % number, qos, number + 1 if qos else 0))
+        await wait_for(lambda: metric(own_broker, "publishers_paused") == 1)
+        await wait_for(lambda: len(subscriber.messages) == count)
+        await publisher.ping()
+        assert time.monotonic() - began > 2.5, "the second that is saved, and three to wait for"
+        assert [int(message.payload) for message in subscriber.messages] == list(range(count))
+        assert publisher.is_open
+        assert metric(own_broker, "publishers_throttled") >= 1
+        assert metric(own_broker, "publishers_paused") == 0
+        await asyncio.wait_for(publisher.ended, 5)  # without a ping the keep-alive counts again
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("version", "refusal"), [(V311, 0x80), (V5, 0x97)])
+def test_one_subscription_too_many(own_broker: BrokerProcess, version: ProtocolVersion, refusal: int) -> None:
+    own_broker.settings["mqtt.subscriptions_max"] = 3
+    own_broker.start()
+
+    async def scenario() -> None:
+        client = MqttClient("s", version=version)
+        await client.connect(own_broker.port)
+        wanted = [Subscription(text, 1) for text in ("a", "b/+", "c", "d", "a")]
+        assert await client.subscribe(*wanted) == (1, 1, 1, refusal, 1)
+        await client.unsubscribe("c")
+        assert await client.subscribe(Subscription("d", 0)) == (0,)
+        assert metric(own_broker, "refused_subscriptions") == 1
+        assert metric(own_broker, "subscriptions") == 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_ten_thousand_subscriptions_of_one_client_stop_nobody(own_broker: BrokerProcess, kept: bool) -> None:
+    own_broker.start()
+    count, at_once = 10_000, 1_000
+
+    async def scenario() -> None:
+        many, bystander = MqttClient("many"), MqttClient("bystander")
+        await many.connect(own_broker.port, clean_start=not kept, expiry_s=3_600 if kept else 0)
+        await bystander.connect(own_broker.port)
+        before_mib = resident_mib(own_broker)
+        worst_s = 0.0
+        for start in range(0, count, at_once):
+            texts = [f"many/{number}/+/#" for number in range(start, start + at_once)]
+            many.send(Subscribe(start // at_once + 1, tuple(Subscription(text, 1) for text in texts)))
+            began = time.monotonic()
+            await bystander.ping()
+            worst_s = max(worst_s, time.monotonic() - began)
+        await many.ping()
+        assert metric(own_broker, "subscriptions") == count
+        assert resident_mib(own_broker) - before_mib < 40
+        await bystander.publish("many/9999/x/y", b"here", qos=1)
+        await wait_for(lambda: [message.payload for message in many.messages] == [b"here"])
+        began = time.monotonic()
+        many.abort()
+        await bystander.ping()
+        worst_s = max(worst_s, time.monotonic() - began)
+        assert worst_s < 0.5, f"{worst_s * 1000:.0f} ms"
+
+    run(scenario())
+
+
+def test_more_filters_in_one_packet_than_can_be_looked_at_at_once(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def scenario() -> None:
+        bystander = MqttClient("bystander")
+        await bystander.connect(own_broker.port)
+        for kind in ("subscribe", "unsubscribe"):
+            many = MqttClient("many")
+            await many.connect(own_broker.port)
+            texts = tuple(f"m/{number}" for number in range(90_000))
+            if kind == "subscribe":
+                many.send(Subscribe(1, tuple(Subscription(text, 1) for text in texts)))
+            else:
+                many.send(Unsubscribe(1, texts))
+            await many.ended
+            assert many.disconnect_received is not None
+            assert many.disconnect_received.reason_code == 0x97
+        began = time.monotonic()
+        await bystander.ping()
+        assert time.monotonic() - began < 0.5
+        assert metric(own_broker, "subscriptions") == 0
+
+    run(scenario())
+
+
+def test_the_most_filters_of_one_packet_are_taken(own_broker: BrokerProcess) -> None:
+    own_broker.start()
+
+    async def scenario() -> None:
+        many = MqttClient("many")
+        await many.connect(own_broker.port)
+        wanted = [Subscription(f"m/{number}", 1) for number in range(20_000)]
+        assert await many.subscribe(*wanted) == (1,) * 20_000
+        assert await many.unsubscribe(*(one.topic_filter for one in wanted)) == (0,) * 20_000
+
+    run(scenario())
