@@ -6,6 +6,7 @@ import json
 import ssl
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +44,8 @@ class HookServer:
                     self.send_header("content-length", str(len(said)))
                 self.end_headers()
                 if status != 204:
-                    self.wfile.write(said)
+                    with suppress(ConnectionError):  # who asked has not waited
+                        self.wfile.write(said)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""
