@@ -120,7 +120,7 @@ class Storm:
         if not ends and not half_closes:
             packets.append(GOOD_BYE)
         pieces = [b"".join(packets)]
-        if number % 4 == 0:  # over several reads
+        if number % 4 == 0 and len(pieces[0]) > 1:  # over several reads
             cut = 1 + number % (len(pieces[0]) - 1)
             pieces = [pieces[0][:cut], pieces[0][cut:]]
         talk = _Talk(pieces, half_closes)

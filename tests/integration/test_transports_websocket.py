@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -338,3 +340,14 @@ def test_a_client_that_pings_and_does_not_read_makes_no_memory_grow(ws_broker: B
 
 def _resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_who_half_closes_behind_a_mistake_is_not_waited_for(raw: RawWebSocket) -> None:
+    """Its connection would hold its place for seconds, though neither side has anything to say."""
+    assert raw.enter() == 0
+    raw.sock.sendall(frame(BINARY, b"\x00\x00"))
+    assert raw.expect(Disconnect).reason_code == 0x81
+    began_s = time.monotonic()
+    raw.sock.shutdown(socket.SHUT_WR)
+    raw.rest()
+    assert time.monotonic() - began_s < 2

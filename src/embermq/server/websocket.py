@@ -13,7 +13,7 @@ from embermq.server.settings import WebSocketSettings
 SUBPROTOCOL = "mqtt"
 HEAD_BYTES_MAX = 8 * 1024
 """What a client may send before the empty line that ends its request."""
-FRAMES_A_TURN = 256
+FRAMES_A_TURN = 32
 """Frames taken before other clients get their turn."""
 _HEAD_END = b"\r\n\r\n"
 _PHRASES = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 426: "Upgrade Required", 431: "Too Large"}

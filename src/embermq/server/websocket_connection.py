@@ -111,6 +111,8 @@ class WebSocketConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends nothing more: what it is to hear of what it sent is still written."""
         self._at_eof = True
+        if self._websocket.is_over() or (self._mqtt.closing and not self._websocket.is_open):
+            return False  # both have said all
         self._mqtt.close()
         self._door.ticks.wake()
         return self._network is not None and self._network.can_write_eof()
