@@ -14,6 +14,7 @@ from tests.support.waiting import wait_for
 from embermq.broker.authenticating import Proof, Question, Step
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
+from embermq.protocol.encoder import encode
 from embermq.protocol.packets import Auth, Connack, Connect, Disconnect
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
@@ -254,12 +255,16 @@ def test_a_client_that_leaves_while_the_method_thinks() -> None:
     run(test)
 
 
-def test_the_time_to_connect_includes_the_exchange() -> None:
+@pytest.mark.parametrize("said", [b"", b"\xf0", encode(auth(b"done"), ProtocolVersion.V5)[:-1]], ids=len)
+def test_the_time_to_connect_includes_the_exchange(said: bytes) -> None:
+    """Also for a client that sends a byte now and then."""
+
     async def test(serving: Serving) -> None:
         client = await serving.dials()
         began_s = asyncio.get_running_loop().time()
         answer = client.expect(Connack)
         await asks(client, connect())
+        client.send_bytes(said)
         assert (await answer).reason_code == 0x87
         assert 0.2 < asyncio.get_running_loop().time() - began_s < 5
         await wait_for(client.ended.done, DEADLINE_S)
