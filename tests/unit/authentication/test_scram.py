@@ -244,6 +244,14 @@ def test_the_salt_of_nobody_is_stable_and_secret(bench: Bench, method: str, tmp_
 
 
 @both_methods
+def test_an_account_without_scram_looks_like_none(bench: Bench, method: str) -> None:
+    talks = [bench.step.talk(method) for _ in range(2)]
+    before = bench.asked(talks[0], "n,,n=late,r=abc").partition(",")[2]
+    Accounts(bench.users).add("late", PASSWORD.encode(), ClientType.DEVICE)
+    assert bench.asked(talks[1], "n,,n=late,r=abc").partition(",")[2] == before
+
+
+@both_methods
 def test_no_password_fits_nobody(method: str) -> None:
     fake = verifier_of_nobody(b"s" * 32, method, "nobody", ITERATIONS)
     real = verifier_of(make_verifiers("nobody", b"p", ITERATIONS), method)
