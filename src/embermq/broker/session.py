@@ -84,6 +84,7 @@ class Session:
         "queued_bytes",
         "receiving",
         "resend",
+        "subscription_bytes",
         "subscriptions",
         "timer",
         "uncommitted",
@@ -113,6 +114,8 @@ class Session:
         self.link: Link | None = None
         self.claimant: Link | None = None
         self.subscriptions: dict[str, Subscriber] = {}
+        self.subscription_bytes = 0
+        """Of their filters."""
         self.window: dict[int, Delivery] = {}
         self.window_max = PACKET_IDS
         self.waiting: deque[Delivery] | None = None

@@ -24,6 +24,8 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Bytes of a topic or filter in UTF-8."""
     subscriptions_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
     """Subscriptions of one session; one more is refused with 0x97 in SUBACK, 0x80 before v5."""
+    subscriptions_bytes_max: Annotated[int, Meta(ge=65_535, le=1024 * 1024 * 1024)] = 1024 * 1024
+    """Bytes of their topic filters; refused in the same way. A level costs up to 250 bytes of memory."""
     publish_rate_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """Messages a second that one client may publish, as many at once after a quiet second. A v5 client is answered
     0x97, its QoS 0 messages are dropped; of a 3.x client nothing is read until that has evened out. 0 = no limit."""

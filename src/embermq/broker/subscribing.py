@@ -79,8 +79,11 @@ class Subscribing:
 
     def _is_over_limit(self, session: Session, topic_filter: str) -> bool:
         """One more would be too many; replacing one is not one more."""
+        settings = self._state.settings
         held = session.subscriptions
-        if len(held) < self._state.settings.subscriptions_max or topic_filter in held:
+        filter_bytes = session.subscription_bytes + len(topic_filter.encode())
+        within = len(held) < settings.subscriptions_max and filter_bytes <= settings.subscriptions_bytes_max
+        if within or topic_filter in held:
             return False
         self._state.counters.refused_subscriptions += 1
         return True
@@ -116,6 +119,8 @@ class Subscribing:
             old.since_offset if old is not None else state.offset_next,
         )
         session.subscriptions[asked.topic_filter] = subscriber
+        if old is None:
+            session.subscription_bytes += len(asked.topic_filter.encode())
         state.router.put(subscriber)
         if session.persistent:
             row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
@@ -157,6 +162,7 @@ class Subscribing:
                 codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
                 continue
             self._state.router.discard(subscriber)
+            session.subscription_bytes -= len(topic_filter.encode())
             codes.append(ReasonCode.SUCCESS)
             if session.persistent:
                 self._state.path(session).write_down(session)
@@ -193,6 +199,7 @@ class Subscribing:
             row.since_offset,
         )
         session.subscriptions[row.topic_filter] = subscriber
+        session.subscription_bytes += len(row.topic_filter.encode())
         self._state.router.put(subscriber)
 
 

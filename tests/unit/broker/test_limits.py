@@ -157,3 +157,24 @@ def test_a_filter_that_is_subscribed_again_and_again_waits_once() -> None:
     link.paused = False
     hand.passes(s=1)
     assert len(link.messages) == 2
+
+
+def test_the_bytes_of_filters_have_a_limit_too_also_after_a_restart() -> None:
+    hand = limited(subscriptions_bytes_max=65_535)
+    link = hand.keeps("s")
+    long = "/".join("abcdefg" for _ in range(125))
+    link.does(Subscribe(1, tuple(Subscription(f"{number:04d}/{long}", 1) for number in range(100))))
+    hand.settle()
+    taken = 65_535 // (5 + len(long))
+    assert link.last(Suback).reason_codes == (1,) * taken + (QUOTA,) * (100 - taken)
+    link.drops()
+    hand.settle()
+    hand = hand.restarted()
+    link = hand.keeps("s")
+    link.does(Subscribe(1, (Subscription(f"0100/{long}", 1), Subscription(f"0000/{long}", 0))))
+    hand.settle()
+    assert link.last(Suback).reason_codes == (QUOTA, 0)
+    link.unsubscribes(f"0001/{long}")
+    link.does(Subscribe(3, (Subscription(f"0100/{long}", 1),)))
+    hand.settle()
+    assert link.last(Suback).reason_codes == (1,)
