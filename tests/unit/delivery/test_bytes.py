@@ -157,3 +157,27 @@ def test_what_is_resent_comes_in_small_packs_too(hand: HandDrivenBroker) -> None
     assert all(message.dup for message in again.messages)
     hand.passes(s=1)
     hand.counts_queues()
+
+
+def test_a_large_batch_is_written_in_parts(hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a link that takes no more is known as such before it has got all of it."""
+    publisher, subscriber = a_pair(hand)
+    sizes: list[int] = []
+    flush = HandLink.flush
+
+    def measured(link: HandLink) -> None:
+        if link is subscriber:
+            sizes.append(sum(map(len, link.out)))
+            link.paused = sum(sizes) > 2 * MEGABYTE
+        flush(link)
+
+    monkeypatch.setattr(HandLink, "flush", measured)
+    hand.held = True
+    hand.run()
+    payloads = [payload.ljust(300_000) for payload in numbered(20)]
+    publisher.publishes("t", *payloads)
+    hand.run()
+    hand.finish_commit()
+    hand.settle()
+    assert max(sizes) < 1.5 * MEGABYTE
+    assert 2 * MEGABYTE < sum(sizes) < 4 * MEGABYTE

@@ -11,7 +11,7 @@ from tests.support.waiting import wait_for
 
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.protocol.packets import Puback, Publish
-from embermq.server.tick_loop import GATHERED_BYTES_MAX, TickLoop
+from embermq.server.tick_loop import GATHERED_BYTES_MAX, UNWRITTEN_BYTES_MAX, TickLoop
 
 DEADLINE_S = 5.0
 
@@ -157,5 +157,19 @@ def test_drain_ends_when_everything_is_durable() -> None:
         await asyncio.wait_for(running.ticks.drain(DEADLINE_S), 1.0)
         assert running.hand.store.log_end == 1
         await asyncio.wait_for(running.ticks.drain(DEADLINE_S), 1.0)
+
+    run(test)
+
+
+def test_what_many_clients_bring_in_one_turn_is_written_before_the_turn_ends() -> None:
+    async def test(running: Running) -> None:
+        link = await running.connects("s")
+        reader = _HeldBack()
+        link.send(b"\xd0\x00")
+        for _ in range(3):
+            assert not running.ticks.hold_back(reader, UNWRITTEN_BYTES_MAX // 4)  # type: ignore[arg-type]
+            assert link.out
+        assert not running.ticks.hold_back(reader, UNWRITTEN_BYTES_MAX // 4)  # type: ignore[arg-type]
+        assert not link.out
 
     run(test)
