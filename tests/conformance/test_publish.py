@@ -409,6 +409,20 @@ def test_in_3x_such_a_message_is_one_of_its_own(enter: Enter, name: str) -> None
     assert [message.payload for message in watcher.messages(2)] == [b"2", b"1"]
 
 
+@in_311_and_5
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_client_that_sends_nothing_more_still_has_its_answers(
+    enter: Enter, name: str, version: ProtocolVersion, kept: bool
+) -> None:
+    """Behind them the connection ends."""
+    client = enter(version=version, clean=not kept, expiry=100 if kept else 0)
+    client.send(Publish(name, b"1", 1, 1), Publish(name, b"2", 2, 2))
+    client.finish_sending()
+    assert client.expect(Puback).packet_id == 1
+    assert client.expect(Pubrec).packet_id == 2
+    assert client.end() is None
+
+
 @of_5("3.3.4-7", "4.9.0-1")
 def test_more_than_the_receive_maximum_ends_the_connection(enter_strict: Enter, name: str) -> None:
     """In one piece, so that none of them can have been acknowledged."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import cast
 
 from embermq.broker.authenticating import Question
@@ -409,9 +410,25 @@ class Connection(Link, asyncio.Protocol):
             self._take(rest)
         self._at_eof = True
         waits = transport is not None and transport.can_write_eof() and (not self.closing or bool(self.out))
-        self.close()
+        if self.unanswered and waits:
+            self._close_when_answered()
+        else:
+            self.close()
         self._door.ticks.wake()
         return waits
+
+    def _close_when_answered(self) -> None:
+        """What the client published last is being stored: its answers are queued before the tick after this commit."""
+        state = self._door.broker.state
+        state.tick.batch.after_commit.append(partial(self._close_after_ms, 0))
+        self._close_after_ms(CLOSE_MS)
+
+    def _close_after_ms(self, delay_ms: int) -> None:
+        if self.closing:
+            return
+        state = self._door.broker.state
+        state.timers.cancel(self.timer)
+        self.timer = state.timers.at(state.tick.now_ms + delay_ms, self.close)
 
     def pause_writing(self) -> None:
         self.paused = True
