@@ -35,13 +35,11 @@ class Program:
     versions: tuple[int, ...] = (V31, V311, V5)
     transports: tuple[str, ...] = TRANSPORTS
     unseen: tuple[str, ...] = ()
-    without: tuple[tuple[int, str], ...] = ()
 
 
 PROGRAMS = {
     "mqttjs": Program(
         command=("node", f"{SOURCES}/javascript/node.mjs"),
-        without=((V31, "ws"), (V31, "wss")),  # there it asks for the subprotocol mqttv3.1 [MQTT-6.0.0-4]
     ),
     "paho-go": Program(command=(f"{BUILT}/go/scenario",)),
     "paho-java": Program(command=(*JAVA, "-cp", f"{BUILT}/java/classes:{BUILT}/java/jars/*", "Scenario")),
@@ -102,7 +100,6 @@ CASES = [
     for client, program in PROGRAMS.items()
     for version in program.versions
     for transport in program.transports
-    if (version, transport) not in program.without
 ]
 
 

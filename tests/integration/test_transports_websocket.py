@@ -254,7 +254,7 @@ def test_a_packet_over_the_limit_is_refused_as_over_tcp(raw: RawWebSocket) -> No
         pytest.param(upgrade_request("/"), 404, id="another path"),
         pytest.param(upgrade_request("/mqtt/"), 404, id="nearly the path"),
         pytest.param(upgrade_request(subprotocol=None), 400, id="no subprotocol"),
-        pytest.param(upgrade_request(subprotocol="mqttv3.1, chat"), 400, id="other subprotocols"),
+        pytest.param(upgrade_request(subprotocol="mqttv3.11, chat"), 400, id="other subprotocols"),
         pytest.param(upgrade_request(method="POST"), 400, id="not GET"),
         pytest.param(upgrade_request().replace(b": 13", b": 8"), 426, id="another version"),
         pytest.param(
@@ -289,6 +289,13 @@ def test_of_several_subprotocols_mqtt_is_chosen(dial_it: Callable[[], RawWebSock
         b"Sec-WebSocket-Protocol: mqtt\r\n"
         in client.upgrade(upgrade_request(subprotocol="mqttv3.1, mqtt")) + b"\r\n"
     )
+    assert client.enter() == 0
+
+
+def test_who_offers_only_the_name_from_before_gets_it(dial_it: Callable[[], RawWebSocket]) -> None:
+    client = dial_it()
+    head = client.upgrade(upgrade_request(subprotocol="chat, mqttv3.1")) + b"\r\n"
+    assert b"Sec-WebSocket-Protocol: mqttv3.1\r\n" in head
     assert client.enter() == 0
 
 

@@ -11,6 +11,8 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from embermq.server.settings import WebSocketSettings
 
 SUBPROTOCOL = "mqtt"
+SUBPROTOCOL_V31 = "mqttv3.1"
+"""What clients of MQTT 3.1 ask for, from before the name was settled; only chosen when they do not offer the other."""
 HEAD_BYTES_MAX = 8 * 1024
 """What a client may send before the empty line that ends its request."""
 FRAMES_A_TURN = 32
@@ -125,7 +127,9 @@ class WebSocket:
             self._protocol.receive_data(head)
             request = next(iter(self._protocol.events()), None)
             if isinstance(request, Request) and self._may_enter(request):
-                self.out.append(self._protocol.send(AcceptConnection(subprotocol=SUBPROTOCOL)))
+                self.out.append(
+                    self._protocol.send(AcceptConnection(subprotocol=_choose(request.subprotocols)))
+                )
             elif not self._over:
                 self._refuse(400, "this is no WebSocket request")
         except RemoteProtocolError as error:
@@ -141,7 +145,7 @@ class WebSocket:
         allowed = self._settings.origins
         if request.target.partition("?")[0] != self._settings.path:
             self._refuse(404, f"MQTT is spoken at {self._settings.path}")
-        elif SUBPROTOCOL not in request.subprotocols:
+        elif not _choose(request.subprotocols):
             self._refuse(400, f"the subprotocol has to be {SUBPROTOCOL}")  # [MQTT-6.0.0-3]
         elif origin and allowed and origin not in allowed:
             self._refuse(403, "pages from there may not connect")
@@ -157,3 +161,8 @@ class WebSocket:
             head += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         head += f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         self.out.append(head.encode() + body)
+
+
+def _choose(offered: list[str]) -> str:
+    """The subprotocol to speak [MQTT-6.0.0-4]; "" when none will do."""
+    return next((name for name in (SUBPROTOCOL, SUBPROTOCOL_V31) if name in offered), "")
