@@ -116,6 +116,22 @@ def test_each_action(ruled: Broker, name: str, version: ProtocolVersion, qos: in
     run(scenario())
 
 
+def test_what_the_broker_says_of_itself_is_read_by_rule(ruled: Broker, name: str) -> None:
+    """A rule without topics is about them as well, one about `#` would not be."""
+
+    async def scenario() -> None:
+        ann, bob = await enter(ruled, "ann", f"a{name}"), await enter(ruled, "bob", f"b{name}")
+        assert list(await ann.subscribe(Subscription("$SYS/#", 1))) == [0x87]
+        assert list(await bob.subscribe(Subscription("$SYS/broker/version", 1))) == [1]
+        await wait_for(lambda: bob.messages)
+        assert bob.messages[0].topic == "$SYS/broker/version"
+        assert ann.messages == []
+        ann.close()
+        bob.close()
+
+    run(scenario())
+
+
 def test_mosquitto_clients_and_retained_messages(ruled: Broker, name: str) -> None:
     def words(user: str) -> list[str]:
         return ["-p", str(ruled.port), "-u", user, "-P", PASSWORD.decode(), "-q", "1"]

@@ -47,11 +47,17 @@ class Handover:
     def _another(self, leaving: Session, delivery: Delivery) -> Receiver | None:
         """The next member of the group by which the message came. Of several groups that could be it, the one whose
         subscription identifier the delivery has."""
+        router = self._state.router
+        # Not by the receivers: who may not receive it any more is none of them.
+        identifiers = {
+            id(router.turn(subscriber)): (subscriber.identifier,) if subscriber.identifier else ()
+            for subscriber in leaving.subscriptions.values()
+            if subscriber.group
+        }
         found = [
-            (receiver.identifiers != delivery.identifiers, group)
-            for group in self._state.router.match(delivery.message.topic).groups
-            for receiver in group.receivers
-            if receiver.session is leaving
+            (identifiers[id(group.turn)] != delivery.identifiers, group)
+            for group in router.match(delivery.message.topic).groups
+            if id(group.turn) in identifiers
         ]
         if not found:
             return None

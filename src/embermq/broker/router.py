@@ -122,6 +122,10 @@ class Router:
             if not turn.members:
                 del self._turns[turn_key]
 
+    def turn(self, subscriber: Subscriber) -> Turn:
+        """Whose turn it is in the shared subscription that this one is a member of."""
+        return self._turns[subscriber.group, subscriber.topic_filter]
+
     def forget(self) -> None:
         """Who may receive what has changed: look at every topic anew."""
         self._matches.clear()

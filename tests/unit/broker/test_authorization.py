@@ -443,6 +443,21 @@ class TestChange:
         assert not hand.state.sessions["s"].window
         assert hand.state.sessions["s"].queued == 0
 
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_what_a_member_may_not_have_any_more_goes_to_another_when_it_leaves(self, qos: int) -> None:
+        hand = under(but())
+        leaving = hand.keeps("a", user="a", receive_maximum=1, acknowledges=False)
+        leaving.subscribes("$share/g/t", identifier=7)
+        publisher = hand.connects("p")
+        publisher.publishes("t", b"1", b"2", b"3", qos=qos)
+        hand.settle()
+        other = hand.connects("b", user="b")
+        other.subscribes("$share/g/t")
+        hand.broker.authorize(but("deny receive t a"))
+        leaving.leaves(properties=Properties(session_expiry_interval=0))
+        hand.settle()
+        assert sorted(other.payloads) == ([b"1", b"2", b"3"] if qos == 1 else [b"2", b"3"])
+
     def test_what_an_applications_log_holds_and_is_denied_by_now_does_not_arrive(self) -> None:
         hand = under(but())
         application = hand.keeps("a", client_type=APPLICATION)
