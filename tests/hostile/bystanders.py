@@ -149,7 +149,7 @@ class _Bystander(asyncio.Protocol):
         assert self._transport is not None
         due_s = first_s
         packet_id = 0
-        while not end.is_set():
+        while not (self.rounds and end.is_set()):
             await asyncio.sleep(due_s - time.monotonic())
             packet_id = packet_id % 60_000 + 1
             self._back = asyncio.get_running_loop().create_future()

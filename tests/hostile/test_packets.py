@@ -190,7 +190,7 @@ def test_100_000_user_properties_go_on_to_5_subscribers(broker: BrokerProcess) -
         speaker.send_bytes(b"\x32" + varint(len(body)) + body)
         await speaker.ping()
         for reader in readers:
-            await reader.ping()
+            await wait_for(lambda reader=reader: reader.messages, 20.0, f"{reader.client_id} has it")  # type: ignore[misc]
             assert [
                 len(packet.properties.user_properties) for packet in reader.messages if packet.properties
             ] == [count]
