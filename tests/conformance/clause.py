@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.conformance.wires import TRANSPORTS
 
 from embermq.protocol.version import ProtocolVersion
 
@@ -26,3 +27,4 @@ def of_31(*ids: str) -> pytest.MarkDecorator:
 
 in_3x_and_5 = pytest.mark.parametrize("version", [V31, V311, V5], ids=["3.1", "3.1.1", "5.0"])
 in_311_and_5 = pytest.mark.parametrize("version", [V311, V5], ids=["3.1.1", "5.0"])
+on_every_transport = pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)

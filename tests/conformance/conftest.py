@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
 import pytest
 from tests.conformance.wire_client import WireClient
-from tests.support.broker_process import BrokerProcess
+from tests.conformance.wires import Transport, open_wire
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.certificates import Authority
 
 from embermq.protocol.version import ProtocolVersion
 
@@ -42,9 +45,30 @@ class Enter(Protocol):
     ) -> WireClient: ...
 
 
+class FamilyBroker(BrokerProcess):
+    """Serves every transport: `ports` by the port of plain TCP, which is the one that tests name."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder / "certificates")
+        self.tls = authority.trusting()
+        tls, ws, wss = free_port(), free_port(), free_port()
+        listeners = {"mqtts": tls, "ws": ws, "wss": wss}
+        super().__init__(
+            folder / "data",
+            settings={
+                **DURABILITY,
+                "authentication.failures_delay_max_s": 0,  # all that is refused comes from one address
+                "tls.cert": authority.server(),
+                **{f"listeners.{name}": f"127.0.0.1:{port}" for name, port in listeners.items()},
+            },
+        )
+        self.ports: dict[Transport, int] = {"tcp": self.port, "tls": tls, "ws": ws, "wss": wss}
+
+
 @pytest.fixture(scope="session")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("conformance"), settings=DURABILITY) as broker:
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FamilyBroker]:
+    broker = FamilyBroker(tmp_path_factory.mktemp("conformance"))
+    with broker:
         yield broker
 
 
@@ -56,7 +80,7 @@ def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 
 
 @pytest.fixture
-def broker(shared_broker: BrokerProcess) -> Iterator[BrokerProcess]:
+def broker(shared_broker: FamilyBroker) -> Iterator[FamilyBroker]:
     yield shared_broker
     assert shared_broker.is_running
     assert not TROUBLE.search(shared_broker.output()), shared_broker.output()
@@ -69,12 +93,24 @@ def name() -> str:
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., WireClient]]:
-    """Opens sockets and closes them at the end."""
+def transport(request: pytest.FixtureRequest) -> Transport:
+    """TCP, unless the test is marked by `on_every_transport`."""
+    found: Transport = getattr(request, "param", "tcp")
+    return found
+
+
+@pytest.fixture
+def opened(transport: Transport, request: pytest.FixtureRequest) -> Iterator[Callable[..., WireClient]]:
+    """Opens connections and closes them at the end; over another transport than TCP to the shared broker only."""
     clients: list[WireClient] = []
 
     def opening(port: int, version: ProtocolVersion = ProtocolVersion.V5, client_id: str = "") -> WireClient:
-        client = WireClient(port, version, client_id)
+        tls = None
+        if transport != "tcp":
+            family: FamilyBroker = request.getfixturevalue("shared_broker")
+            assert port == family.port
+            port, tls = family.ports[transport], family.tls
+        client = WireClient(open_wire(transport, port, tls), version, client_id)
         clients.append(client)
         return client
 

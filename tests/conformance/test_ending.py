@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.conformance.clause import V5, V31, V311, in_3x_and_5, in_311_and_5, of_5, of_31, of_311
+from tests.conformance.clause import (
+    V5,
+    V31,
+    V311,
+    in_3x_and_5,
+    in_311_and_5,
+    of_5,
+    of_31,
+    of_311,
+    on_every_transport,
+)
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 from tests.support.broker_process import BrokerProcess
@@ -39,6 +50,7 @@ def watcher(enter: Enter, name: str) -> WireClient:
 @of_311("3.12.4-1")
 @of_31("3.12 ping")
 @in_3x_and_5
+@on_every_transport
 def test_every_pingreq_is_answered(enter: Enter, version: ProtocolVersion) -> None:
     client = enter(version=version)
     client.send(Pingreq(), Pingreq(), Pingreq())
@@ -50,6 +62,7 @@ def test_every_pingreq_is_answered(enter: Enter, version: ProtocolVersion) -> No
 @of_5("3.14.1-1")
 @of_311("3.14.1-1")
 @in_3x_and_5
+@on_every_transport
 def test_flags_of_disconnect(enter: Enter, name: str, watcher: WireClient, version: ProtocolVersion) -> None:
     client = enter(version=version, will=Will(f"{name}/w", b"will", 0, False))
     client.send_bytes(b"\xe1\0")
@@ -62,6 +75,7 @@ def test_flags_of_disconnect(enter: Enter, name: str, watcher: WireClient, versi
 @of_311("3.14.4-3", "3.14.4-1", "3.1.2-8", "3.1.2-10", "3.1.2-12")
 @of_31("3.14 disconnect")
 @in_3x_and_5
+@on_every_transport
 def test_disconnect_deletes_the_will(
     enter: Enter, name: str, watcher: WireClient, version: ProtocolVersion
 ) -> None:
@@ -74,6 +88,7 @@ def test_disconnect_deletes_the_will(
 @of_5("3.14.4-1", "3.14.4-2")
 @of_311("3.14.4-2")
 @in_3x_and_5
+@on_every_transport
 def test_nothing_counts_after_disconnect(
     enter: Enter, name: str, watcher: WireClient, version: ProtocolVersion
 ) -> None:
@@ -90,6 +105,7 @@ def test_nothing_counts_after_disconnect(
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 # wide: a case each
+@on_every_transport
 def test_a_will_is_published_when_the_connection_breaks(
     enter: Enter, name: str, watcher: WireClient, version: ProtocolVersion, retain: bool, qos: int
 ) -> None:
@@ -110,6 +126,7 @@ def test_a_will_is_published_when_the_connection_breaks(
 @of_5("3.1.2-8", "4.13.1-1")
 @of_311("3.1.2-8", "4.8.0-1")
 @in_3x_and_5
+@on_every_transport
 def test_a_protocol_error_publishes_the_will(
     enter: Enter, name: str, watcher: WireClient, version: ProtocolVersion
 ) -> None:
@@ -123,6 +140,7 @@ def test_a_protocol_error_publishes_the_will(
 @pytest.mark.parametrize(
     "code", [0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99]
 )
+@on_every_transport
 def test_a_disconnect_with_another_reason_publishes_the_will(
     enter: Enter, name: str, watcher: WireClient, code: int
 ) -> None:
@@ -237,6 +255,7 @@ def test_disconnect_may_not_begin_to_keep_a_session(enter: Enter, name: str, wat
 
 
 @of_5("3.14.2-2", "3.14.2-3", "3.14.2-4", "3.14.0-1")
+@on_every_transport
 def test_disconnects_of_the_broker(enter: Enter, name: str) -> None:
     """No Session Expiry Interval; the reason is left out for a client of small packets."""
     for limit, explained in ((None, True), (24, False)):
@@ -260,6 +279,7 @@ def test_auth_flags_and_codes(enter: Enter) -> None:
 @of_31("2.1 reserved types")
 @of_311("2.2.2-2", "4.8.0-1")
 @in_311_and_5
+@on_every_transport
 def test_reserved_packet_types(enter: Enter, version: ProtocolVersion) -> None:
     for data in (b"\0\0", b"\xf0\0") if version is V311 else (b"\0\0",):
         client = enter(version=version)
@@ -272,12 +292,40 @@ def test_reserved_packet_types(enter: Enter, version: ProtocolVersion) -> None:
 
 
 @of_5("4.2.0-1")
-def test_tcp_is_served(enter: Enter) -> None:
-    enter().ping()
+@of_311("7.1.1-1")
+@on_every_transport
+@in_3x_and_5
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_messages_of_any_size_cross_every_transport_in_order(
+    enter: Enter, name: str, version: ProtocolVersion, qos: int
+) -> None:
+    client = enter(version=version)
+    client.subscribe(name)
+    sizes = [0, 1, 100, 120, 130, 16_000, 17_000, 65_500, 66_000, 500_000]
+    publisher = enter("p", version)
+    for size in sizes:
+        publisher.publish(name, bytes(size), qos=qos)
+    assert [len(message.payload) for message in client.messages(len(sizes))] == sizes
+
+
+@of_311("7.0.0-1")
+def test_the_broker_opens_no_connections(enter: Enter, name: str, broker: BrokerProcess) -> None:
+    """Whoever is connected to it has come to one of its listeners."""
+    client = enter()
+    client.subscribe(name, qos=0)
+    client.publish(name, qos=0)
+    client.message()
+    own = {os.readlink(entry) for entry in Path(f"/proc/{broker.pid}/fd").iterdir()}
+    rows = [line.split() for line in Path(f"/proc/{broker.pid}/net/tcp").read_text().splitlines()[1:]]
+    sockets = [row for row in rows if f"socket:[{row[9]}]" in own]
+    listening = {row[1] for row in sockets if row[3] == "0A"}
+    assert len(listening) >= 4
+    assert {row[1] for row in sockets} == listening
 
 
 @of_311("4.8.0-1")
 @in_3x_and_5
+@on_every_transport
 def test_an_error_of_one_client_is_no_other_ones(
     enter: Enter, name: str, watcher: WireClient, version: ProtocolVersion
 ) -> None:

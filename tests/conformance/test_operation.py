@@ -202,6 +202,74 @@ def test_two_groups_and_the_plain_filter_are_three_subscriptions(enter: Enter, n
     assert client.unsubscribe(f"$share/h/{name}", f"$share/x/{name}", name) == (0, 0x11, 0)
 
 
+@in_3x_and_5
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_each_group_and_the_plain_filters_are_subscriptions_of_their_own(
+    enter: Enter, name: str, version: ProtocolVersion, kept: bool, qos: int
+) -> None:
+    """Plain filters that overlap give one copy; each shared subscription gives one more, to whose turn it is."""
+    client = enter("c", version, clean=not kept, expiry=100 if kept else 0)
+    identified = version is V5
+    for number, (topic_filter, granted) in enumerate(
+        [(f"{name}/a", 1), (f"{name}/#", 2), (f"$share/g/{name}/a", 2), (f"$share/h/{name}/+", 1)], 1
+    ):
+        client.subscribe(topic_filter, qos=granted, identifier=number if identified else 0)
+    other = enter("o", version, clean=not kept, expiry=100 if kept else 0)
+    other.subscribe(f"$share/h/{name}/+", qos=2, identifier=9 if identified else 0)
+    publisher = enter("p")
+    of_plain = (min(qos, 2), (1, 2) if identified else ())
+    of_g = (min(qos, 2), (3,) if identified else ())
+    of_h = (min(qos, 1), (4,) if identified else ())
+    at_other = (min(qos, 2), (9,) if identified else ())
+    found: list[tuple[int, tuple[int, ...]]] = []
+    for number in range(4):
+        publisher.publish(f"{name}/a", b"%d" % number, qos=qos)
+    for message in [*client.messages(10), *other.messages(2)]:
+        identifiers = message.properties.subscription_identifiers if message.properties is not None else ()
+        found.append((message.qos, tuple(sorted(identifiers))))
+    assert sorted(found) == sorted([of_plain, of_g] * 4 + [of_h, at_other] * 2)
+    client.nothing()
+    other.nothing()
+    client.unsubscribe(f"$share/h/{name}/+", f"{name}/#")
+    publisher.publish(f"{name}/a", b"last", qos=qos)
+    publisher.publish(f"{name}/b", b"for h", qos=qos)
+    assert [message.payload for message in client.messages(2)] == [b"last"] * 2
+    assert sorted(message.payload for message in other.messages(2)) == [b"for h", b"last"]
+    client.nothing()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_copies_of_each_subscription_wait_for_who_is_away(enter: Enter, name: str, qos: int) -> None:
+    client = enter("c", clean=False, expiry=100)
+    client.subscribe(name, identifier=1)
+    client.subscribe(f"$share/g/{name}", identifier=2)
+    client.subscribe(f"$share/h/{name}", identifier=3)
+    client.drop()
+    publisher = enter("p")
+    for number in range(3):
+        publisher.publish(name, b"%d" % number, qos=qos)
+    back = enter("c", clean=False, expiry=100)
+    found = []
+    for message in back.messages(9):
+        assert message.properties is not None
+        found.append((message.payload, message.properties.subscription_identifiers))
+    assert sorted(found) == [(b"%d" % number, (which,)) for number in range(3) for which in (1, 2, 3)]
+    back.nothing()
+
+
+def test_the_same_group_name_with_another_filter_is_another_subscription(enter: Enter, name: str) -> None:
+    one, two = enter("1"), enter("2")
+    one.subscribe(f"$share/g/{name}/a")
+    two.subscribe(f"$share/g/{name}/+")
+    publisher = enter("p")
+    for qos in (0, 1, 2):
+        publisher.publish(f"{name}/a", b"%d" % qos, qos=qos)
+        assert one.message().payload == two.message().payload == b"%d" % qos
+    one.nothing()
+    two.nothing()
+
+
 def test_a_shared_subscription_finds_nothing_retained(enter: Enter, name: str) -> None:
     enter("p").publish(name, retain=True)
     client = enter()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.conformance.clause import V5, V31, V311, in_3x_and_5
+from tests.conformance.clause import V5, V31, V311, in_3x_and_5, on_every_transport
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_cases import CASES, SERVER, WireCase
 from tests.conformance.wire_client import WireClient
@@ -13,6 +13,7 @@ from tests.conformance.wire_client import WireClient
 from embermq.protocol.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish
 from embermq.protocol.version import ProtocolVersion
 
+pytestmark = on_every_transport
 CONNECTS = [case for case in CASES if case.reader is SERVER and isinstance(case.packet, Connect)]
 OTHERS = [
     case

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from _pytest.mark.structures import ParameterSet
-from tests.conformance.clause import V5, V31, V311
+from tests.conformance.clause import V5, V31, V311, on_every_transport
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_cases import SERVER, WireError
 from tests.conformance.wire_client import WireClient
@@ -15,6 +15,7 @@ from tests.conformance.wire_errors import ERRORS
 from embermq.protocol.packets import Connack
 from embermq.protocol.version import ProtocolVersion
 
+pytestmark = on_every_transport
 OPENINGS = [case for case in ERRORS if case.reader is SERVER and case.opening]
 LATER = [case for case in ERRORS if case.reader is SERVER and not case.opening]
 

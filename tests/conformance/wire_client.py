@@ -1,13 +1,14 @@
-"""A blocking client on a raw socket: sends packets or any bytes, and takes what comes packet by packet.
+"""A blocking client on any transport: sends packets or any bytes, and takes what comes packet by packet.
 
 Nothing is acknowledged by itself. What the broker sends is decoded and checked by the codec on the way.
 """
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import TypeVar
+
+from tests.conformance.wires import Wire
 
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.encoder import encode
@@ -44,11 +45,12 @@ class WireClient:
     """One connection. A receive that takes longer than `ANSWER_S` raises TimeoutError, and one after the end
     ConnectionError."""
 
-    def __init__(self, port: int, version: ProtocolVersion = ProtocolVersion.V5, client_id: str = "") -> None:
+    def __init__(
+        self, wire: Wire, version: ProtocolVersion = ProtocolVersion.V5, client_id: str = ""
+    ) -> None:
         self.version = version
         self.client_id = client_id
-        self._socket = socket.create_connection(("127.0.0.1", port), ANSWER_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._wire = wire
         self._decoder = Decoder(Role.CLIENT, version=version)
         self._packets: list[Packet] = []
         self._last_id = 0
@@ -62,7 +64,7 @@ class WireClient:
         self.send_bytes(b"".join(encode(packet, self.version) for packet in packets))
 
     def send_bytes(self, data: bytes) -> None:
-        self._socket.sendall(data)
+        self._wire.sendall(data)
 
     def next_id(self) -> int:
         self._last_id += 1
@@ -74,8 +76,8 @@ class WireClient:
         """The next packet, whatever it is."""
         end_s = time.monotonic() + timeout_s
         while not self._packets:
-            self._socket.settimeout(max(0.001, end_s - time.monotonic()))
-            data = self._socket.recv(65_536)
+            self._wire.settimeout(max(0.001, end_s - time.monotonic()))
+            data = self._wire.recv(65_536)
             if not data:
                 raise ConnectionError("the broker has closed the connection")
             self.sizes.append(len(data))
@@ -237,12 +239,11 @@ class WireClient:
 
     def drop(self) -> None:
         """Break the connection as a lost network would: with a reset."""
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        self._socket.close()
+        self._wire.drop()
 
     def finish_sending(self) -> None:
-        """Half-close: the broker reads the end, we still read."""
-        self._socket.shutdown(socket.SHUT_WR)
+        """Half-close, where the transport has it: the broker reads the end, we still read."""
+        self._wire.finish_sending()
 
     def close(self) -> None:
-        self._socket.close()
+        self._wire.close()

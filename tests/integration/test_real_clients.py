@@ -16,6 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
+from tests.conformance.clause import of_311
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_until
 
@@ -101,6 +102,7 @@ def connected(
         client.close()
 
 
+@of_311("7.0.0-2")
 @pytest.mark.parametrize(("publishing", "subscribing"), list(itertools.product(VERSIONS, VERSIONS)))
 def test_every_qos_both_ways_between_versions(
     broker: BrokerProcess, name: str, publishing: MQTTProtocolVersion, subscribing: MQTTProtocolVersion
@@ -209,6 +211,7 @@ def mosquitto(program: str, broker: BrokerProcess, *arguments: str) -> list[str]
     return [f"mosquitto_{program}", "-h", "127.0.0.1", "-p", str(broker.port), *arguments]
 
 
+@of_311("7.0.0-2")
 @pytest.mark.parametrize("version", MOSQUITTO_VERSIONS)
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
 def test_mosquitto_clients(broker: BrokerProcess, name: str, version: str, qos: str) -> None:
