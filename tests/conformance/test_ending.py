@@ -104,8 +104,8 @@ def test_nothing_counts_after_disconnect(
 @in_3x_and_5
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-# wide: a case each
 @on_every_transport
+# wide: a case each
 def test_a_will_is_published_when_the_connection_breaks(
     enter: Enter, name: str, watcher: WireClient, version: ProtocolVersion, retain: bool, qos: int
 ) -> None:
