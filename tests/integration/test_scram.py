@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 from scramp import ScramClient
 from tests.conformance.wire_client import WireClient
+from tests.conformance.wires import open_wire
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.foreign_clients import SOURCES
 from tests.support.raw_client import RawClient, RawWebSocket, dial
@@ -196,7 +197,10 @@ def test_many_exchanges_that_hang(tmp_path: Path) -> None:
         assert enters(broker.port) == 0, "what is loaded once is loaded"
         before = memory_of(broker)
         for _ in range(2):
-            hanging = [WireClient(broker.port, V5, f"hanging-{number}") for number in range(HANGING)]
+            hanging = [
+                WireClient(open_wire("tcp", broker.port, None), V5, f"hanging-{number}")
+                for number in range(HANGING)
+            ]
             for client in hanging:
                 stack.callback(client.close)
                 client.send_bytes(connect(client.client_id, "n,,n=ann,r=abc"))
