@@ -47,6 +47,12 @@ class HookServer:
                     with suppress(ConnectionError):  # who asked has not waited
                         self.wfile.write(said)
 
+            def do_GET(self) -> None:
+                """Nobody should come so."""
+                served.paths.append(self.path)
+                self.send_response(204)
+                self.end_headers()
+
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""
 

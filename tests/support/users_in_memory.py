@@ -41,8 +41,7 @@ class UsersInMemory(Users):
         before = self.users.get(user.name)
         if before is None:
             return False
-        version = 1 + max(before.version, len(self.changed))
-        self.users[user.name] = replaced(user, created_ms=before.created_ms, version=version)
+        self.users[user.name] = replaced(user, created_ms=before.created_ms, version=before.version + 1)
         self.changed.append(user.name)
         return True
 

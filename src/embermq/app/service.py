@@ -183,6 +183,8 @@ class BrokerService:
         ]
         if mqtt:
             there = f"-p {mqtt[0].port}" if isinstance(mqtt[0], Address) else f"--unix {mqtt[0].path}"
+            if "anonymous" not in settings.authentication.chain:
+                there += " -u NAME -P PASSWORD"
             lines += [
                 f"  {'try':<10} mosquitto_sub {there} -t 'hello/#' -v",
                 f"  {'':<10} mosquitto_pub {there} -t hello/world -q 1 -m hi",

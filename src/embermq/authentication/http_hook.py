@@ -67,7 +67,6 @@ class HttpHookStep(Step):
             timeout=None,
             limits=httpx.Limits(max_connections=settings.requests_max, keepalive_expiry=30),
         )
-        self._turns = asyncio.Semaphore(settings.requests_max)
         self._room = settings.requests_max + settings.waiting_max
         self._asking = 0
         self._salt = token_bytes(32)
@@ -90,7 +89,7 @@ class HttpHookStep(Step):
             return BUSY
         self._asking += 1
         try:
-            async with asyncio.timeout(self._settings.timeout_ms / 1000), self._turns:
+            async with asyncio.timeout(self._settings.timeout_ms / 1000):
                 answer = _answer(await self._ask(question), applicant)
         except TimeoutError:
             return self._complain(f"no answer within {self._settings.timeout_ms} ms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from functools import partial
 
@@ -14,9 +15,11 @@ from embermq.authentication.accounts import DISABLED
 from embermq.authentication.checks import Checks
 from embermq.authentication.imported_hashes import is_imported, parse_imported
 from embermq.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
+from embermq.ports.errors import StoreError
 from embermq.ports.users import User, Users
 from embermq.protocol.reason_codes import ReasonCode
 
+LOG = logging.getLogger("embermq.authentication")
 MEMORY_KIB = 19 * 1024
 TIME_COST = 2
 PARALLELISM = 1
@@ -121,5 +124,9 @@ class PasswordStep(Step):
         return Admit(user.name, user.client_type, account_version=user.version)
 
     def _keep(self, user: User, better: str) -> None:
-        """The imported hash has served. Somebody may have changed the account meanwhile: then theirs stays."""
-        self._users.replace_hash(user.name, user.password_hash, better)
+        """The imported hash has served. Somebody may have changed the account meanwhile: then theirs stays. A full disk
+        is no reason to refuse a right password; the next login tries again."""
+        try:
+            self._users.replace_hash(user.name, user.password_hash, better)
+        except StoreError as error:
+            LOG.warning("the imported hash of user %r stays for now: %s", user.name, error)

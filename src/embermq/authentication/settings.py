@@ -34,7 +34,7 @@ class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_f
     answered later, from 0.25 s on twice as late each time. Right credentials never wait."""
     failures_window_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
     """An address without a failure for so long begins anew."""
-    failures_delay_max_s: Annotated[float, Meta(ge=0, le=60)] = 5.0
+    failures_delay_max_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
     """The latest answer; 0 = all are answered at once."""
     failures_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
     """Answers that are late at a time, of all addresses; others are then given at once."""

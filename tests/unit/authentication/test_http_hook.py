@@ -97,6 +97,7 @@ def test_a_refusal(answer: Said) -> None:
         (200, b'{"result": "allow"}' + b" " * 70_000),
         (201, b'{"result": "allow"}'),
         (302, b""),
+        (307, b""),
         (401, b""),
         (500, b'{"result": "allow"}'),
     ],

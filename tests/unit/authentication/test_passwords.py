@@ -14,6 +14,7 @@ from embermq.authentication.imported_hashes import ROUNDS_MAX, parse_imported
 from embermq.authentication.passwords import PasswordHashes, PasswordStep
 from embermq.authentication.step import NOT_MINE, Admit, Deny
 from embermq.model.client_type import ClientType
+from embermq.ports.errors import StoreFull
 from embermq.ports.users import User
 from embermq.protocol.reason_codes import ReasonCode
 
@@ -120,6 +121,20 @@ def test_an_imported_hash_serves_until_the_first_login(name: str) -> None:
     assert users.changed == []
     assert isinstance(checked._check(name, b"secret"), Admit)
     assert isinstance(checked._check(name, b"wrong"), Deny)
+
+
+def test_a_full_disk_refuses_no_right_password(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(name: str, before: str, after: str) -> bool:
+        raise StoreFull("cannot change a user: disk is full")
+
+    users = store()
+    monkeypatch.setattr(users, "replace_hash", full)
+    assert isinstance(step(users)._check("cheap", b"secret"), Admit)
+    assert (
+        "the imported hash of user 'cheap' stays for now: cannot change a user: disk is full" in caplog.text
+    )
 
 
 def test_a_disabled_account_keeps_its_imported_hash() -> None:

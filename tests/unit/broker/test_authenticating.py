@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.conformance.clause import V5, of_5
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
@@ -237,6 +238,18 @@ def test_authenticating_again(door: Entrance) -> None:
     door.does(auth(AGAIN))
     door.says(ALICE)
     assert link.last(Auth).reason_code == 0
+
+
+def test_the_newer_proof_says_how_long_it_holds(door: Entrance) -> None:
+    link = door.enters()
+    door.does(auth(AGAIN))
+    ends_ms = door.hand.now_ms + 10_000
+    door.says(Proof(replace(ALICE.identity, expires_ms=ends_ms, account_version=7), b"welcome"))
+    assert link.identity is not None
+    assert link.identity.account_version == 7
+    door.hand.passes(ms=10_000)
+    assert link.ended
+    assert link.last(Disconnect).reason_code == ReasonCode.NOT_AUTHORIZED
 
 
 @pytest.mark.parametrize("step", [ReasonCode.NOT_AUTHORIZED, MALLORY, ReasonCode.SERVER_UNAVAILABLE])

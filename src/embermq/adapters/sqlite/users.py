@@ -25,7 +25,7 @@ _ADD = (
 )
 _UPDATE = (
     "UPDATE users SET password_hash = ?, client_type = ?, disabled = ?, scram = ?, "
-    "version = 1 + max(version, (SELECT coalesce(max(seq), 0) FROM changes)) "
+    "version = version + 1 "
     "WHERE name = ? RETURNING name"
 )
 _Values = tuple[str | int, ...]
