@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from embermq.app.config import load_configuration
+from embermq.authorization.rules_file import read_rules
 from embermq.broker.counters import Counters
 from embermq.cli.main import COMMANDS
 from embermq.delivery.retention import Pin, RetentionState
@@ -19,6 +21,7 @@ from embermq.server.tick_loop import TickStatistics
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+ONLY_OF_ONE_LISTENER = re.compile(r"\[listener\.\"([^\"]+)\"\]")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -44,6 +47,26 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     for command in re.findall(r"(?:bin/|`)embermq ([a-z][a-z-]+)", page.read_text()):
         assert command in COMMANDS
+
+
+SETTINGS = [
+    pytest.param(block, id=f"{page.name}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("block", SETTINGS)
+def test_examples_of_settings_are_valid(block: str, tmp_path: Path) -> None:
+    if "[[rule]]" in block:
+        assert read_rules(block, "rules.toml")
+        return
+    listeners = ONLY_OF_ONE_LISTENER.search(block)
+    if listeners is not None and "[listeners]" not in block:
+        block += f'\n[listeners]\nmqtts = "{listeners[1]}"\n[tls]\ncert = "server.pem"\n'
+    config = tmp_path / "example.toml"
+    config.write_text(block)
+    assert load_configuration(config_file=config).origins
 
 
 def measured() -> set[str]:
