@@ -25,12 +25,12 @@ from tests.support.raw_client import dial
 
 from embermq.protocol.packets import Publish, Subscription
 
-PACKETS_A_SECOND = 7_000
+PACKETS_A_SECOND = 5_000
 PHASE_S = 1.5
 ROUNDS_MORE = 2
 """How many times as many phases there may be when what the machine does besides hides the outcome. All count."""
-WARM_UP_PACKETS = 12_000
-GROWTH_BYTES_MAX = 12 * 1024 * 1024
+WARM_UP_PACKETS = 25_000
+GROWTH_BYTES_MAX = 16 * 1024 * 1024
 GROWTH_A_PACKET_MAX = 50
 RATIO_MAX = 2.0
 SETTINGS = {"logging.level": "debug", "log.durability": "os", "mqtt.session_expiry_max_s": 3}
