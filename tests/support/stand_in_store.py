@@ -215,8 +215,8 @@ class StandInQueue(DeviceQueue):
             (row.seq for row in self._rows(generation, QueueState.QUEUED) if row.offset > offset), None
         )
 
-    def known_offsets(self, generation: int, from_offset: int) -> set[int]:
-        rows = self._store.queue.values()
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+        rows = [row for row in self._store.queue.values() if bool(row.flags & 8) is shared]
         return {row.offset for row in rows if row.generation == generation and row.offset >= from_offset}
 
 

@@ -24,7 +24,7 @@ class Recovery:
         self._device = device
         self._log = log
         self._queue = queue
-        self._known: dict[int, set[int]] = {}
+        self._known: dict[tuple[int, bool], set[int]] = {}
         self._placed: dict[tuple[int, int], int] = {}
         self._floor = 0
 
@@ -78,12 +78,14 @@ class Recovery:
         return later - QUEUE_SEQ_STEP + placed if placed < QUEUE_SEQ_STEP else 0
 
     def _is_owed(self, receiver: Receiver, offset: int) -> bool:
-        return receiver.qos > 0 and offset not in self._known_offsets(receiver.session)
+        """The copy of a shared subscription and the one of the plain filters are two."""
+        return receiver.qos > 0 and offset not in self._known_offsets(receiver.session, receiver.shared)
 
-    def _known_offsets(self, session: Session) -> set[int]:
-        known = self._known.get(session.generation)
+    def _known_offsets(self, session: Session, shared: bool) -> set[int]:
+        key = (session.generation, shared)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[session.generation] = self._queue.known_offsets(
-                session.generation, self._floor
+            known = self._known[key] = self._queue.known_offsets(
+                session.generation, self._floor, shared=shared
             )
         return known

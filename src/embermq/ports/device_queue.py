@@ -33,5 +33,6 @@ class DeviceQueue(ABC):
         """`seq` of the first QUEUED delivery whose source offset is greater; None when there is none."""
 
     @abstractmethod
-    def known_offsets(self, generation: int, from_offset: int) -> set[int]:
-        """Source offsets >= `from_offset` that this session has had stored, done ones included."""
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+        """Source offsets >= `from_offset` that this session has had stored, done ones included: those that came by a
+        shared subscription, or the others."""

@@ -520,3 +520,22 @@ def test_a_shared_message_is_repaired_for_one_member(hand: HandDrivenBroker) -> 
     received = [again.keeps(f"m{number}").payloads for number in range(3)]
     assert sorted(payload for payloads in received for payload in payloads) == numbered(9)
     assert [len(payloads) for payloads in received] == [3, 3, 3]
+
+
+@pytest.mark.promise("device-5")
+def test_a_copy_of_the_plain_filter_is_not_the_one_of_the_group(hand: HandDrivenBroker) -> None:
+    """What one of two copies is known by must not hide that the other was never stored."""
+    both = hand.keeps("both")
+    both.subscribes("t", "$share/g/t")
+    both.drops()
+    publisher = hand.connects("p")
+    publisher.publishes("t", b"1")
+    hand.settle()
+    copies = {seq: row for seq, row in hand.store.queue.items() if row.offset >= 0}
+    assert [row.flags >> 3 & 1 for row in copies.values()] == [0, 1]
+    lost = next(key for key, row in copies.items() if row.flags & 8)
+    del hand.store.queue[lost]
+    hand.store.dispatcher_floor = 0
+    again = hand.restarted()
+    assert again.recovered == 1
+    assert again.keeps("both").payloads == [b"1", b"1"]

@@ -56,10 +56,10 @@ class SqliteDeviceQueue(DeviceQueue):
         ).fetchone()
         return None if row[0] is None else int(row[0])
 
-    def known_offsets(self, generation: int, from_offset: int) -> set[int]:
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
         rows = self._connection.execute(
-            'SELECT "offset" FROM device_queue WHERE generation = ? AND "offset" >= ?',
-            (generation, from_offset),
+            'SELECT "offset" FROM device_queue WHERE generation = ? AND "offset" >= ? AND flags >> 3 & 1 = ?',
+            (generation, from_offset, shared),
         )
         return {offset for (offset,) in rows}
 
