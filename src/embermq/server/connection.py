@@ -1,28 +1,19 @@
 """One connection of an MQTT client, over TCP, TLS, a Unix socket or what looks like one."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import cast
 
-from embermq.broker.authenticating import Question
-from embermq.broker.broker import Broker
-from embermq.broker.connecting import UNKNOWN_METHOD
-from embermq.broker.credentials import Identity
-from embermq.broker.link import Link
 from embermq.broker.timers import Timer
-from embermq.model.client_type import ClientType
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.packets import Connect, Packet
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
-from embermq.server.admission import Admission, Place
-from embermq.server.gate import Exchange, Gate, Visitor
-from embermq.server.listeners import Listener
+from embermq.server.admission import Place
+from embermq.server.door import Door
+from embermq.server.entrance import Guest
 from embermq.server.settings import Address
-from embermq.server.tick_loop import TickLoop
-from embermq.server.tls import identity_of
 
 TURN_BYTES_MAX = 16 * 1024
 """Bytes of one client that are decided before the others get their turn: they may be thousands of packets."""
@@ -39,69 +30,7 @@ DRAINED_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that are taken meanwhile, and thrown away: an unread rest would make the system drop what we said last."""
 
 
-class Door:
-    """What the connections of one listener share."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        ticks: TickLoop,
-        gate: Gate,
-        listener: Listener,
-        admission: Admission,
-        *,
-        connect_timeout_s: float,
-        on_error: Callable[[str, ProtocolError], None],
-        on_refused: Callable[[str, str], None],
-    ) -> None:
-        self.broker = broker
-        self.ticks = ticks
-        self.gate = gate
-        self.listener = listener
-        self.admission = admission
-        self.loopback = listener.address.is_loopback
-        self.tls = listener.tls
-        self.client_type = ClientType[listener.own.client_type.upper()]
-        self.connect_timeout_ms = int(connect_timeout_s * 1000)
-        self.on_error = on_error
-        self.on_refused = on_refused
-        """Told the peer and the text, of those who do not come as far as MQTT."""
-        self.connections: set[Connection] = set()
-        self.empty = asyncio.Event()
-        """Set while there is no connection."""
-        self.empty.set()
-        self.checks: set[asyncio.Task[None]] = set()
-
-    def run(self, check: Coroutine[None, None, None]) -> None:
-        """Check something of a client beside everything else."""
-        task = asyncio.get_running_loop().create_task(check)
-        self.checks.add(task)
-        task.add_done_callback(self.checks.discard)
-
-    def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
-        """What is known of a client before it says who it is. The address that a proxy told counts as well."""
-        name, subject = None, None
-        if self.tls is not None and transport is not None and self.tls.client_certificates != "off":
-            certificate = transport.get_extra_info("peercert")
-            name = identity_of(certificate, self.tls.identity)
-            subject = identity_of(certificate, "subject")
-        return Visitor(
-            self.loopback and (source is None or source.is_loopback),
-            self.listener.own.allow_anonymous,
-            self.client_type,
-            name,
-            self._address(source, transport),
-            subject or "",
-        )
-
-    def _address(self, source: Address | None, transport: asyncio.Transport | None) -> str:
-        if source is not None:
-            return source.host
-        peer = transport.get_extra_info("peername") if transport is not None else None
-        return str(peer[0]) if isinstance(peer, tuple) else str(self.listener.address)
-
-
-class Connection(Link, asyncio.Protocol):
+class Connection(Guest, asyncio.Protocol):
     """Bytes of one client to packets, and the link's packets to bytes."""
 
     __slots__ = (
@@ -111,7 +40,6 @@ class Connection(Link, asyncio.Protocol):
         "_drained_bytes",
         "_early_bytes",
         "_entered",
-        "_exchange",
         "_held",
         "_place",
         "_rest",
@@ -131,8 +59,6 @@ class Connection(Link, asyncio.Protocol):
         self._source = source
         self._state = door.broker.state
         self._entered = False
-        self._exchange: Exchange | None = None
-        """What the method of enhanced authentication is at."""
         self._rest = b""
         """What was read and is to be decided in later turns; nothing more is read meanwhile."""
         self._held = False
@@ -283,61 +209,18 @@ class Connection(Link, asyncio.Protocol):
         self._entered = True
         packet = packets[0]
         assert isinstance(packet, Connect)
-        connecting = self._door.broker.connecting
+        door = self._door
+        connecting = door.broker.connecting
         connecting.introduce(self, packet)
         if self._place.refusal is not None:
             connecting.refuse(self, self._place.refusal, self._place.refusal_text)
-            return
-        visitor = self._door.visitor(self._source, self._transport)
-        if packet.properties is not None and packet.properties.authentication_method is not None:
-            self._exchange = self._door.gate.exchange(
-                packet.properties.authentication_method, packet.client_id, visitor
-            )
-            self._begin_exchange(packet, packets[1:])
-            return
-        gate = self._door.gate
-        self.inbox = packets[1:]
-        if gate.needs_check(packet, visitor):
-            self._door.run(self._check(packet, visitor))
         else:
-            self._answer(packet, gate.admit(packet, visitor))
-
-    async def _check(self, packet: Connect, visitor: Visitor) -> None:
-        answer = await self._door.gate.check(packet, visitor)
-        if not self.closing:
-            self._door.ticks.wake()
-            self._answer(packet, answer)
-
-    def _answer(self, packet: Connect, answer: Identity | ReasonCode) -> None:
-        connecting = self._door.broker.connecting
-        if isinstance(answer, Identity):
-            connecting.connect(self, packet, answer)
-        else:
-            connecting.refuse(self, answer)
-
-    def _begin_exchange(self, packet: Connect, rest: list[Packet]) -> None:
-        broker = self._door.broker
-        if self._exchange is None:
-            broker.connecting.refuse(self, ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD)
-            return
-        broker.authenticating.begin(self, packet, limit_ms=self._door.connect_timeout_ms)
-        if rest:
-            broker.handle(self, rest)
+            door.entrance.enter(self, packet, packets[1:], door.visitor(self._source, self._transport))
 
     def authenticate(self, data: bytes | None, *, anew: bool) -> None:
-        authentication, session = self.authentication, self.session
-        if anew and session is not None and authentication is not None:
-            visitor = self._door.visitor(self._source, self._transport)
-            self._exchange = self._door.gate.exchange(authentication.method, session.client_id, visitor)
-        self._door.run(self._take_step(self._exchange, data))
-
-    async def _take_step(self, exchange: Exchange | None, data: bytes | None) -> None:
-        step = ReasonCode.NOT_AUTHORIZED if exchange is None else await exchange.step(data)
-        if not isinstance(step, Question):
-            self._exchange = None
-        if not self.closing:
-            self._door.ticks.wake()
-            self._door.broker.authenticating.answered(self, step)
+        door = self._door
+        visitor = door.visitor(self._source, self._transport) if anew else None
+        door.entrance.go_on(self, data, visitor)
 
     def _refuse_bytes(self, error: ProtocolError) -> None:
         """The client broke the protocol: what came before counts, nothing after it [MQTT-4.8.0-1]."""

@@ -12,7 +12,8 @@ from embermq.broker.broker import Broker
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.admission import Admission, Place
-from embermq.server.connection import Connection, Door
+from embermq.server.connection import Connection
+from embermq.server.door import Door
 from embermq.server.gate import Gate
 from embermq.server.listeners import OVER_WEBSOCKET, Listener
 from embermq.server.listening import Factory, Handshakes, Listening, bind
@@ -177,7 +178,6 @@ class MqttServer:
             LAST_WRITES_S
         )  # what the ends of connections left: sessions, unacknowledged messages
         for door in self._doors:
-            for check in list(door.checks):
-                check.cancel()
+            door.entrance.stop()
             for connection in list(door.connections):
                 connection.abort()

@@ -4,7 +4,8 @@ import asyncio
 from typing import Any, cast
 
 from embermq.server.admission import Place
-from embermq.server.connection import DRAINED_BYTES_MAX, Connection, Door
+from embermq.server.connection import DRAINED_BYTES_MAX, Connection
+from embermq.server.door import Door
 from embermq.server.settings import Address, WebSocketSettings
 from embermq.server.websocket import WebSocket
 

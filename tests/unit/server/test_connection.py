@@ -10,7 +10,8 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.server.admission import Place
-from embermq.server.connection import EARLY_BYTES_MAX, UNREAD_BYTES_MAX, Connection, Door
+from embermq.server.connection import EARLY_BYTES_MAX, UNREAD_BYTES_MAX, Connection
+from embermq.server.door import Door
 
 
 class Transport(asyncio.Transport):

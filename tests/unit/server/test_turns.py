@@ -9,7 +9,8 @@ from typing import Any, cast
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.server.admission import Place
-from embermq.server.connection import TURN_BYTES_MAX, Connection, Door
+from embermq.server.connection import TURN_BYTES_MAX, Connection
+from embermq.server.door import Door
 
 
 class Recorded(Connection):

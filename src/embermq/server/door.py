@@ -1,0 +1,75 @@
+"""What the connections of one listener share."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from embermq.broker.broker import Broker
+from embermq.model.client_type import ClientType
+from embermq.protocol.errors import ProtocolError
+from embermq.server.admission import Admission
+from embermq.server.entrance import Entrance
+from embermq.server.gate import Gate, Visitor
+from embermq.server.listeners import Listener
+from embermq.server.settings import Address
+from embermq.server.tick_loop import TickLoop
+from embermq.server.tls import identity_of
+
+if TYPE_CHECKING:
+    from embermq.server.connection import Connection
+
+
+class Door:
+    """A listener's side of its connections."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        ticks: TickLoop,
+        gate: Gate,
+        listener: Listener,
+        admission: Admission,
+        *,
+        connect_timeout_s: float,
+        on_error: Callable[[str, ProtocolError], None],
+        on_refused: Callable[[str, str], None],
+    ) -> None:
+        self.broker = broker
+        self.ticks = ticks
+        self.gate = gate
+        self.listener = listener
+        self.admission = admission
+        self.loopback = listener.address.is_loopback
+        self.tls = listener.tls
+        self.client_type = ClientType[listener.own.client_type.upper()]
+        self.connect_timeout_ms = int(connect_timeout_s * 1000)
+        self.on_error = on_error
+        self.on_refused = on_refused
+        """Told the peer and the text, of those who do not come as far as MQTT."""
+        self.connections: set[Connection] = set()
+        self.empty = asyncio.Event()
+        """Set while there is no connection."""
+        self.empty.set()
+        self.entrance = Entrance(broker, ticks, gate, self.connect_timeout_ms)
+
+    def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
+        """What is known of a client before it says who it is. The address that a proxy told counts as well."""
+        name, subject = None, None
+        if self.tls is not None and transport is not None and self.tls.client_certificates != "off":
+            certificate = transport.get_extra_info("peercert")
+            name = identity_of(certificate, self.tls.identity)
+            subject = identity_of(certificate, "subject")
+        return Visitor(
+            self.loopback and (source is None or source.is_loopback),
+            self.listener.own.allow_anonymous,
+            self.client_type,
+            name,
+            self._address(source, transport),
+            subject or "",
+        )
+
+    def _address(self, source: Address | None, transport: asyncio.Transport | None) -> str:
+        if source is not None:
+            return source.host
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        return str(peer[0]) if isinstance(peer, tuple) else str(self.listener.address)

@@ -1,0 +1,95 @@
+"""From CONNECT to its answer: who the client is, by what it brings at once or by an exchange of AUTH packets."""
+
+import asyncio
+from collections.abc import Coroutine
+
+from embermq.broker.authenticating import Question
+from embermq.broker.broker import Broker
+from embermq.broker.connecting import UNKNOWN_METHOD
+from embermq.broker.credentials import Identity
+from embermq.broker.link import Link
+from embermq.protocol.packets import Connect, Packet
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.gate import Exchange, Gate, Visitor
+from embermq.server.tick_loop import TickLoop
+
+
+class Guest(Link):
+    """A link whose client is, or was, asked who it is; `exchange` is what the method of enhanced authentication is
+    at."""
+
+    __slots__ = ("exchange",)
+
+    def __init__(self, dirty: list[Link], peer: str, now_ms: int) -> None:
+        super().__init__(dirty, peer, now_ms)
+        self.exchange: Exchange | None = None
+
+
+class Entrance:
+    """Asks the gate for the connections of one listener; what takes long goes on beside everything else."""
+
+    def __init__(self, broker: Broker, ticks: TickLoop, gate: Gate, limit_ms: int) -> None:
+        self._broker = broker
+        self._ticks = ticks
+        self._gate = gate
+        self._limit_ms = limit_ms
+        self._checks: set[asyncio.Task[None]] = set()
+
+    def enter(self, guest: Guest, packet: Connect, rest: list[Packet], visitor: Visitor) -> None:
+        """Decide about a CONNECT; `rest` is what the client sent behind it."""
+        properties = packet.properties
+        if properties is not None and properties.authentication_method is not None:
+            guest.exchange = self._gate.exchange(properties.authentication_method, packet.client_id, visitor)
+            self._begin_exchange(guest, packet, rest)
+            return
+        guest.inbox = rest
+        if self._gate.needs_check(packet, visitor):
+            self._run(self._check(guest, packet, visitor))
+        else:
+            self._answer(guest, packet, self._gate.admit(packet, visitor))
+
+    async def _check(self, guest: Guest, packet: Connect, visitor: Visitor) -> None:
+        answer = await self._gate.check(packet, visitor)
+        if not guest.closing:
+            self._ticks.wake()
+            self._answer(guest, packet, answer)
+
+    def _answer(self, guest: Guest, packet: Connect, answer: Identity | ReasonCode) -> None:
+        connecting = self._broker.connecting
+        if isinstance(answer, Identity):
+            connecting.connect(guest, packet, answer)
+        else:
+            connecting.refuse(guest, answer)
+
+    def _begin_exchange(self, guest: Guest, packet: Connect, rest: list[Packet]) -> None:
+        if guest.exchange is None:
+            self._broker.connecting.refuse(guest, ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD)
+            return
+        self._broker.authenticating.begin(guest, packet, limit_ms=self._limit_ms)
+        if rest:
+            self._broker.handle(guest, rest)
+
+    def go_on(self, guest: Guest, data: bytes | None, visitor: Visitor | None) -> None:
+        """The next step of the exchange, or with a `visitor` the first one of another for a client that has entered."""
+        authentication, session = guest.authentication, guest.session
+        if visitor is not None and session is not None and authentication is not None:
+            guest.exchange = self._gate.exchange(authentication.method, session.client_id, visitor)
+        self._run(self._take_step(guest, guest.exchange, data))
+
+    async def _take_step(self, guest: Guest, exchange: Exchange | None, data: bytes | None) -> None:
+        step = ReasonCode.NOT_AUTHORIZED if exchange is None else await exchange.step(data)
+        if not isinstance(step, Question):
+            guest.exchange = None
+        if not guest.closing:
+            self._ticks.wake()
+            self._broker.authenticating.answered(guest, step)
+
+    def _run(self, check: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(check)
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
+
+    def stop(self) -> None:
+        """Drop what is still being found out."""
+        for check in list(self._checks):
+            check.cancel()
