@@ -35,6 +35,7 @@ class Counters(Struct):
     publishers_throttled: int = 0
     """How often a client of MQTT 3 was not read for a while because it publishes too fast."""
     refused_subscriptions: int = 0
+    refused_retained: int = 0
     publishes_denied: int = 0
     subscriptions_denied: int = 0
     deliveries_denied: int = 0

@@ -1,5 +1,7 @@
 """Accepting a PUBLISH: checks, match, log record; and what its commit or its refusal sets off."""
 
+from msgspec.structs import replace
+
 from embermq.broker.holding import Holding
 from embermq.broker.link import Link
 from embermq.broker.publish_rate import publish_rate
@@ -86,6 +88,9 @@ class Publishing:
                 return
         elif session.receiving and self._is_in_use(link, session, packet):
             return
+        if retain and not self._has_room(message):
+            self._refuse_retained(link, packet)
+            return
         if qos:
             unanswered = link.unanswered = link.unanswered + 1
             if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
@@ -112,6 +117,9 @@ class Publishing:
         if message.qos == 0 and not message.retain:
             self._deliver_now(Accepted(message, b"", match, None, 0))
             return
+        if message.retain and not self._has_room(message):
+            self._counters.refused_retained += 1
+            message = replace(message, retain=False)
         record = encode_record(message, match.stamps if message.qos else b"")
         self._take(Accepted(message, record, match, None, 0))
 
@@ -197,6 +205,20 @@ class Publishing:
             link, packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id"
         )
         return True
+
+    def _has_room(self, message: Message) -> bool:
+        """Whether the message may be retained; one that only deletes always may."""
+        if not message.payload:
+            return True
+        limit_bytes = self._state.settings.retained_bytes_max
+        size_bytes = len(encode_record(message, b""))  # properties may be the most of it
+        return self._state.retained.has_room(message.topic, size_bytes, limit_bytes)
+
+    def _refuse_retained(self, link: Link, packet: Publish) -> None:
+        self._counters.refused_retained += 1
+        if packet.qos:
+            text = "no room for more retained messages"
+            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
 
     def _is_unwanted(self, link: Link, packet: Publish) -> bool:
         """Refuses what the settings do not allow; only asked when they do not allow everything."""

@@ -12,6 +12,8 @@ from embermq.topics.topic_tree import TopicTree
 
 EXPIRED_MAX = 1_000
 """Expired messages removed in one tick."""
+LEVEL_BYTES = 512
+"""What a level of a retained topic counts besides the record; about what it takes in memory."""
 STALE_MAX = 1_000
 """Deadlines of messages that were replaced, kept beside as many as there are messages."""
 
@@ -29,6 +31,7 @@ class RetainedMessages:
         self._timer: Timer | None = None
         self._timer_due_ms = 0
         self._stored_bytes = 0
+        self._levels = 0
         self._pending: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -38,6 +41,22 @@ class RetainedMessages:
     def stored_bytes(self) -> int:
         """Size of all their records."""
         return self._stored_bytes
+
+    def has_room(self, topic: str, size_bytes: int, limit_bytes: int) -> bool:
+        """Whether a record of that size may be retained, in place of the one that the topic has."""
+        old = self._tree.get(topic)
+        if old is not None:
+            size_bytes -= len(old.record)
+            if size_bytes <= 0:
+                return True
+        else:
+            size_bytes += LEVEL_BYTES * _levels(topic)
+        return self.used_bytes + size_bytes <= limit_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against `mqtt.retained_bytes_max`."""
+        return self._stored_bytes + LEVEL_BYTES * self._levels
 
     def walk(self, topic_filter: str) -> Iterator[tuple[str, RetainedRow] | None]:
         """What a filter matches, in small steps: see `TopicTree.walk`."""
@@ -68,7 +87,8 @@ class RetainedMessages:
         old = self._tree.get(row.topic)
         if old is not None:
             self._stored_bytes -= len(old.record)
-        self._tree.put(row.topic, row)
+        if self._tree.put(row.topic, row):
+            self._levels += _levels(row.topic)
         self._stored_bytes += len(row.record)
         if expires_ms:
             deadlines = self._deadlines
@@ -92,6 +112,7 @@ class RetainedMessages:
         old = self._tree.get(topic)
         if old is not None:
             self._stored_bytes -= len(old.record)
+            self._levels -= _levels(topic)
             self._tree.discard(topic)
 
     def _is_held(self, entry: tuple[int, int, str]) -> bool:
@@ -119,3 +140,7 @@ class RetainedMessages:
         if deadlines:
             due_ms = self._timer_due_ms = max(deadlines[0][0], now_ms + 1)
             self._timer = self._timers.at(due_ms, self._expire)
+
+
+def _levels(topic: str) -> int:
+    return topic.count("/") + 1

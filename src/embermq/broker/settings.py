@@ -41,6 +41,9 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The highest QoS for publishing and subscribing; told to v5 clients [MQTT-3.2.2-9]."""
     retain_available: bool = True
     """Whether messages may be retained; else the connection of who asks for it ends with 0x9A [MQTT-3.2.2-14]."""
+    retained_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=1024**4)] = 1024**3
+    """Bytes of all retained messages, with their properties and 512 more a level of a topic; past it a message that
+    would add to them is refused with 0x97."""
     wildcard_subscription_available: bool = True
     """Whether filters may hold + and #; else the subscription is refused with 0xA2."""
     subscription_identifier_available: bool = True

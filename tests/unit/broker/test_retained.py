@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
-from embermq.broker.retained import STALE_MAX
+from embermq.broker.retained import LEVEL_BYTES, STALE_MAX
 from embermq.broker.retained_replay import TICK_STEPS
+from embermq.broker.settings import MqttSettings
 from embermq.ports.errors import StoreError
-from embermq.protocol.packets import Publish, Suback, Subscribe, Subscription
+from embermq.protocol.packets import Puback, Publish, Suback, Subscribe, Subscription, Will
 from embermq.protocol.properties import Properties
+from embermq.protocol.reason_codes import ReasonCode
 
 
 @pytest.fixture
@@ -137,3 +139,72 @@ def test_many_who_ask_at_once_share_the_tick(hand: HandDrivenBroker, publisher: 
         before = sent
     assert [len(link.messages) for link in asking] == [1_000] * 20
     assert all(len(link.all(Suback)) == 1 for link in asking)
+
+
+LIMIT_BYTES = 1024 * 1024
+
+
+@pytest.fixture
+def small() -> HandDrivenBroker:
+    """A broker with little room for retained messages."""
+    return HandDrivenBroker(mqtt=MqttSettings(retained_bytes_max=LIMIT_BYTES))
+
+
+def fill(hand: HandDrivenBroker, publisher: HandLink, *, payload: bytes = b"x" * 20_000) -> int:
+    """Retain until one is refused; returns how many were not."""
+    for number in range(LIMIT_BYTES):
+        retains(publisher, f"fill/{number}", payload)
+        hand.settle()
+        answer = publisher.last(Puback)
+        if answer.reason_code >= 0x80:
+            assert answer.reason_code == ReasonCode.QUOTA_EXCEEDED
+            return number
+    raise AssertionError("there is no limit")
+
+
+def test_retained_messages_have_room_for_so_many_and_no_more(small: HandDrivenBroker) -> None:
+    publisher = small.connects("p")
+    kept = fill(small, publisher)
+    assert kept == LIMIT_BYTES // (20_000 + 2 * LEVEL_BYTES + 60)  # what a record adds is less than 60
+    assert len(small.state.retained) == kept == len(small.store.retained)
+    assert small.state.counters.refused_retained == 1
+    assert len(small.restarted().state.retained) == kept
+
+
+def test_what_is_replaced_or_deleted_makes_no_trouble_and_makes_room(small: HandDrivenBroker) -> None:
+    publisher = small.connects("p")
+    kept = fill(small, publisher)
+    for payload in (b"y" * 20_000, b""):
+        retains(publisher, "fill/0", payload)
+        small.settle()
+        assert publisher.last(Puback).reason_code < 0x80
+    retains(publisher, "another/topic", b"x" * 19_000)
+    small.settle()
+    assert publisher.last(Puback).reason_code < 0x80
+    assert len(small.state.retained) == kept
+
+
+def test_properties_and_levels_count(small: HandDrivenBroker) -> None:
+    publisher = small.connects("p")
+    kept = fill(small, publisher)
+    large = Properties(user_properties=(("name", "v" * 60_000),))
+    publisher.does(Publish("fill/0", b"x", 1, 1, True, False, large))
+    small.settle()
+    assert publisher.last(Puback).reason_code == ReasonCode.QUOTA_EXCEEDED
+    retains(publisher, "fill/0", b"")
+    retains(publisher, "/".join("a topic of very many levels, which cost more than it says"), b"x" * 10_000)
+    small.settle()
+    deleted, refused = publisher.all(Puback)[-2:]
+    assert deleted.reason_code < 0x80 and refused.reason_code == ReasonCode.QUOTA_EXCEEDED
+    assert len(small.state.retained) == kept - 1
+
+
+def test_a_will_past_the_limit_goes_out_without_being_retained(small: HandDrivenBroker) -> None:
+    publisher, watcher = small.connects("p"), small.connects("w")
+    watcher.subscribes("last/words")
+    kept = fill(small, publisher)
+    leaving = small.connects("l", will=Will("last/words", b"w" * 20_000, 1, True, None))
+    leaving.drops()
+    small.settle()
+    assert watcher.payloads == [b"w" * 20_000]
+    assert (len(small.state.retained), small.state.counters.refused_retained) == (kept, 2)
