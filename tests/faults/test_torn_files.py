@@ -47,7 +47,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_of(killed: Path, to: Path) -> Path:
-    shutil.copytree(killed, to, ignore=shutil.ignore_patterns("*-shm", "broker.lock"))
+    shutil.copytree(killed, to, ignore=shutil.ignore_patterns("*-shm", "broker.lock", "control.sock"))
     return to
 
 
