@@ -206,3 +206,31 @@ def test_retained_messages_do_not_run_ahead_of_who_does_not_read(own_broker: Bro
     wait_until(lambda: metric(own_broker, "readers_paused") == len(lazy), 30)
     publisher.ping()
     assert resident_mib(own_broker) - before_mib < len(lazy) * MIB_EACH + 10
+
+
+def test_large_stored_messages_do_not_count_as_unread_answers(own_broker: BrokerProcess) -> None:
+    """A page of them may be on its way when the one before fills the buffer: its client only needs some time."""
+    own_broker.settings |= {"mqtt.write_buffer_bytes_max": 65_536}
+    own_broker.start()
+    subscribed(entered(raw_client.dial(own_broker.port), "kept", kept=True), "t", 1).close()
+    wait_until(lambda: metric(own_broker, "connections") == 0)
+    publisher = entered(raw_client.dial(own_broker.port), "publisher")
+    sizes = [240_000, 1_000_000] * 8
+    for number, size in enumerate(sizes):
+        publisher.send(encode(Publish("t", (b"%d " % number).ljust(size), 1, number + 1), V5))
+        publisher.expect(Puback)
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    sock.settimeout(raw_client.ANSWER_S)
+    sock.connect(("127.0.0.1", own_broker.port))
+    again = entered(sock, "kept", kept=True)
+    wait_until(lambda: metric(own_broker, "readers_paused") == 1)
+    for _ in range(5):
+        publisher.ping()
+    seen: list[bytes] = []
+    while len(seen) < len(sizes):
+        message = again.expect(Publish)
+        seen.append(message.payload)
+        again.send(encode(Puback(message.packet_id), V5))
+    assert seen == [(b"%d " % number).ljust(size) for number, size in enumerate(sizes)]
+    assert metric(own_broker, "slow_readers_closed") == 0

@@ -129,6 +129,7 @@ class TickLoop:
         if due_ms and due_ms <= now_ms:
             self._device.advance(now_ms)
         if self._device.wants_pages:
+            self._tick.flush()  # who takes no more is known then
             self._device.read_pages()
         if not self._store.busy:
             self._commit()

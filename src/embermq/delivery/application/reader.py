@@ -232,7 +232,9 @@ class ApplicationReaders:
 
     def _put(self, reader: Reader, link: Link, delivery: Delivery, now_ms: int) -> None:
         frame = stored_frame(delivery, reader.session, now_ms)
-        if not put_on_link(link, delivery, frame, self._state.counters):
+        if put_on_link(link, delivery, frame, self._state.counters):
+            link.bulk_bytes += len(delivery.message.payload)
+        else:
             del reader.session.window[delivery.packet_id]
             delivery.settled = True
             self._settle(reader, delivery)

@@ -338,7 +338,9 @@ class DevicePath(DeliveryPath):
             # The client may have it and wait for PUBREL, and would take the next message of this packet id for it.
             delivery.released = True
             self._state.path(session).released(session, delivery)
-        elif denied or not put_on_link(link, delivery, stored_frame(delivery, session, now_ms), counters):
+        elif not denied and put_on_link(link, delivery, stored_frame(delivery, session, now_ms), counters):
+            link.bulk_bytes += len(delivery.message.payload)
+        else:
             del session.window[delivery.packet_id]
             delivery.settled = True
             if delivery.application:
@@ -443,8 +445,6 @@ class DevicePath(DeliveryPath):
             delivery = resend.popleft()
             session.window[delivery.packet_id] = delivery
             self._send_or_drop(session, link, delivery, now_ms)
-            if not delivery.settled:
-                link.bulk_bytes += len(delivery.message.payload)
 
     def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
         known = {delivery.seq for delivery in session.window.values()}
