@@ -8,18 +8,33 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cryptography.x509.oid import NameOID
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.metrics import metric
 from tests.support.paho_echo import hears_itself, paho_client
 from tests.support.raw_client import RawClient, dial
 from tests.support.waiting import wait_until
 
+from embermq.protocol.encoder import encode
+from embermq.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
 
+V5 = ProtocolVersion.V5
 CONNECT_TIMEOUT_S = 1.0
 
 
@@ -272,3 +287,27 @@ def test_a_listener_without_its_files_keeps_the_broker_from_starting(tmp_path: P
     assert broker.wait() == 1
     assert "embermq: tls.key: cannot read nowhere.key: No such file or directory" in broker.output()
     broker.close()
+
+
+def test_who_says_much_and_leaves_is_heard_to_the_end(tls_broker: Broker) -> None:
+    """What it said is decided in turns; that its connection is gone before the last of them takes nothing back."""
+    count = 2_000
+    packets = [encode(Publish("much", (b"%d" % number).ljust(60)), V5) for number in range(count)]
+    with closing(dial(tls_broker.port)) as watching, closing(dial(tls_broker.port)) as telling:
+        watcher, teller = RawClient(watching), RawClient(telling)
+        for client in (watcher, teller):
+            client.enter()
+        watcher.send(encode(Subscribe(1, (Subscription("much", 0),)), V5))
+        watcher.expect(Suback)
+        leaver = RawClient(dial(tls_broker.plain_tls, tls=tls_broker.authority.trusting()))
+        leaver.send(encode(Connect("leaver", V5, True, 0, None, None, Will("much", b"will"), None), V5))
+        leaver.expect(Connack)
+        connections = metric(tls_broker, "connections")
+        leaver.send(b"".join(packets) + encode(Disconnect(), V5))
+        leaver.close()
+        wait_until(lambda: metric(tls_broker, "connections") == connections - 1)
+        teller.send(encode(Publish("much", b"behind"), V5))
+        seen: list[bytes] = []
+        while not seen or seen[-1] != b"behind":
+            seen.append(watcher.expect(Publish).payload.rstrip())
+        assert seen == [*(b"%d" % number for number in range(count)), b"behind"]

@@ -6,13 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 from paho.mqtt.enums import MQTTProtocolVersion
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.metrics import metric
 from tests.support.paho_echo import hears_itself, paho_client
 from tests.support.raw_client import (
     BINARY,
@@ -28,9 +29,21 @@ from tests.support.raw_client import (
     frame,
     upgrade_request,
 )
+from tests.support.waiting import wait_until
 
 from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connack, Disconnect, Pingreq, Pingresp, Publish
+from embermq.protocol.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
@@ -358,3 +371,38 @@ def test_who_half_closes_behind_a_mistake_is_not_waited_for(raw: RawWebSocket) -
     raw.sock.shutdown(socket.SHUT_WR)
     raw.rest()
     assert time.monotonic() - began_s < 2
+
+
+@pytest.mark.parametrize("frames", ["one", "many"])
+@pytest.mark.parametrize("ending", ["close frame", "end of the stream"])
+def test_who_says_much_and_leaves_is_heard_to_the_end(
+    ws_broker: Broker, raw: RawWebSocket, name: str, ending: str, frames: str
+) -> None:
+    """What came before the end is decided in turns: it counts, a DISCONNECT above all, which takes the will back."""
+    with closing(dial(ws_broker.port)) as watching, closing(dial(ws_broker.port)) as publishing:
+        watcher, publisher = RawClient(watching), RawClient(publishing)
+        watcher.enter()
+        publisher.enter()
+        watcher.send(encode(Subscribe(1, (Subscription(name, 0),)), ProtocolVersion.V5))
+        watcher.expect(Suback)
+        will = Will(name, b"will", 0, False)
+        connect = Connect(f"{name}-leaves", ProtocolVersion.V5, True, 0, None, None, will, None)
+        raw.send(encode(connect, ProtocolVersion.V5))
+        raw.expect(Connack)
+        connections = metric(ws_broker, "connections")
+        count = 1_000
+        packets = [encode(Publish(name, b"%d" % number), ProtocolVersion.V5) for number in range(count)]
+        packets.append(encode(Disconnect(), ProtocolVersion.V5))
+        last = frame(CLOSE, b"\x03\xe8") if ending == "close frame" else b""
+        said = packets if frames == "many" else [b"".join(packets)]
+        raw.sock.sendall(b"".join(frame(BINARY, data) for data in said) + last)
+        if not last:
+            raw.sock.shutdown(socket.SHUT_WR)
+        raw.rest()
+        raw.close()
+        wait_until(lambda: metric(ws_broker, "connections") == connections - 1)
+        publisher.send(encode(Publish(name, b"behind"), ProtocolVersion.V5))
+        seen: list[bytes] = []
+        while not seen or seen[-1] != b"behind":
+            seen.append(watcher.expect(Publish).payload)
+        assert seen == [*(b"%d" % number for number in range(count)), b"behind"]

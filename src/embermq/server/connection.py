@@ -24,6 +24,9 @@ EARLY_BYTES_MAX = 64 * 1024
 """Bytes taken from a client that does not wait for its CONNACK; past it the socket is not read until then."""
 UNREAD_BYTES_MAX = 1024 * 1024
 """Bytes of answers that may wait, past a full buffer, for a client that sends and does not read; it is cut off then."""
+REST_BYTES_MAX = 256 * 1024
+"""Bytes that are read ahead, for turns to come, where no more can be left to the system: over TLS what is not read when
+the client closes is lost, a DISCONNECT too."""
 CLOSE_MS = 5_000
 """How long a connection that is over may take to hand its last bytes to the client."""
 DRAINED_BYTES_MAX = 16 * 1024 * 1024
@@ -114,8 +117,12 @@ class Connection(Guest, asyncio.Protocol):
         """One turn's share now, the rest in turns to come."""
         waits = bool(self._rest)
         self._rest += data
-        if self._transport is not None and not waits:
-            self._transport.pause_reading()
+        transport = self._transport
+        if transport is None:
+            return
+        if transport.can_write_eof() or len(self._rest) > REST_BYTES_MAX:
+            transport.pause_reading()
+        if not waits:
             self._go_on()
 
     def _go_on(self) -> None:
@@ -254,9 +261,11 @@ class Connection(Guest, asyncio.Protocol):
             state.parts_sent += len(out)
             state.counters.bytes_sent += len(data)
             out.clear()
-            self.bulk_bytes = 0
-            if self.paused:  # acknowledgements go on, but not without end
-                self._unread_bytes += len(data)
+            bulk_bytes, self.bulk_bytes = self.bulk_bytes, 0
+            if (
+                self.paused
+            ):  # acknowledgements go on, but not without end; stored messages have limits of their own
+                self._unread_bytes += max(0, len(data) - bulk_bytes)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
                     self._door.broker.state.counters.slow_readers_closed += 1
                     self.abort()
@@ -285,12 +294,16 @@ class Connection(Guest, asyncio.Protocol):
         if self._drained_bytes > DRAINED_BYTES_MAX and self._transport is not None:
             self._transport.pause_reading()
 
-    def eof_received(self) -> bool:
-        """The client sends nothing more: what it is to hear of what it sent is still written."""
-        transport = self._transport
+    def _take_rest(self) -> None:
+        """Nothing comes any more: what was read before counts, a DISCONNECT at its end above all."""
         rest, self._rest = self._rest, b""
         if rest and not self.closing:
             self._take(rest)
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more: what it is to hear of what it sent is still written."""
+        transport = self._transport
+        self._take_rest()
         self._at_eof = True
         waits = transport is not None and transport.can_write_eof() and (not self.closing or bool(self.out))
         if self.unanswered and waits:
@@ -338,6 +351,7 @@ class Connection(Guest, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._take_rest()
         timers = self._door.broker.state.timers
         timers.cancel(self._throttle)
         timers.cancel(self._slow)

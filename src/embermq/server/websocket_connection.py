@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, cast
 
 from embermq.server.admission import Place
-from embermq.server.connection import DRAINED_BYTES_MAX, Connection
+from embermq.server.connection import DRAINED_BYTES_MAX, REST_BYTES_MAX, Connection
 from embermq.server.door import Door
 from embermq.server.settings import Address, WebSocketSettings
 from embermq.server.websocket import WebSocket
@@ -20,6 +20,8 @@ class WebSocketConnection(asyncio.Protocol):
         self._mqtt = Connection(door, place, source)
         self._websocket = WebSocket(settings)
         self._network: asyncio.Transport | None = None
+        self._rest = b""
+        """What was read and waits for its turn, behind frames that do as well."""
         self._held = False
         self._at_eof = False
         self._drained_bytes = 0
@@ -29,7 +31,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._mqtt.connection_made(_Frames(self, self._network))
 
     def data_received(self, data: bytes) -> None:
-        websocket, mqtt, network = self._websocket, self._mqtt, self._network
+        websocket, network = self._websocket, self._network
         if network is None:
             return
         if websocket.is_over():
@@ -37,6 +39,19 @@ class WebSocketConnection(asyncio.Protocol):
             if self._drained_bytes > DRAINED_BYTES_MAX:
                 network.pause_reading()
             return
+        if websocket.more:
+            self._divide(data, network)
+        else:
+            self._take(data, network)
+
+    def _divide(self, data: bytes, network: asyncio.Transport) -> None:
+        """A turn is to come already."""
+        self._rest += data
+        if len(self._rest) > REST_BYTES_MAX:
+            network.pause_reading()
+
+    def _take(self, data: bytes, network: asyncio.Transport) -> None:
+        websocket, mqtt = self._websocket, self._mqtt
         payload = websocket.receive(data, answers_pings=not mqtt.paused)
         if websocket.out:
             network.write(b"".join(websocket.out))
@@ -46,15 +61,17 @@ class WebSocketConnection(asyncio.Protocol):
         if websocket.is_over():
             self._end(network)
         elif websocket.more:
-            network.pause_reading()
+            if network.can_write_eof():
+                network.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         """More frames came at once than one turn takes."""
         network = self._network
-        if self._held or network is None or network.is_closing():
+        if self._held or self._at_eof or network is None or network.is_closing():
             return
-        self.data_received(b"")
+        data, self._rest = self._rest, b""
+        self._take(data, network)
         if not (self._websocket.more or self._is_held() or network.is_closing()):
             network.resume_reading()
 
@@ -67,8 +84,7 @@ class WebSocketConnection(asyncio.Protocol):
         if self._mqtt.closing:
             network.close()
         else:
-            self._mqtt.close()
-            self._door.ticks.wake()
+            self._mqtt.eof_received()
 
     def hold(self) -> None:
         """Do not read until `read_on`."""
@@ -112,11 +128,19 @@ class WebSocketConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client sends nothing more: what it is to hear of what it sent is still written."""
         self._at_eof = True
+        self._take_rest()
         if self._websocket.is_over() or (self._mqtt.closing and not self._websocket.is_open):
             return False  # both have said all
-        self._mqtt.close()
-        self._door.ticks.wake()
+        self._mqtt.eof_received()
         return self._network is not None and self._network.can_write_eof()
+
+    def _take_rest(self) -> None:
+        """Nothing comes any more: what was read before counts."""
+        while self._websocket.more:
+            data, self._rest = self._rest, b""
+            payload = self._websocket.receive(data, answers_pings=False)
+            if payload:
+                self._mqtt.data_received(payload)
 
     def pause_writing(self) -> None:
         self._mqtt.pause_writing()
@@ -126,6 +150,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._network = None
+        self._take_rest()
         self._mqtt.connection_lost(exc)
 
 

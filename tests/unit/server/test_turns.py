@@ -9,7 +9,7 @@ from typing import Any, cast
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.server.admission import Place
-from embermq.server.connection import TURN_BYTES_MAX, Connection
+from embermq.server.connection import REST_BYTES_MAX, TURN_BYTES_MAX, Connection
 from embermq.server.door import Door
 
 
@@ -31,7 +31,10 @@ class Recorded(Connection):
 class Transport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
-        self.reads = True
+        self.reads = self.is_plain = True
+
+    def can_write_eof(self) -> bool:
+        return self.is_plain
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -107,5 +110,41 @@ def test_nothing_is_decided_after_the_end() -> None:
         connection.closing = True
         await turns(10)
         assert connection.taken == [DATA[:TURN_BYTES_MAX]]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_read_before_the_end_counts() -> None:
+    """A DISCONNECT may be the last of it: without it the will would go out."""
+
+    async def scenario() -> None:
+        connection, _ = attached()
+        door = connection._door
+        door.connections, door.empty = {connection}, asyncio.Event()
+        door.admission = SimpleNamespace(leave=lambda _place: None)
+        door.ticks = SimpleNamespace(wake=lambda: None)
+        connection.data_received(DATA)
+        connection.connection_lost(ConnectionResetError())
+        assert b"".join(connection.taken) == DATA
+        await turns(10)
+        assert b"".join(connection.taken) == DATA
+
+    asyncio.run(scenario())
+
+
+def test_over_tls_much_more_is_read_ahead_but_not_without_end() -> None:
+    """What is left in there when the client closes is lost."""
+
+    async def scenario() -> None:
+        connection, transport = attached()
+        transport.is_plain = False
+        connection.data_received(b"x" * REST_BYTES_MAX)
+        connection.data_received(b"x" * TURN_BYTES_MAX)
+        was_read = transport.reads
+        connection.data_received(b"x")
+        assert (was_read, transport.reads) == (True, False)
+        await turns(REST_BYTES_MAX // TURN_BYTES_MAX + 2)
+        assert transport.reads
+        assert sum(map(len, connection.taken)) == REST_BYTES_MAX + TURN_BYTES_MAX + 1
 
     asyncio.run(scenario())
