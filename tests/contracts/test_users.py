@@ -37,6 +37,14 @@ def test_a_user_is_found_as_it_was_added(users: Users) -> None:
     assert users.find("billing") == replace(BILLING, version=2)
 
 
+def test_a_store_without_accounts_says_so(users: Users) -> None:
+    assert users.is_empty()
+    users.add(ANN)
+    assert not users.is_empty()
+    users.remove("ann")
+    assert users.is_empty()
+
+
 @pytest.mark.parametrize("name", ["", "ANN", "ann ", "an", "%", "ann\0", "änn", "🦊"])
 def test_names_are_exact(users: Users, name: str) -> None:
     users.add(ANN)

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.hook_server import HookServer, said
 from tests.support.mqtt_client import MqttClient, run
-from tests.support.waiting import wait_for
+from tests.support.waiting import wait_for, wait_until
 
 from embermq.protocol.packets import Subscription, Will
 from embermq.protocol.reason_codes import ReasonCode
@@ -85,6 +85,34 @@ async def entered(
 @pytest.fixture
 def data_dir(own_broker: BrokerProcess) -> Path:
     return own_broker.data_dir
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_on_a_fresh_broker_any_name_enters_until_there_is_an_account(
+    own_broker: BrokerProcess, data_dir: Path, version: ProtocolVersion
+) -> None:
+    own_broker.start()
+    port = own_broker.port
+    topic = ["-t", "t", "-m", "x", "-q", "1", "-V", "5" if version is V5 else "311"]
+
+    def published(*credentials: str) -> bool:
+        command = ["mosquitto_pub", "-p", str(port), *credentials, *topic]
+        return subprocess.run(command, capture_output=True, timeout=30).returncode == 0
+
+    async def scenario() -> None:
+        assert await entered(port, "ann", b"secret", version=version) == SUCCESS
+        assert await entered(port, "ann", b"", version=version) == SUCCESS
+
+    assert published("-u", "ann", "-P", "secret")
+    assert published("-u", "bob")
+    run(scenario())
+    users(data_dir, "add", "ann", stdin="secret\n")
+    assert not published("-u", "bob")
+    assert not published("-u", "ann", "-P", "wrong")
+    assert published("-u", "ann", "-P", "secret")
+    assert published()
+    users(data_dir, "remove", "ann")
+    wait_until(lambda: published("-u", "bob"), SOON_S, "names are not believed any more")
 
 
 @pytest.mark.parametrize("hashes", ["sha512", "sha512-pbkdf2"])

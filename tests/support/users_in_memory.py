@@ -13,7 +13,8 @@ DEADLINE_S = 10
 
 
 class UsersInMemory(Users):
-    """`gate` holds every look-up until it is opened; `error` is raised by each, when there is one. `forgotten` is the
+    """`gate` holds every look-up until it is opened; `error` is raised by each, when there is one, and
+    `error_of_reading` by reading all. `forgotten` is the
     newest change that is no longer known."""
 
     def __init__(self, *users: User) -> None:
@@ -23,6 +24,7 @@ class UsersInMemory(Users):
         self.gate = threading.Event()
         self.gate.set()
         self.error: Exception | None = None
+        self.error_of_reading: Exception | None = None
 
     def find(self, name: str) -> User | None:
         self.gate.wait(DEADLINE_S)
@@ -58,7 +60,14 @@ class UsersInMemory(Users):
         self.changed.append(name)
         return True
 
+    def is_empty(self) -> bool:
+        if self.error_of_reading is not None:
+            raise self.error_of_reading
+        return not self.users
+
     def all(self) -> list[User]:
+        if self.error_of_reading is not None:
+            raise self.error_of_reading
         return [self.users[name] for name in sorted(self.users)]
 
     def imported_hashes(self) -> list[str]:

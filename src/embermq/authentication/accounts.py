@@ -15,6 +15,20 @@ from embermq.protocol.reason_codes import ReasonCode
 DISABLED = Deny(ReasonCode.NOT_AUTHORIZED, "its account is disabled")
 
 
+class Vacancy:
+    """Whether there is no account at all. `likely` is what the last look found, to be had without waiting. Raises
+    StoreError."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+        self.likely = users.is_empty()
+
+    def look(self) -> bool:
+        """Whether it is so now; not for the event loop."""
+        self.likely = self._users.is_empty()
+        return self.likely
+
+
 class AccountBook:
     """Looks a name up, off the event loop."""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from embermq.authentication.accounts import AccountBook
+from embermq.authentication.accounts import AccountBook, Vacancy
 from embermq.authentication.anonymous import AnonymousStep
 from embermq.authentication.certificates import CertificateStep
 from embermq.authentication.chain import Chain
@@ -26,6 +26,9 @@ from embermq.authentication.watch import AccountWatch, Expel
 from embermq.broker.counters import Counters
 from embermq.ports.users import Users
 from embermq.server.settings import ClientSettings
+
+BY_ACCOUNT = frozenset({"certificate", "password", "scram", "anonymous"})
+"""Steps that leave a name which nobody has an account for to nobody else: tokens and hooks know names without one."""
 
 
 class Authentication:
@@ -51,6 +54,8 @@ class Authentication:
         self._quick = Checks(1, clients.password_checks_waiting_max)
         """For what does not take long: it shall not wait behind passwords."""
         self._watching: asyncio.Task[None] | None = None
+        by_account = "password" in settings.chain and BY_ACCOUNT.issuperset(settings.chain)
+        self._vacancy = Vacancy(users) if by_account else None
         scram = scram or ScramSettings()
         makers: dict[str, Callable[[], Step]] = {
             "certificate": CertificateStep,
@@ -58,7 +63,9 @@ class Authentication:
             "scram": lambda: ScramStep(users, self._quick, iterations=scram.iterations),
             "jwt": lambda: _token_step(jwt or JwtSettings(), self._quick),
             "http": lambda: _http_hook_step(http_hook or HttpHookSettings()),
-            "anonymous": lambda: AnonymousStep(allowed=clients.allow_anonymous),
+            "anonymous": lambda: AnonymousStep(
+                self._quick, allowed=clients.allow_anonymous, vacancy=self._vacancy
+            ),
         }
         self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(users, self._quick))
         self.gate = ChainGate(
@@ -75,7 +82,7 @@ class Authentication:
 
     def watch(self, expel: Expel) -> None:
         """From now on have `expel` end the connections of clients whose accounts are changed or removed."""
-        watch = AccountWatch(self._users, self._hashes, expel)
+        watch = AccountWatch(self._users, self._hashes, expel, self._vacancy)
         self._watching = asyncio.get_running_loop().create_task(watch.run())
 
     async def close(self) -> None:

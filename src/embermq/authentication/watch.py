@@ -9,6 +9,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from embermq.authentication.accounts import Vacancy
 from embermq.authentication.passwords import PasswordHashes
 from embermq.broker.credentials import Identity
 from embermq.ports.errors import StoreError
@@ -32,12 +33,16 @@ class AccountWatch:
     """Looks for changes off the event loop, from those on that come after it was made. `expel` ends the connections of
     those whom its argument is true for. Raises StoreError."""
 
-    def __init__(self, users: Users, hashes: PasswordHashes, expel: Expel) -> None:
+    def __init__(
+        self, users: Users, hashes: PasswordHashes, expel: Expel, vacancy: Vacancy | None = None
+    ) -> None:
         self._users = users
         self._hashes = hashes
+        self._vacancy = vacancy
         self._expel = expel
         self._seq = users.newest_change()
         self._before: tuple[str, ...] = ()
+        self._every_before = False
         self._failing = False
 
     async def run(self) -> None:
@@ -64,20 +69,24 @@ class AccountWatch:
                 LOG.info("ended %d connections whose accounts were changed or removed", count)
 
     def _read(self) -> Found:
-        names, self._before = set(self._before), ()
-        every = False
-        while True:
-            changes = self._users.changes(self._seq)
-            if changes.seq == self._seq:
-                break
+        """What it has read of the changes counts when it has seen the accounts as well; else all is read again."""
+        seq, every = self._seq, False
+        news: tuple[str, ...] = ()
+        while (changes := self._users.changes(seq)).seq != seq:
             every = every or not changes.complete
-            self._seq = changes.seq
-            self._before += changes.names
-        if self._before:
+            seq = changes.seq
+            news += changes.names
+        names = {*self._before, *news}
+        if names and self._vacancy is not None:
+            self._vacancy.look()
+        if news:
             self._hashes.expect(self._users.imported_hashes())
-        if every:
-            return Found({user.name: user for user in self._users.all()}, every=True)
-        return Found({name: self._users.find(name) for name in names.union(self._before)})
+        if every or self._every_before:
+            found = Found({user.name: user for user in self._users.all()}, every=True)
+        else:
+            found = Found({name: self._users.find(name) for name in names})
+        self._seq, self._before, self._every_before = seq, news, every
+        return found
 
 
 def is_unwelcome(found: Found, identity: Identity) -> bool:

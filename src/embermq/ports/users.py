@@ -73,6 +73,10 @@ class Users(ABC):
         """False when there was no such account."""
 
     @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether there is no account."""
+
+    @abstractmethod
     def all(self) -> list[User]:
         """Every account, by name."""
 

@@ -8,8 +8,8 @@ import pytest
 from tests.support.users_in_memory import UsersInMemory
 from tests.support.waiting import wait_for
 
-from embermq.authentication.anonymous import AnonymousStep
 from embermq.authentication.build import Authentication
+from embermq.authentication.certificates import CertificateStep
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.authentication.slowing import ADDRESSES_MAX, Slowing, network_of
@@ -130,5 +130,5 @@ def test_a_refusal_that_is_not_the_clients_fault_is_no_failure() -> None:
 
 
 def test_a_step_that_answers_at_once_has_no_check() -> None:
-    with pytest.raises(NotImplementedError, match="anonymous answers at once"):
-        asyncio.run(AnonymousStep(allowed=True).check(None))  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="certificate answers at once"):
+        asyncio.run(CertificateStep().check(None))  # type: ignore[arg-type]

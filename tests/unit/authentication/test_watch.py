@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.users_in_memory import UsersInMemory
 
+from embermq.authentication.accounts import Vacancy
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.watch import AccountWatch
 from embermq.broker.credentials import Identity
@@ -147,3 +148,43 @@ def test_accounts_that_cannot_be_read_are_told_once(caplog: pytest.LogCaptureFix
         "changes of accounts can be seen again",
         "ended 1 connections whose accounts were changed or removed",
     ]
+
+
+def test_a_look_that_fails_half_way_loses_no_change() -> None:
+    users = UsersInMemory(ANN, BOB)
+    present = Present(by_password("ann"), by_password("bob"), by_password("gone"))
+    watch = AccountWatch(users, HASHES, present.expel)
+    users.update(ANN)
+    users.changed += ["x"] * 5
+    users.forgotten = 3
+    users.error_of_reading = StoreUnavailable("locked")
+    asyncio.run(watch.look())
+    assert present.names == ["ann", "bob", "gone"]
+    users.error_of_reading = None
+    asyncio.run(watch.look())
+    assert present.names == ["bob"]
+
+
+def test_when_changes_were_missed_the_second_look_is_at_every_account_too() -> None:
+    users, present = UsersInMemory(ANN, BOB), Present()
+    watch = AccountWatch(users, HASHES, present.expel)
+    users.update(ANN)
+    users.changed += ["x"] * 5
+    users.forgotten = 3
+    asyncio.run(watch.look())
+    present.identities.append(by_password("ann"))  # it was found before the change
+    asyncio.run(watch.look())
+    assert present.names == []
+
+
+def test_the_last_account_leaves_a_vacancy_and_the_first_one_ends_it() -> None:
+    users = UsersInMemory(ANN)
+    vacancy = Vacancy(users)
+    watch = AccountWatch(users, HASHES, Present().expel, vacancy)
+    users.remove("ann")
+    found = [vacancy.likely]
+    asyncio.run(watch.look())
+    found.append(vacancy.likely)
+    users.add(ANN)
+    asyncio.run(watch.look())
+    assert [*found, vacancy.likely] == [False, True, False]

@@ -85,6 +85,10 @@ class SqliteUsers(Users):
             self._run("cannot remove a user", "DELETE FROM users WHERE name = ? RETURNING name", (name,))
         )
 
+    def is_empty(self) -> bool:
+        """See the port."""
+        return not self._run("cannot read users", f"SELECT {COLUMNS} FROM users LIMIT 1", ())
+
     def all(self) -> list[User]:
         """See the port."""
         statement = f"SELECT {COLUMNS} FROM users ORDER BY name"
