@@ -30,7 +30,7 @@ def test_a_v5_client_that_publishes_too_fast_hears_0x97(
     async def scenario() -> None:
         publisher, subscriber = MqttClient("p"), MqttClient("s")
         await publisher.connect(own_broker.port)
-        await subscriber.connect(own_broker.port)
+        await subscriber.connect(own_broker.port, expiry_s=60)  # others wait for PUBREL
         await subscriber.subscribe(Subscription("t", 1))
         count = 3 * RATE
         for packet_id in range(1, count + 1):
@@ -81,7 +81,7 @@ def test_a_3_1_1_client_is_not_read_for_a_while_and_not_taken_for_dead(
     async def scenario() -> None:
         publisher, subscriber = MqttClient("p", version=V311), MqttClient("s")
         await publisher.connect(own_broker.port, keep_alive_s=1)
-        await subscriber.connect(own_broker.port)
+        await subscriber.connect(own_broker.port, expiry_s=60)  # others wait for PUBREL
         await subscriber.subscribe(Subscription("t", 1))
         began = time.monotonic()
         count = 4 * RATE
