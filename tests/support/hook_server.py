@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,14 +16,20 @@ Said = tuple[int, bytes]
 
 class HookServer:
     """Answers with what `answer` makes of the JSON that came; `held` keeps every answer back until it is set free.
-    `asked` has what came. `certificate` is a file with key and certificate, for HTTPS."""
+    `asked` has what came, `cookies` the cookies that came with it. `certificate` is a file with key and certificate,
+    for HTTPS; `headers` go out with every answer."""
 
     def __init__(
-        self, answer: Callable[[dict[str, object]], Said] | Said, *, certificate: Path | None = None
+        self,
+        answer: Callable[[dict[str, object]], Said] | Said,
+        *,
+        certificate: Path | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._answer = answer
         self.asked: list[dict[str, object]] = []
         self.paths: list[str] = []
+        self.cookies: list[str | None] = []
         self.free = threading.Event()
         self.free.set()
         self.at_once = 0
@@ -36,8 +42,11 @@ class HookServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
+                served.cookies.append(self.headers["cookie"])
                 status, said = served._respond(self.path, json.loads(body))
                 self.send_response(status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
                 if 300 <= status < 400:
                     self.send_header("location", "/elsewhere")
                 if status != 204:

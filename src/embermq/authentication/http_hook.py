@@ -10,6 +10,7 @@ import logging
 import ssl
 import time
 from collections import OrderedDict
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
 from secrets import token_bytes
 
@@ -64,6 +65,9 @@ class HttpHookStep(Step):
             verify=_context(settings),
             follow_redirects=False,
             trust_env=False,
+            cookies=CookieJar(
+                DefaultCookiePolicy(allowed_domains=())
+            ),  # what it sets for one client is not the next's
             timeout=None,
             limits=httpx.Limits(max_connections=settings.requests_max, keepalive_expiry=30),
         )

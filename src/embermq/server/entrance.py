@@ -1,7 +1,10 @@
 """From CONNECT to its answer: who the client is, by what it brings at once or by an exchange of AUTH packets."""
 
 import asyncio
+import logging
+import traceback
 from collections.abc import Coroutine
+from typing import TypeVar
 
 from embermq.broker.authenticating import Question
 from embermq.broker.broker import Broker
@@ -12,6 +15,9 @@ from embermq.protocol.packets import Connect, Packet
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.gate import Exchange, Gate, Visitor
 from embermq.server.tick_loop import TickLoop
+
+LOG = logging.getLogger("embermq.server")
+Answer = TypeVar("Answer")
 
 
 class Guest(Link):
@@ -49,7 +55,7 @@ class Entrance:
             self._answer(guest, packet, self._gate.admit(packet, visitor))
 
     async def _check(self, guest: Guest, packet: Connect, visitor: Visitor) -> None:
-        answer = await self._gate.check(packet, visitor)
+        answer = await _unharmed(self._gate.check(packet, visitor))
         if not guest.closing:
             self._ticks.wake()
             self._answer(guest, packet, answer)
@@ -77,7 +83,7 @@ class Entrance:
         self._run(self._take_step(guest, guest.exchange, data))
 
     async def _take_step(self, guest: Guest, exchange: Exchange | None, data: bytes | None) -> None:
-        step = ReasonCode.NOT_AUTHORIZED if exchange is None else await exchange.step(data)
+        step = ReasonCode.NOT_AUTHORIZED if exchange is None else await _unharmed(exchange.step(data))
         if not isinstance(step, Question):
             guest.exchange = None
         if not guest.closing:
@@ -93,3 +99,16 @@ class Entrance:
         """Drop what is still being found out."""
         for check in list(self._checks):
             check.cancel()
+
+
+async def _unharmed(check: Coroutine[None, None, Answer]) -> Answer | ReasonCode:
+    """The answer of a check; a defect in it, or no memory, must not leave the client without one. What was raised may
+    hold what the client showed, so only its kind and place are told."""
+    try:
+        return await check
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        LOG.error(
+            "a client could not be checked: %s in %s:%s", type(error).__name__, place.filename, place.lineno
+        )
+        return ReasonCode.SERVER_UNAVAILABLE

@@ -287,3 +287,11 @@ def test_passwords_in_plain_text_over_a_network_are_warned_of(
 
     with_step(url, nothing)
     assert ("plain text" in caplog.text) is warned
+
+
+def test_no_cookie_of_one_client_goes_out_with_the_next() -> None:
+    """A service with sessions would take the next client for the one before."""
+    with HookServer(said("allow"), headers={"set-cookie": "session=ann; Path=/"}) as server:
+        answers(server, applicant("ann"), applicant("bob"))
+        assert [asked["username"] for asked in server.asked] == ["ann", "bob"]
+        assert server.cookies == [None, None]

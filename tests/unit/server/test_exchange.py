@@ -53,7 +53,7 @@ class Echo:
 
 
 class EchoGate:
-    """Everybody may enter; with the method ECHO after some talk."""
+    """Who shows no name may enter, with the method ECHO after some talk; a name is too much for it."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, bytes | None]] = []
@@ -63,13 +63,13 @@ class EchoGate:
         self.think: Callable[[], Awaitable[None]] = _at_once
 
     def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
-        return False
+        return packet.username is not None
 
     def admit(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
         return Identity("", ClientType.DEVICE, "given-id")
 
     async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
-        raise AssertionError("nothing is to be checked")
+        raise MemoryError("s3cret")
 
     def exchange(self, method: str, client_id: str, visitor: Visitor) -> Echo | None:
         assert visitor.loopback
@@ -304,3 +304,32 @@ def _waiting_for(event: asyncio.Event) -> Callable[[], Awaitable[None]]:
         await event.wait()
 
     return wait
+
+
+@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
+def test_a_check_that_fails_by_itself_leaves_nobody_without_an_answer(
+    version: ProtocolVersion, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(serving: Serving) -> None:
+        client = MqttClient("c", version=version)
+        answer = await client.connect(serving.port, username="ann", password=b"s3cret")
+        assert answer.reason_code == (0x88 if version is ProtocolVersion.V5 else 3)
+        await wait_for(client.ended.done, DEADLINE_S)
+
+    run(test)
+    assert "MemoryError in " in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+def test_a_step_that_fails_by_itself_ends_the_exchange() -> None:
+    async def fail() -> None:
+        raise MemoryError
+
+    async def test(serving: Serving) -> None:
+        serving.gate.think = fail
+        client = await serving.dials()
+        answer = client.expect(Connack)
+        client.send(connect())
+        assert await answer == Connack(False, 0x88)
+
+    run(test)
