@@ -14,6 +14,7 @@ from msgspec import Struct
 from embermq.authentication.accounts import DISABLED
 from embermq.authentication.checks import Checks
 from embermq.authentication.imported_hashes import is_imported, parse_imported
+from embermq.authentication.slowing import network_of
 from embermq.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
 from embermq.ports.errors import StoreError
 from embermq.ports.users import User, Users
@@ -23,6 +24,7 @@ LOG = logging.getLogger("embermq.authentication")
 MEMORY_KIB = 19 * 1024
 TIME_COST = 2
 PARALLELISM = 1
+CHANGED = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "its account was changed during the check")
 WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password is not that of the account")
 
 
@@ -107,7 +109,8 @@ class PasswordStep(Step):
     async def check(self, applicant: Applicant) -> Answer:
         """See the base."""
         return await self._checks.run(
-            partial(self._check, applicant.username or "", applicant.password or b"")
+            partial(self._check, applicant.username or "", applicant.password or b""),
+            place=network_of(applicant.visitor.address),
         )
 
     def _check(self, username: str, password: bytes) -> Answer:
@@ -121,6 +124,13 @@ class PasswordStep(Step):
             return DISABLED
         if verdict.better is not None:
             self._keep(user, verdict.better)
+        return self._admit(user)
+
+    def _admit(self, user: User) -> Admit | Deny:
+        """The hash took its time, and longer when there is much to do: what changed meanwhile counts."""
+        now = self._users.find(user.name)
+        if now is None or now.version != user.version:
+            return CHANGED
         return Admit(user.name, user.client_type, account_version=user.version)
 
     def _keep(self, user: User, better: str) -> None:

@@ -53,6 +53,8 @@ class KeyFiles:
     def __init__(self, settings: JwtSettings) -> None:
         self._settings = settings
         self._marks = self._look()
+        self._refused: list[tuple[int, int, int] | None] | None = None
+        """Marks of files that cannot be used, which the log has been told."""
         self._keys = tuple(self._read())
         self._looked_s = 0.0
 
@@ -75,12 +77,14 @@ class KeyFiles:
         marks = self._look()
         if marks == self._marks:
             return
-        self._marks = marks
         try:
             self._keys = tuple(self._read())
-        except ChainError as error:
-            LOG.error("the keys of tokens stay as they were: %s", error)
+        except ChainError as error:  # it may become readable without another mark, so it is tried again
+            if marks != self._refused:
+                LOG.error("the keys of tokens stay as they were: %s", error)
+            self._refused = marks
         else:
+            self._marks, self._refused = marks, None
             LOG.info("the keys of tokens were read again: %d", len(self._keys))
 
     def _files(self) -> Iterator[tuple[str, str]]:

@@ -7,11 +7,12 @@ import hashlib
 
 import pytest
 from argon2 import PasswordHasher
+from msgspec.structs import replace
 from tests.support.users_in_memory import UsersInMemory
 
 from embermq.authentication.checks import Checks
 from embermq.authentication.imported_hashes import ROUNDS_MAX, parse_imported
-from embermq.authentication.passwords import PasswordHashes, PasswordStep
+from embermq.authentication.passwords import PasswordHashes, PasswordStep, Verdict
 from embermq.authentication.step import NOT_MINE, Admit, Deny
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreFull
@@ -135,6 +136,25 @@ def test_a_full_disk_refuses_no_right_password(
     assert (
         "the imported hash of user 'cheap' stays for now: cannot change a user: disk is full" in caplog.text
     )
+
+
+@pytest.mark.parametrize("change", ["password", "disable", "remove"])
+def test_an_account_that_changes_during_the_check_does_not_enter(change: str) -> None:
+    users = store()
+    own = users.users["own"]
+
+    class Slow(PasswordHashes):
+        def check(self, stored: str | None, password: bytes) -> Verdict:
+            verdict = super().check(stored, password)
+            if change == "remove":
+                users.remove("own")
+            else:
+                users.update(replace(own, password_hash="x", disabled=change == "disable"))
+            return verdict
+
+    answer = PasswordStep(users, Checks(1, 1), Slow())._check("own", b"secret")
+    assert isinstance(answer, Deny)
+    assert answer.reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
 def test_a_disabled_account_keeps_its_imported_hash() -> None:

@@ -366,6 +366,25 @@ def test_files_that_change_are_read_again(tmp_path: Path, caplog: pytest.LogCapt
     ]
 
 
+def test_a_file_that_becomes_readable_later_counts_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new mode leaves size and time of a file as they were."""
+    path = tmp_path / "jwks"
+    keys = KeyFiles(JwtSettings(**key_set(path, jwk(RSA_KEY, kid="a"))))  # type: ignore[arg-type]
+    key_set(path, jwk(RSA_KEY, kid="bb"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", _forbidden)
+        for now_s in (10, 20, 30):
+            assert keys.candidates("RS256", "bb", now_s) == []
+    assert [key.kid for key in keys.candidates("RS256", "bb", 40)] == ["bb"]
+    assert caplog.text.count("the keys of tokens stay as they were: jwt.jwks_file: cannot read") == 1
+
+
+def _forbidden(path: Path, mode: str) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
 def test_nothing_shows_a_key_or_a_token() -> None:
     assert "sss" not in repr(Key(SECRET, ("HS256",)))
     assert "ey" not in repr(Applicant("c", "u", signed(claims()), VISITOR))
