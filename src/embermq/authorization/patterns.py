@@ -1,8 +1,8 @@
 """What a rule compares with: names, regular expressions, topic filters with %u and %c.
 
-A regular expression runs on the event loop and nothing can stop it. So the kind that takes exponential time is refused
-when it is read (a repeated group that repeats or chooses inside), and none is tried on more than `REGEX_INPUT_MAX`
-characters, where an allow then does not match and a deny does.
+A regular expression runs on the event loop and nothing can stop it. So the kind that takes long is refused when it is
+read (a repeated group that repeats or chooses inside; more ways to match than `WAYS_BITS_MAX`), and none is tried on
+more than `REGEX_INPUT_MAX` characters, where an allow then does not match and a deny does.
 """
 
 import re
@@ -20,6 +20,10 @@ REGEX_INPUT_MAX = 256
 """Characters of what a regular expression is tried on."""
 ANYTHING_MAX = 3
 """How often `.*` and its like may stand in one: each makes the longest time 256 times longer."""
+REPEAT_BITS = 7
+"""What each of several repeats that can share the same characters multiplies the ways to match by, as a power of 2."""
+WAYS_BITS_MAX = 22
+"""Ways to match one text that an expression may have, as a power of 2: they are tried in less than a second."""
 USER, CLIENT_ID = "%u", "%c"
 _SHELL = frozenset("*?[")
 _UNSAFE = frozenset("/+#\0")
@@ -70,7 +74,66 @@ def read_regex(text: str) -> Regex:
             f"{text!r}: the dot is repeated {anything} times, more than the largest allowed {ANYTHING_MAX}; say [^/]"
             " for a part of a level"
         )
+    bits = _ways_bits(tokens)
+    if bits > WAYS_BITS_MAX:
+        raise ValueError(
+            f"{text!r} has up to 2^{bits} ways to match, more than the largest allowed 2^{WAYS_BITS_MAX}: repeats with"
+            " nothing between them that ends the one before, and choices, add up"
+        )
     return Regex(text, compiled)
+
+
+def _ways_bits(tokens: list[str]) -> int:
+    """An upper bound of the ways in which an expression can match the same text, as a power of 2.
+
+    Repeats add up as long as nothing stands between two of them that the first cannot match itself, such as the / in
+    `[^/]*/[^/]*`; it counts outside of groups only, since a group may be left out. What may be there or not, and each
+    further branch of a choice, doubles the ways.
+    """
+    choices = run = longest = depth = 0
+    repeated: list[str] = []
+    """What the repeats of this run repeat; "" for a group."""
+    for index, token in enumerate(tokens):
+        before = tokens[index - 1] if index else ""
+        after = tokens[index + 1] if index + 1 < len(tokens) else ""
+        if token.startswith("("):
+            depth += 1
+        elif token == ")":
+            depth -= 1
+        elif token == "|":
+            choices += 1
+        elif token == "?":
+            choices += not _is_repeat(before) and before != "?"  # there it says how a repeat goes about it
+        elif _is_repeat(token):
+            if re.fullmatch(r"\{\d+\}", token) or _is_repeat(before):
+                continue
+            run += 1
+            longest = max(longest, run)
+            repeated.append("" if before == ")" else before)
+        elif not depth and not _is_repeat(after) and after != "?" and _ends(repeated, token):
+            run = 0
+            repeated.clear()
+    return REPEAT_BITS * longest + choices
+
+
+def _is_repeat(token: str) -> bool:
+    return token in ("*", "+") or (token[:1] == "{" and len(token) > 1)
+
+
+def _ends(repeated: list[str], token: str) -> bool:
+    """Whether a token is one character that none of the repeated ones can be, in capitals or not."""
+    if not re.fullmatch(r"[\w/ ,=:@#-]|\\[^\w\s]", token):
+        return False
+    character = token[-1]
+    return all(
+        one not in ("", ".")
+        and all(
+            re.fullmatch(one, case, flags) is None
+            for case in {character.lower(), character.upper()}
+            for flags in (0, re.IGNORECASE)
+        )
+        for one in repeated
+    )
 
 
 def _repeats_a_choice(text: str) -> bool:
@@ -80,7 +143,7 @@ def _repeats_a_choice(text: str) -> bool:
     closed = False
     """Whether the token before closed a group with more than one way."""
     for token in _tokens(text):
-        repeats = token in ("*", "+") or (token[0] == "{" and len(token) > 1)
+        repeats = _is_repeat(token)
         if repeats and closed:
             return True
         was_closed, closed = closed, False
