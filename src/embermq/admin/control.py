@@ -15,7 +15,7 @@ from starlette.routing import Route
 from embermq.admin.http import json_answer, problem, problem_handlers
 from embermq.admin.session_service import SessionService
 
-PAGE_MAX = 5_000
+PAGE_MAX = 1_000
 
 
 def create_control_app(service: SessionService) -> Starlette:

@@ -7,10 +7,11 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -66,13 +67,16 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
     with _new_directory(target), _whole_snapshot(data_dir) as snapshot:
         lake = _lake_files(Places(data_dir), snapshot)
         sizes = {name: snapshot.bytes_of(name) for name in snapshot.names}
-        sizes |= {name: source.stat().st_size for name, source in lake.items()}
+        for name, places in lake.items():
+            with _open_first(places) as file:
+                sizes[name] = os.fstat(file.fileno()).st_size
         _need_room(target, sum(sizes.values()))
         told = _Told("copying", sum(sizes.values()), progress)
         for name in snapshot.names:
             snapshot.copy(name, target / name, told.more)
-        for name, source in lake.items():
-            _copy(source, target / name, told)
+        for name, places in lake.items():
+            with _open_first(places) as file:
+                _copy(file, target / name, told)
         return _seal(target, sorted(sizes), snapshot, progress)
 
 
@@ -86,7 +90,8 @@ def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest
         _need_room(data_dir, manifest.size_bytes)
         told = _Told("restoring", manifest.size_bytes, progress)
         for file in manifest.files:
-            digest = _copy(source / file.name, data_dir / file.name, told)
+            with (source / file.name).open("rb") as reading:
+                digest = _copy(reading, data_dir / file.name, told)
             if digest != file.sha256:
                 raise UserError(f"{source / file.name} is damaged: it is not what the backup was made with")
         _sync_tree(data_dir)
@@ -138,22 +143,31 @@ def _whole_snapshot(data_dir: Path) -> Snapshot:
     )
 
 
-def _lake_files(places: Places, snapshot: Snapshot) -> dict[str, Path]:
-    """Name in the backup -> file, of everything that the ledger counts; files never change once they are there."""
+def _lake_files(places: Places, snapshot: Snapshot) -> dict[str, tuple[Path, ...]]:
+    """Name in the backup -> where its file is, or is to be once the pipeline has renamed it, of everything that the
+    ledger counts; files never change once they are there."""
     ledger = places.lake_ledger.name
     if ledger not in snapshot.names:
         return {}
-    found: dict[str, Path] = {}
+    found: dict[str, tuple[Path, ...]] = {}
     end = snapshot.position(ledger)
     for file in places.lake.glob("date=*/root=*/*.parquet"):
         part = _PART.fullmatch(file.name)
         if part is not None and int(part[1]) <= end:
-            found[str(file.relative_to(places.data_dir))] = file
+            found[str(file.relative_to(places.data_dir))] = (file,)
     for staged, published in snapshot.pending_files(ledger):
         target = places.lake / published
         name = str(target.relative_to(places.data_dir))
-        found[name] = target if target.exists() else places.lake / STAGING / staged
+        found[name] = (places.lake / STAGING / staged, target)
     return found
+
+
+def _open_first(places: tuple[Path, ...]) -> BinaryIO:
+    """The first of them that is there: a file that is renamed meanwhile is at the next one."""
+    for place in places[:-1]:
+        with suppress(FileNotFoundError):
+            return place.open("rb")
+    return places[-1].open("rb")
 
 
 def _need_room(target: Path, size_bytes: int) -> None:
@@ -162,11 +176,11 @@ def _need_room(target: Path, size_bytes: int) -> None:
         raise UserError(f"{target}: {size_bytes:,} bytes are needed, {free:,} are free")
 
 
-def _copy(source: Path, target: Path, told: _Told) -> str:
+def _copy(reading: BinaryIO, target: Path, told: _Told) -> str:
     """Copy one file; returns its SHA-256."""
     digest = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as reading, target.open("xb") as writing:
+    with target.open("xb") as writing:
         while chunk := reading.read(CHUNK_BYTES):
             digest.update(chunk)
             writing.write(chunk)
@@ -215,11 +229,17 @@ def _read_manifest(source: Path) -> Manifest:
         raise UserError(f"{path} cannot be understood: {error}") from error
     for file in manifest.files:
         place = source / file.name
-        if not place.resolve().is_relative_to(source.resolve()):
+        if not _is_below(file.name) or not place.resolve().is_relative_to(source.resolve()):
             raise UserError(f"{path}: {file.name!r} is not inside the backup")
         if not place.is_file():
             raise UserError(f"{source} is damaged: {file.name} is missing")
     return manifest
+
+
+def _is_below(name: str) -> bool:
+    """Whether a name leads to a file below any directory that it is put behind, whatever that one is called."""
+    path = PurePosixPath(name)
+    return "\0" not in name and not path.is_absolute() and path.parts != () and ".." not in path.parts
 
 
 def _sync_tree(directory: Path) -> None:

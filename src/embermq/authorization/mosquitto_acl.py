@@ -12,7 +12,7 @@ there; what is delivered is checked.
 from msgspec.structs import replace
 
 from embermq.authorization.errors import RulesError
-from embermq.authorization.patterns import Names, check_filter
+from embermq.authorization.patterns import Names, check_filter, read_names
 from embermq.authorization.rules import Action, Place, Rule
 from embermq.topics.errors import TopicError
 from embermq.topics.names import shown
@@ -73,7 +73,7 @@ def _no_wildcards(patterns: list[Rule]) -> list[Rule]:
     """Who has a wildcard in its name or id gets nothing by patterns, be they about names or not."""
     if not patterns:
         return []
-    names = Names(shell=("*+*", "*#*"))
+    names = read_names(["*+*", "*#*"])
     deny = Rule(False, READ | WRITE, patterns[0].place)
     return [replace(deny, users=names), replace(deny, client_ids=names)]
 

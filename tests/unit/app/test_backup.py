@@ -1,0 +1,84 @@
+"""What a backup does when its files are not what they should be, or move."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
+from embermq.app.backup import make_backup, restore_backup
+from embermq.app.errors import UserError
+
+PARQUET = "date=2026-01-01/root=a/part-0-0-1.parquet"
+LEDGER = f"""
+CREATE TABLE progress (reader TEXT PRIMARY KEY, next_offset INTEGER NOT NULL);
+CREATE TABLE lake_pending (staged TEXT PRIMARY KEY, published TEXT NOT NULL);
+INSERT INTO progress VALUES ('lake', 1);
+INSERT INTO lake_pending VALUES ('batch/one.parquet', '{PARQUET}');
+"""
+
+
+def quiet(_doing: str, _done: int, _total: int) -> None:
+    """For backups that nobody watches."""
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A data directory with a file of the lake that is committed and not yet in its place."""
+    directory = tmp_path / "data"
+    (directory / "lake/_staging/batch").mkdir(parents=True)
+    (directory / "lake/_staging/batch/one.parquet").write_bytes(b"rows")
+    writer = open_writer(directory / "broker.db", synchronous="OFF")
+    apply_broker_schema(writer)
+    writer.close()
+    ledger = sqlite3.connect(directory / "lake.db")
+    ledger.executescript(LEDGER)
+    ledger.close()
+    return directory
+
+
+def test_a_file_of_the_lake_that_is_renamed_meanwhile_is_found(data_dir: Path, tmp_path: Path) -> None:
+    staged, published = data_dir / "lake/_staging/batch/one.parquet", data_dir / "lake" / PARQUET
+
+    def rename(_doing: str, _done: int, _total: int) -> None:
+        if staged.exists():
+            published.parent.mkdir(parents=True)
+            staged.rename(published)
+
+    make_backup(data_dir, tmp_path / "saved", rename)
+    assert published.exists()
+    assert (tmp_path / "saved/lake" / PARQUET).read_bytes() == b"rows"
+
+
+def test_a_file_of_the_lake_that_is_still_staged_is_put_in_its_place(data_dir: Path, tmp_path: Path) -> None:
+    make_backup(data_dir, tmp_path / "saved", quiet)
+    restore_backup(tmp_path / "saved", tmp_path / "fresh", quiet)
+    assert (tmp_path / "fresh/lake" / PARQUET).read_bytes() == b"rows"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../saved/lake.db",
+        "lake/../../saved/lake.db",
+        "{saved}/lake.db",
+        "",
+        ".",
+        "lake.db\0",
+        "{saved}/new.db",
+    ],
+)
+def test_names_that_lead_out_of_the_directory_are_refused(data_dir: Path, tmp_path: Path, name: str) -> None:
+    """Also those that are inside the backup, by the name that it happens to have."""
+    saved = tmp_path / "saved"
+    make_backup(data_dir, saved, quiet)
+    manifest = json.loads((saved / "backup.json").read_text())
+    manifest["files"][0]["name"] = name.format(saved=saved)
+    (saved / "backup.json").write_text(json.dumps(manifest))
+    (tmp_path / "below").mkdir()
+    with pytest.raises(UserError, match="is not inside the backup"):
+        restore_backup(saved, tmp_path / "below/fresh", quiet)
+    assert not any((tmp_path / "below").iterdir())
