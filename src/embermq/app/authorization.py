@@ -84,6 +84,8 @@ class RuleFiles:
         self._files = [file for file in self._files if file.path]
         self._known: list[Mark] = []
         self._seen: list[Mark] = []
+        self._said = ""
+        """Why the rules could not be read the last time; it is said once."""
         self._turn = asyncio.Lock()
 
     def read(self) -> RuleSet | None:
@@ -101,20 +103,29 @@ class RuleFiles:
             await asyncio.sleep(LOOK_S)
             before, self._seen = self._seen, await asyncio.to_thread(self._look)
             if self._seen == before and self._seen != self._known:
-                await self.reload(authorize)
+                await self._reload(authorize)
 
     def _look(self) -> list[Mark]:
         return [file.mark() for file in self._files]
 
     async def reload(self, authorize: Callable[[RuleSet], None]) -> None:
         """Read the files and hand over their rules; when one is broken, say so, and the rules before stay."""
+        self._said = ""
+        await self._reload(authorize)
+
+    async def _reload(self, authorize: Callable[[RuleSet], None]) -> None:
         async with self._turn:
             self._known = await asyncio.to_thread(self._look)
             try:
                 rules = await asyncio.to_thread(self.read)
             except RulesFileError as error:
-                LOG.error("the rules stay as they were: %s", error)
+                if isinstance(error.__cause__, OSError):
+                    self._known = []  # it says nothing about the file: the next look may be luckier
+                if str(error) != self._said:
+                    LOG.error("the rules stay as they were: %s", error)
+                self._said = str(error)
                 return
+            self._said = ""
             if rules is not None:
                 authorize(rules)
                 LOG.info("%s", self.told(rules))

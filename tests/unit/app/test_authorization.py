@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -197,3 +198,29 @@ def test_a_file_that_is_still_being_written_is_left_alone(path: Path) -> None:
 
     path.write_text(ALLOW.format("a"))
     asyncio.run(scenario())
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again_and_that_is_told_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without descriptors left, or with the wrong owner for a while, new denials must not be lost."""
+    opened, refusals = os.open, [OSError(errno.EMFILE, "Too many open files")] * 3
+
+    def scarce(name: str, flags: int) -> int:
+        if refusals:
+            raise refusals.pop()
+        return opened(name, flags)
+
+    path.write_text(ALLOW.format("old"))
+
+    async def scenario() -> None:
+        watched = Watched(path)
+        monkeypatch.setattr(os, "open", scarce)
+        watched.put(ALLOW.format("new"))
+        await watched.has(1)
+        await watched.stop()
+        assert allowed(watched.given[-1], "new")
+
+    caplog.set_level(logging.ERROR, "embermq.authorization")
+    asyncio.run(scenario())
+    assert [record.getMessage().endswith("Too many open files") for record in caplog.records] == [True]
