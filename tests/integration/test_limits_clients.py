@@ -11,7 +11,7 @@ from tests.support.metrics import metric, resident_mib
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Puback, Publish, Pubrec, Subscribe, Subscription, Unsubscribe
+from embermq.protocol.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription, Unsubscribe
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
@@ -43,6 +43,8 @@ def test_a_v5_client_that_publishes_too_fast_hears_0x97(
         refused = [answer for answer in answers if answer.reason_code == ReasonCode.QUOTA_EXCEEDED]
         assert len(taken) + len(refused) == count
         assert RATE <= len(taken) < 2 * RATE
+        for packet_id in taken if qos == 2 else []:
+            publisher.send(Pubrel(packet_id))
         await wait_for(lambda: len(subscriber.messages) == len(taken))
         assert [int(message.payload) for message in subscriber.messages] == taken
         assert metric(own_broker, "refused_publish_rate") == len(refused)
