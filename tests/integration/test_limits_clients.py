@@ -11,7 +11,16 @@ from tests.support.metrics import metric, resident_mib
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Puback, Publish, Pubrec, Pubrel, Subscribe, Subscription, Unsubscribe
+from embermq.protocol.packets import (
+    Packet,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+)
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
@@ -82,6 +91,12 @@ def test_a_3_1_1_client_is_not_read_for_a_while_and_not_taken_for_dead(
 
     async def scenario() -> None:
         publisher, subscriber = MqttClient("p", version=V311), MqttClient("s")
+
+        def release(packet: Packet) -> None:
+            if isinstance(packet, Pubrec):
+                publisher.send(Pubrel(packet.packet_id))
+
+        publisher.on_packet = release
         await publisher.connect(own_broker.port, keep_alive_s=1)
         await subscriber.connect(own_broker.port, expiry_s=60)  # others wait for PUBREL
         await subscriber.subscribe(Subscription("t", 1))
