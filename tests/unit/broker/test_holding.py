@@ -4,7 +4,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, numbered
 
 from embermq.broker import holding
-from embermq.protocol.packets import Publish, Pubrel
+from embermq.protocol.packets import Publish, Pubrel, Will
 from embermq.protocol.properties import Properties
 
 
@@ -30,7 +30,7 @@ def test_the_order_is_that_of_the_publishes_whatever_pubrel_comes_first(hand: Ha
 
 @pytest.mark.parametrize("by", ["drops", "leaves", "is taken over"])
 def test_the_end_of_the_connection_lets_them_go_before_the_will(hand: HandDrivenBroker, by: str) -> None:
-    subscriber, publisher = hand.connects("s"), hand.connects("p")
+    subscriber, publisher = hand.connects("s"), hand.connects("p", will=Will("t", b"will"))
     subscriber.subscribes("t")
     publisher.publishes("t", b"1", b"2", qos=2)
     hand.settle()
@@ -39,7 +39,7 @@ def test_the_end_of_the_connection_lets_them_go_before_the_will(hand: HandDriven
     else:
         getattr(publisher, by)()
     hand.settle()
-    assert subscriber.payloads == [b"1", b"2"]
+    assert subscriber.payloads == [b"1", b"2", *([] if by == "leaves" else [b"will"])]
 
 
 def test_more_than_the_limit_goes_on(hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,12 @@ class Transport(asyncio.Transport):
         self.written = 0
         self.aborted = False
 
+    def pause_reading(self) -> None:
+        """There is nothing to read."""
+
+    def resume_reading(self) -> None:
+        """There is nothing to read."""
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing to limit."""
 
@@ -88,3 +94,37 @@ def test_what_is_decided_between_a_reset_and_its_notice_goes_nowhere(
     found.send(b"x")
     found.flush()
     assert (found.out, transport.written) == ([], 0)
+
+
+def test_a_client_that_reads_again_is_not_timed_any_more(connection: tuple[Connection, Transport]) -> None:
+    link, _ = connection
+    timers = link._door.broker.state.timers
+    link.pause_writing()
+    assert len(timers) == 1
+    link.resume_writing()
+    assert len(timers) == 0
+
+
+def test_who_publishes_too_fast_is_not_read_again_by_the_store(
+    connection: tuple[Connection, Transport],
+) -> None:
+    link, _ = connection
+    link._hold()
+    link.throttle_ms = 1_000
+    link._read_later()
+    link.read_on()
+    assert (link._held, link.throttled) == (True, True)
+    link._read_again()
+    assert (link._held, link.throttled) == (False, False)
+
+
+def test_a_connection_that_is_over_leaves_no_timer(connection: tuple[Connection, Transport]) -> None:
+    link, _ = connection
+    door: Any = link._door
+    door.connections, door.empty = {link}, asyncio.Event()
+    door.admission = SimpleNamespace(leave=lambda _place: None)
+    link.pause_writing()
+    link.throttle_ms = 1_000
+    link._read_later()
+    link.connection_lost(None)
+    assert len(door.broker.state.timers) == 0
