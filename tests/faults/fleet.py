@@ -84,10 +84,11 @@ class Fleet:
     async def drain(self, deadline_s: float = DRAIN_S) -> None:
         """Bring all flows to their end and wait until the subscribers have everything, or nothing comes any more."""
         for publisher in self.publishers:
+            publisher.lapses_s = 0.0
             publisher.finish()
         await wait_for(self._flows_are_done, deadline_s, f"publishers finish: {self._open_flows()}")
         for subscriber in self.subscribers:
-            subscriber.restless_s = 0.0
+            subscriber.restless_s = subscriber.sleepy_s = 0.0
         with suppress(AssertionError):  # the judgement says what is missing
             await wait_for(self._all_is_there, deadline_s)
         await self._quiet()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -26,6 +27,8 @@ RETRY_S = 0.02
 FIRST_ERROR = 0x80
 PACKET_IDS = 65_535
 PAYLOAD_BYTES_MAX = 200
+LARGE_BYTES_MAX = 150_000
+LAPSE_S = 0.05
 
 Key = tuple[str, int]
 """A message of a run: its topic, and its number within the topic."""
@@ -156,6 +159,11 @@ class Publisher(ReturningClient):
         self.qos = qos
         self.topics = list(topics)
         self.window = window
+        self.large_every = 0
+        """When > 0: one message in so many is large."""
+        self.lapses_s = 0.0
+        """When > 0: after up to so long the connection ends, in one way or another."""
+        self.random = Random(client_id)
         self.retain_rounds = 0
         """When > 0: messages are retained, and after so many of them each topic is left for a new one."""
         self.allowance = 0
@@ -168,6 +176,7 @@ class Publisher(ReturningClient):
         self._expected: deque[int] = deque()
         self._last_id = 0
         self._turn = 0
+        self._others: set[asyncio.Task[None]] = set()
 
     @property
     def is_done(self) -> bool:
@@ -195,6 +204,22 @@ class Publisher(ReturningClient):
             else:
                 self._send(client, flow, dup=True)
         self._fill(client)
+        if self.lapses_s and not self.stopping:
+            lapse = self.random.choice((client.abort, client.half_close, self._open_another))
+            asyncio.get_running_loop().call_later(self.random.uniform(0, self.lapses_s), lapse)
+
+    def _open_another(self) -> None:
+        """The session is taken over: the task that lives on the present connection sees its end, and enters itself."""
+        other = MqttClient(self.client_id, version=self.version, acknowledges=False, keeps=False)
+        self._others.add(asyncio.create_task(self._enter_and_leave(other)))
+
+    async def _enter_and_leave(self, other: MqttClient) -> None:
+        with suppress(ConnectionEnded, OSError, TimeoutError):
+            properties = (
+                Properties(session_expiry_interval=KEPT_S) if self.version is ProtocolVersion.V5 else None
+            )
+            await other.connect(self.place.port, clean_start=False, properties=properties)
+        other.abort()
 
     def _fill(self, client: MqttClient) -> None:
         while self.allowance and not self.finishing and len(self._flows) < self.window:
@@ -219,7 +244,8 @@ class Publisher(ReturningClient):
 
     def _send(self, client: MqttClient, flow: Flow, *, dup: bool) -> None:
         topic, number = flow.key
-        payload = payload_of(number, number * 37 % PAYLOAD_BYTES_MAX)
+        is_large = self.large_every and number % self.large_every == 1
+        payload = payload_of(number, number * 37 % (LARGE_BYTES_MAX if is_large else PAYLOAD_BYTES_MAX))
         packet = Publish(topic, payload, self.qos, flow.packet_id, self.retain_rounds > 0, dup)
         self._expected.append(flow.packet_id)
         client.send_bytes(encode(packet, self.version))
@@ -259,6 +285,8 @@ class Subscriber(ReturningClient):
         super().__init__(place, client_id, version)
         self.topic_filter = topic_filter
         self.restless_s = 0.0
+        self.sleepy_s = 0.0
+        """When > 0: now and then it reads nothing for up to so long."""
         self.subscribed = asyncio.Event()
         self.seen: dict[Key, int] = defaultdict(int)
         """How often each message was handed over to the application."""
@@ -283,6 +311,21 @@ class Subscriber(ReturningClient):
             stay_s = self._random.uniform(0, self.restless_s)
             leave = client.abort if self._random.random() < 0.7 else client.close
             asyncio.get_running_loop().call_later(stay_s, leave)
+        if self.sleepy_s:
+            self._fall_asleep(client)
+
+    def _fall_asleep(self, client: MqttClient) -> None:
+        if client.is_open and self.sleepy_s:
+            client.pause_reading()
+            self._later(self._wake_up, client)
+
+    def _wake_up(self, client: MqttClient) -> None:
+        if client.is_open:
+            client.resume_reading()
+            self._later(self._fall_asleep, client)
+
+    def _later(self, call: Callable[[MqttClient], None], client: MqttClient) -> None:
+        asyncio.get_running_loop().call_later(self._random.uniform(0, self.sleepy_s), call, client)
 
     def take(self, client: MqttClient, packet: Packet) -> None:
         if isinstance(packet, Publish):

@@ -98,6 +98,7 @@ class MqttClient(asyncio.Protocol):
         self._waiting: list[tuple[Callable[[Packet], bool], asyncio.Future[Packet]]] = []
         self._last_id = 0
         self._out: list[bytes] = []
+        self._has_said_all = False
 
     # Connecting
 
@@ -146,6 +147,13 @@ class MqttClient(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def half_close(self) -> None:
+        """Say that nothing more comes, and go on listening. What is sent from now on goes nowhere."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._flush()
+            self._transport.write_eof()
+            self._has_said_all = True
+
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self.ended.done()
@@ -172,7 +180,7 @@ class MqttClient(asyncio.Protocol):
         self._out.append(data)
 
     def _flush(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not (self._has_said_all or self._transport.is_closing()):
             self._transport.write(b"".join(self._out))
         self._out.clear()
 
