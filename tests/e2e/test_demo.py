@@ -74,7 +74,7 @@ def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> No
             assert line, "the demo ended before its vehicles drove"
         wait_until(lambda: len(left_over(mark)) > 2, 30, "the pipeline has been started")
         demo.send_signal(number)
-        _, told = demo.communicate(timeout=30)
+        _, told = demo.communicate(timeout=60)
     finally:
         demo.kill()
     assert demo.returncode == 130, told

@@ -107,6 +107,31 @@ def _close(sockets: list[socket.socket]) -> None:
         sock.close()
 
 
+class Introduction:
+    """A client on its way in: its PROXY header is read, then the event loop has its socket, for TLS a while longer."""
+
+    def __init__(self, sock: socket.socket, began_s: float) -> None:
+        self.began_s = began_s
+        self.dropped = False
+        self.task: asyncio.Task[None] | None = None
+        self._sock = sock
+        self._is_the_loops = False
+
+    def hand_to_loop(self) -> None:
+        """The event loop has the socket from now on."""
+        self._is_the_loops = True
+
+    def drop(self) -> None:
+        """End it. What the event loop has is told by way of its socket: to cancel the task when the connection has just
+        been made would leave one that never hears of its end."""
+        self.dropped = True
+        if self._is_the_loops:
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+        elif self.task is not None:
+            self.task.cancel()
+
+
 class Handshakes:
     """TLS handshakes under way on all listeners, oldest first.
 
@@ -117,14 +142,14 @@ class Handshakes:
     def __init__(self, handshakes_max: int, counters: Counters) -> None:
         self._handshakes_max = handshakes_max
         self._counters = counters
-        self._under_way: dict[asyncio.Task[None], float] = {}
+        self._under_way: dict[asyncio.Task[None], Introduction] = {}
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def begin(self, task: asyncio.Task[None]) -> None:
+    def begin(self, task: asyncio.Task[None], introduction: Introduction) -> None:
         """Count the task until it is done."""
-        self._under_way[task] = asyncio.get_running_loop().time()
+        self._under_way[task] = introduction
         task.add_done_callback(self._under_way.pop)
 
     def wait_s(self) -> float:
@@ -132,11 +157,11 @@ class Handshakes:
         if len(self._under_way) < self._handshakes_max:
             return 0.0
         now_s = asyncio.get_running_loop().time()
-        for task, began_s in self._under_way.items():
-            if task.cancelling():
+        for introduction in self._under_way.values():
+            if introduction.dropped:
                 continue
-            if now_s - began_s >= HANDSHAKE_HELD_S:
-                task.cancel()
+            if now_s - introduction.began_s >= HANDSHAKE_HELD_S:
+                introduction.drop()
                 self._counters.tls_handshakes_dropped += 1
                 return 0.0
             break
@@ -167,7 +192,7 @@ class Listening:
         self._on_refused = on_refused
         self._context: ssl.SSLContext | None = None
         self._listens = False
-        self._introductions: set[asyncio.Task[None]] = set()
+        self._introductions: dict[asyncio.Task[None], Introduction] = {}
         self._closed = False
 
     def serve(self, context: ssl.SSLContext | None) -> None:
@@ -186,8 +211,8 @@ class Listening:
         loop = asyncio.get_running_loop()
         for sock in self.sockets:
             loop.remove_reader(sock)
-        for task in self._introductions:
-            task.cancel()
+        for introduction in self._introductions.values():
+            introduction.drop()
         _close(self.sockets)
 
     def _watch(self, sock: socket.socket) -> None:
@@ -219,13 +244,17 @@ class Listening:
                 sock.close()
                 continue
             sock.setblocking(False)
-            task = loop.create_task(self._introduce(sock, str(peer), place))
-            self._introductions.add(task)
-            task.add_done_callback(self._introductions.discard)
+            introduction = Introduction(sock, loop.time())
+            task = loop.create_task(self._introduce(sock, str(peer), place, introduction))
+            introduction.task = task
+            self._introductions[task] = introduction
+            task.add_done_callback(self._introductions.pop)
             if self._context is not None:
-                self._handshakes.begin(task)
+                self._handshakes.begin(task, introduction)
 
-    async def _introduce(self, sock: socket.socket, peer: str, place: Place) -> None:
+    async def _introduce(
+        self, sock: socket.socket, peer: str, place: Place, introduction: Introduction
+    ) -> None:
         loop = asyncio.get_running_loop()
         source: Address | None = None
         try:
@@ -236,6 +265,7 @@ class Listening:
                     sock.close()
                     return
             context = self._context
+            introduction.hand_to_loop()
             await loop.connect_accepted_socket(
                 partial(self._factory, place, source),
                 sock,
