@@ -181,3 +181,14 @@ def test_a_large_batch_is_written_in_parts(hand: HandDrivenBroker, monkeypatch: 
     hand.settle()
     assert max(sizes) < 1.5 * MEGABYTE
     assert 2 * MEGABYTE < sum(sizes) < 4 * MEGABYTE
+
+
+def test_what_waits_in_memory_is_stored_before_the_floor_passes_it(hand: HandDrivenBroker) -> None:
+    publisher = hand.connects("p")
+    subscriber = hand.keeps("s", receive_maximum=1, acknowledges=False)
+    subscriber.subscribes("t")
+    publisher.publishes("t", *numbered(3))
+    hand.settle()
+    hand.passes(s=5)
+    again = hand.restarted()
+    assert again.keeps("s").payloads == numbered(3)
