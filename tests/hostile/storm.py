@@ -1,8 +1,8 @@
 """Conversations of `mutation`, valid or mutated, against a broker: a process of its own that is told what to do.
 
-It reads lines: `valid SECONDS` and `mutated SECONDS` send conversations at the rate given at the start, `save FOLDER`
-writes the last ones to files, `end` ends it. Each line is answered by one line of JSON. A broker that does not end a
-conversation that is over is a hang; the answer names it.
+It reads lines: `valid SECONDS RATE` and `mutated SECONDS RATE` send conversations, so many packets a second,
+`save FOLDER` writes the last ones to files, `end` ends it. Each line is answered by one line of JSON. A broker that
+does not end a conversation that is over is a hang; the answer names it.
 """
 
 from __future__ import annotations
@@ -66,11 +66,10 @@ class _Talk(asyncio.Protocol):
 class Storm:
     """Conversations from `first` on, in turn."""
 
-    def __init__(self, port: int, teller: Storyteller, first: int, packets_a_second: float) -> None:
+    def __init__(self, port: int, teller: Storyteller, first: int) -> None:
         self._port = port
         self._teller = teller
         self._next = first
-        self._rate = packets_a_second
         self._last: deque[tuple[Conversation, bool]] = deque(maxlen=KEPT)
         self._hung: list[int] = []
         self._refused = 0
@@ -78,12 +77,15 @@ class Storm:
         self._mutations = 0
         self._owed = 0.0
 
-    async def blow(self, seconds: float, mutated: bool) -> dict[str, object]:
+    async def blow(self, seconds: float, mutated: bool, packets_a_second: float) -> dict[str, object]:
         """A phase; what a conversation sends counts towards the rate, so both kinds of phases are the same load."""
         self._sent = self._mutations = self._refused = 0
         self._hung = []
         began_s = time.monotonic()
-        tasks = [asyncio.create_task(self._talk_on(began_s, seconds, mutated)) for _ in range(AT_ONCE)]
+        tasks = [
+            asyncio.create_task(self._talk_on(began_s, seconds, mutated, packets_a_second))
+            for _ in range(AT_ONCE)
+        ]
         await asyncio.gather(*tasks)
         return {
             "start_s": began_s,
@@ -95,12 +97,12 @@ class Storm:
             "next": self._next,
         }
 
-    async def _talk_on(self, began_s: float, seconds: float, mutated: bool) -> None:
+    async def _talk_on(self, began_s: float, seconds: float, mutated: bool, rate: float) -> None:
         while True:
             passed_s = time.monotonic() - began_s
             if passed_s > seconds:
                 return
-            ahead_s = self._sent / self._rate - passed_s
+            ahead_s = self._sent / rate - passed_s
             if ahead_s > 0:
                 await asyncio.sleep(ahead_s)
                 continue
@@ -147,8 +149,8 @@ class Storm:
         return len(self._last)
 
 
-async def _main(port: int, seed: int, first: int, packets_a_second: float) -> None:
-    storm = Storm(port, Storyteller(seed), first, packets_a_second)
+async def _main(port: int, seed: int, first: int) -> None:
+    storm = Storm(port, Storyteller(seed), first)
     loop = asyncio.get_running_loop()
     while True:
         words = (await loop.run_in_executor(None, sys.stdin.readline)).split()
@@ -158,10 +160,10 @@ async def _main(port: int, seed: int, first: int, packets_a_second: float) -> No
         if words[0] == "save":
             answer = storm.save(Path(words[1]))
         else:
-            answer = await storm.blow(float(words[1]), words[0] == "mutated")
+            answer = await storm.blow(float(words[1]), words[0] == "mutated", float(words[2]))
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    uvloop.run(_main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    uvloop.run(_main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

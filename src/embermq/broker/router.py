@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -12,10 +13,15 @@ from embermq.topics.trie import SubscriptionTrie
 if TYPE_CHECKING:
     from embermq.broker.session import Session
 
-MATCHES_MAX = 100_000
-"""Topics whose receivers are remembered; past it the memory is emptied and filled anew."""
+MATCHES_BYTES_MAX = 30 * 1024 * 1024
+"""Memory for the topics whose receivers are remembered; past it all are forgotten, and remembered anew."""
 TOPIC_CHARACTERS_MAX = 256
-"""Longer topics are not remembered: so many of them would take hundreds of megabytes."""
+"""Longer topics are not remembered: they are seldom sent twice, and would push out the others."""
+TOPIC_BYTES = 160
+"""What remembering a topic takes besides its characters: its place in a dictionary that has just grown."""
+MATCH_BYTES = 400
+"""What a `Match` takes besides its receivers and stamps."""
+RECEIVER_BYTES = 90
 
 
 class Subscriber(Struct):
@@ -92,6 +98,7 @@ class Router:
     def __init__(self) -> None:
         self._trie: SubscriptionTrie[tuple[int, str], Subscriber] = SubscriptionTrie()
         self._matches: dict[str, Match] = {}
+        self._matches_bytes = 0
         self._turns: dict[tuple[str, str], Turn] = {}
 
     def __len__(self) -> int:
@@ -104,7 +111,7 @@ class Router:
 
     def put(self, subscriber: Subscriber) -> bool:
         """Add or replace; True when it is new."""
-        self._matches.clear()
+        self.forget()
         key = (subscriber.session.generation, subscriber.group)
         new = self._trie.put(subscriber.topic_filter, key, subscriber)
         if new and subscriber.group:
@@ -113,7 +120,7 @@ class Router:
 
     def discard(self, subscriber: Subscriber) -> None:
         """Remove; nothing happens when it is not there."""
-        self._matches.clear()
+        self.forget()
         key = (subscriber.session.generation, subscriber.group)
         if self._trie.discard(subscriber.topic_filter, key) and subscriber.group:
             turn_key = (subscriber.group, subscriber.topic_filter)
@@ -129,6 +136,7 @@ class Router:
     def forget(self) -> None:
         """Who may receive what has changed: look at every topic anew."""
         self._matches.clear()
+        self._matches_bytes = 0
 
     def known(self, topic: str) -> Match | None:
         """What `match` remembers of a topic."""
@@ -140,8 +148,10 @@ class Router:
         if found is None:
             found = self._find(topic, None, -1)
             if len(topic) <= TOPIC_CHARACTERS_MAX:
-                if len(self._matches) >= MATCHES_MAX:
-                    self._matches.clear()
+                self._matches_bytes += _memory(topic, found)
+                if self._matches_bytes > MATCHES_BYTES_MAX:
+                    self.forget()
+                    self._matches_bytes = _memory(topic, found)
                 self._matches[topic] = found
         return found
 
@@ -192,6 +202,17 @@ class Router:
             match.groups.append(Group(receivers, self._turns[key]))
         match.stamps = encode_stamps(tuple(stamps))
         return match
+
+
+def _memory(topic: str, match: Match) -> int:
+    """Bytes that remembering it takes, roughly and rather too many."""
+    found = getsizeof(topic) + TOPIC_BYTES
+    if match is not NO_MATCH:
+        receivers = len(match.direct) + len(match.durable) + len(match.applications)
+        for group in match.groups:
+            receivers += len(group.receivers) + 1
+        found += MATCH_BYTES + len(match.stamps) + RECEIVER_BYTES * receivers
+    return found
 
 
 def _stamp(receiver: Receiver) -> Stamp:

@@ -38,6 +38,11 @@ FORMAT = 0x10
 IDENTIFIERS_MAX = 255
 """Subscription identifiers that a stamp can hold."""
 
+CACHED_TEXTS = 32_768
+"""Topics and publishers whose bytes are remembered: they repeat."""
+CACHED_CHARACTERS = 128
+"""Longer ones are not: a client could fill gigabytes with topics of 64 kB that it uses once."""
+
 FIELD_PROPERTIES = 1
 FIELD_EXPIRES = 2
 FIELD_STAMPS = 3
@@ -119,19 +124,22 @@ def encode_record(
         fields = _NO_FIELDS
     else:
         fields = _encode_fields(message, stamps, origin, unknown_fields)
-    topic = _text(message.topic)
-    publisher = _text(message.publisher)
+    topic = _text(message.topic) if len(message.topic) <= CACHED_CHARACTERS else _encode_text(message.topic)
+    name = message.publisher
+    publisher = _text(name) if len(name) <= CACHED_CHARACTERS else _encode_text(name)
     payload = message.payload
     flags = message.qos | (4 if message.retain else 0) | (message.version << 3)
     size = _HEAD_AFTER_SIZE + len(topic) + len(publisher) + len(fields) + len(payload)
     return b"".join((_HEAD.pack(size, FORMAT, flags, message.accepted_ms), topic, publisher, fields, payload))
 
 
-@lru_cache(maxsize=65_536)
-def _text(text: str) -> bytes:
-    """UTF-8 with its length in front. Topics and publishers repeat."""
+def _encode_text(text: str) -> bytes:
+    """UTF-8 with its length in front."""
     encoded = text.encode()
     return _U16.pack(len(encoded)) + encoded
+
+
+_text = lru_cache(CACHED_TEXTS)(_encode_text)
 
 
 def _encode_fields(

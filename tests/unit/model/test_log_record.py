@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -171,3 +172,13 @@ def test_a_newer_major_is_refused_by_number_and_a_newer_minor_is_read() -> None:
 def test_payloads_of_any_size(size: int) -> None:
     message = Message("t" * 65_535, b"\xff" * size, 1, False, "p" * 65_535, 5, 0)
     assert decode_record(encode_record(message)).message == message
+
+
+def test_long_texts_are_not_remembered() -> None:
+    """500 topics of 60,000 bytes, with their bytes, would be 60 MB."""
+    tracemalloc.start()
+    for number in range(500):
+        encode_record(Message(f"{number:060000}", b"", 0, False, f"{number:060000}", 5, 0, 0, None))
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert grown < 2_000_000
