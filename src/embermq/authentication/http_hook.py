@@ -69,7 +69,8 @@ class HttpHookStep(Step):
                 DefaultCookiePolicy(allowed_domains=())
             ),  # what it sets for one client is not the next's
             timeout=None,
-            limits=httpx.Limits(max_connections=settings.requests_max, keepalive_expiry=30),
+            # A connection for each question: bytes behind one answer must never be read as the answer to the next.
+            limits=httpx.Limits(max_connections=settings.requests_max, max_keepalive_connections=0),
         )
         self._room = settings.requests_max + settings.waiting_max
         self._asking = 0

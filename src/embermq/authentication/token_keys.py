@@ -122,8 +122,11 @@ class KeyFiles:
 
 
 def _content(setting: str, name: str) -> bytes:
+    path = Path(name)
+    if path.exists() and not path.is_file():  # a pipe would hold up the start for ever
+        raise ChainError(setting, f"{name} is not a file")
     try:
-        with Path(name).open("rb") as file:
+        with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ChainError(setting, f"cannot read {name}: {error.strerror}") from None

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -388,3 +389,10 @@ def _forbidden(path: Path, mode: str) -> None:
 def test_nothing_shows_a_key_or_a_token() -> None:
     assert "sss" not in repr(Key(SECRET, ("HS256",)))
     assert "ey" not in repr(Applicant("c", "u", signed(claims()), VISITOR))
+
+
+def test_a_pipe_is_no_key_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "secret"
+    os.mkfifo(pipe)
+    with pytest.raises(ChainError, match="is not a file"):
+        KeyFiles(JwtSettings(hmac_secret_file=str(pipe)))
