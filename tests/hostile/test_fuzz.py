@@ -30,7 +30,8 @@ PHASE_S = 1.5
 ROUNDS_MORE = 2
 """How many times as many phases there may be when what the machine does besides hides the outcome. All count."""
 UNEQUAL = 0.1
-"""By how much the loads of two phases may differ; otherwise their round trips do not count, and both slow down."""
+"""By how much the loads of two phases may differ; otherwise their round trips do not count,
+and the next are slower."""
 WARM_UP_PACKETS = 300_000
 """By then what the broker remembers of topics and clients is full; a short run counts from its middle."""
 GROWTH_BYTES_MAX = 12 * 1024 * 1024
@@ -154,9 +155,10 @@ def test_mutated_packets_hurt_nobody(tmp_path: Path, request: pytest.FixtureRequ
                     mutations += told["mutations"]
                 if min(rates) < (1 - UNEQUAL) * max(rates):
                     unequal += 1
-                    pace = max(PACKETS_A_SECOND // 10, int(0.95 * min(rates)))
+                    pace = max(PACKETS_A_SECOND // 4, int(0.95 * min(rates)))
                 else:
                     phases.extend(pair)
+                    pace = min(PACKETS_A_SECOND, int(1.1 * pace))
                 if not warm_bytes and mutations >= min(WARM_UP_PACKETS, wanted // 2):
                     warm_bytes, warm_packets = resident_bytes(broker), mutations
 
