@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -11,12 +12,13 @@ from uuid import uuid4
 import pytest
 from tests.conformance.wire_client import WireClient
 from tests.conformance.wires import Transport, open_wire
-from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
 from tests.support.certificates import Authority
 
 from embermq.protocol.version import ProtocolVersion
 
 TROUBLE = re.compile(r"Traceback|exception|never retrieved|Unhandled", re.IGNORECASE)
+ACCOUNT, PASSWORD = "known", b"a password\n"
 DURABILITY = {"log.durability": "memory"}
 STRICT = {
     **DURABILITY,
@@ -74,8 +76,16 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FamilyBr
 
 @pytest.fixture(scope="session")
 def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Everything that can be switched off is, and limits are small."""
-    with BrokerProcess(tmp_path_factory.mktemp("strict"), settings=STRICT) as broker:
+    """Everything that can be switched off is, limits are small, and there is an account."""
+    data_dir = tmp_path_factory.mktemp("strict")
+    subprocess.run(
+        [EMBERMQ, "users", "add", ACCOUNT, "--data-dir", data_dir],
+        input=PASSWORD,
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=60,
+    )
+    with BrokerProcess(data_dir, settings=STRICT) as broker:
         yield broker
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.conformance.clause import V5, V31, V311, in_3x_and_5, in_311_and_5, of_5, of_31, of_311
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
+from tests.support.broker_process import BrokerProcess
 
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import (
@@ -245,11 +246,12 @@ def test_a_client_id_that_is_not_wanted_is_told(
 @of_5("3.1.4-2")
 @of_31("3.2 return code 4")
 @in_3x_and_5
+@pytest.mark.parametrize("username", ["known", "nobody"])
 def test_wrong_credentials_are_refused(
-    port: int, opened: Opened, name: str, version: ProtocolVersion
+    strict_broker: BrokerProcess, opened: Opened, name: str, version: ProtocolVersion, username: str
 ) -> None:
-    client = opened(port, version, name)
-    answer = client.connect(username="nobody", password=b"wrong")
+    client = opened(strict_broker.port, version, name)
+    answer = client.connect(username=username, password=b"wrong")
     assert answer.reason_code == (0x86 if version is V5 else 4)
     assert client.end() is None
 

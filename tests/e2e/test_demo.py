@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,6 +29,8 @@ def start(mark: str, *options: str) -> subprocess.Popen[str]:
         text=True,
         env=os.environ | {MARK: mark, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
+        # Who runs the tests in the background may have it ignored, and children inherit that.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
 
 
