@@ -11,6 +11,7 @@ import typer
 
 from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import table
 
 if TYPE_CHECKING:
     from embermq.pipeline.status import PipelineStatus, QueryStatus
@@ -49,7 +50,7 @@ def status(
         print(f"{name:<9} {text}")
     if found.queries:
         print()
-        for line in _table([HEADINGS, *map(_cells, found.queries)]):
+        for line in table([HEADINGS, *map(_cells, found.queries)], names=NAMES):
             print(line)
     for query in found.queries:
         if query.last_error:
@@ -68,17 +69,6 @@ def _summary(found: PipelineStatus) -> list[tuple[str, str]]:
         lines.append(("error", found.last_error))
     lines.append(("log end", f"{found.log_end:,} (application logs wait for {found.waiting:,} records)"))
     return lines
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if index < NAMES else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
 
 
 def _cells(query: QueryStatus) -> tuple[str, ...]:

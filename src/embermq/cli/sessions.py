@@ -12,13 +12,14 @@ import msgspec
 import typer
 
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import shown
+from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
     from embermq.admin.session_service import SessionView
     from embermq.app.control import ControlClient
 
 HEADINGS = ("client id", "type", "state", "subscribed", "queued", "in flight", "behind")
+NAMES = 3
 
 app = typer.Typer(
     help="Sessions: list, show, disconnect, delete, pins.", no_args_is_help=True, rich_markup_mode=None
@@ -51,7 +52,7 @@ def list_all(
     if as_json:
         _print_json(found)
         return
-    for line in _table([HEADINGS, *map(_cells, found)]):
+    for line in table([HEADINGS, *map(_cells, found)], names=NAMES):
         print(line)
 
 
@@ -143,7 +144,7 @@ def pins(
         _print_json(found)
         return
     rows = [(shown(pin.reader), f"{pin.next_offset:,}", f"{pin.behind:,}") for pin in found]
-    for line in _table([("reader", "position", "behind"), *rows]):
+    for line in table([("reader", "position", "behind"), *rows], names=1):
         print(line)
 
 
@@ -176,12 +177,6 @@ def _cells(session: SessionView) -> tuple[str, ...]:
         f"{session.in_flight:,}",
         "-" if session.behind is None else f"{session.behind:,}",
     )
-
-
-def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _word(value: object) -> str:

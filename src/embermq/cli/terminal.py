@@ -1,4 +1,4 @@
-"""Texts that strangers chose, for a person's terminal."""
+"""What is shown on a person's terminal."""
 
 from __future__ import annotations
 
@@ -6,3 +6,15 @@ from __future__ import annotations
 def shown(text: str) -> str:
     """The text with what cannot be shown spelt out: nothing that a client chose may steer the terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def table(rows: list[tuple[str, ...]], *, names: int) -> list[str]:
+    """Lines of columns, the first `names` of them to the left, the others, which are numbers, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index < names else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
