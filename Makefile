@@ -9,6 +9,7 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
+CLUSTER_READY := .venv/.ready-for-cluster
 TEST_READY := .venv/.ready-to-test
 
 .PHONY: help
@@ -17,6 +18,9 @@ help: ## List the targets
 
 .PHONY: install
 install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
+
+.PHONY: cluster
+cluster: $(CLUSTER_READY) ## Add what Redis, PostgreSQL and MySQL stores need to .venv
 
 .PHONY: run
 run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durability=os')
@@ -95,6 +99,10 @@ $(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml | $(BIN
 	@$(PIP) install --require-hashes --no-deps --requirement requirements/build.txt
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/run.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(CLUSTER_READY): requirements/cluster.txt $(RUN_READY)
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/cluster.txt
 	@touch $@
 
 $(TEST_READY): requirements/test.txt $(RUN_READY)
