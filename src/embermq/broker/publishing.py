@@ -1,10 +1,10 @@
-"""Accepting a PUBLISH: checks, match, log record; and what its commit or its refusal sets off."""
+"""Accepting a PUBLISH: match, log record; and what its commit or its failure sets off."""
 
 from msgspec.structs import replace
 
 from embermq.broker.holding import Holding
 from embermq.broker.link import Link
-from embermq.broker.publish_rate import publish_rate
+from embermq.broker.refusing import Refusing
 from embermq.broker.router import NO_MATCH, Match, Receiver
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -16,16 +16,12 @@ from embermq.model.tick_writes import RetainedWrite
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.protocol.encoder import puback, pubrec
 from embermq.protocol.packets import Puback, Publish, Pubrec
-from embermq.protocol.properties import Properties, is_payload_format_valid
+from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
-from embermq.topics.errors import TopicError
-from embermq.topics.names import is_system_topic, validate_topic
 
 PART_BYTES = 1024 * 1024
 """Records that are handed on before links are written."""
-DENIED = "not allowed to publish there"
-PINNED = "readers of the message log are too far behind"
 
 
 class Publishing:
@@ -39,7 +35,8 @@ class Publishing:
         self._router = state.router
         settings = state.settings
         self._receive_maximum = settings.receive_maximum
-        self._rate = publish_rate(settings, state.counters, state.tick.now_ms)
+        self._refusing = Refusing(state)
+        self._limits_rate = self._refusing.limits_rate
         self._takes_all = (
             settings.max_qos == 2 and settings.retain_available and not settings.validate_payload_format
         )
@@ -58,7 +55,7 @@ class Publishing:
                     return
                 topic = resolved
             properties = _kept(properties) if properties is not None else None
-        if not self._takes_all and self._is_unwanted(link, packet):
+        if not self._takes_all and self._refusing.is_unwanted(link, packet):
             return
         match = self._match(link, session, packet, topic)
         if match is None:
@@ -86,18 +83,19 @@ class Publishing:
                 repeated = Accepted(message, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
                 tick.batch.accepted.append(repeated)
                 return
-        elif session.receiving and self._is_in_use(link, session, packet):
+        elif session.receiving and self._refusing.is_in_use(link, session, packet):
             return
-        if retain and not self._has_room(message):
-            self._refuse_retained(link, packet)
+        if retain and not self._refusing.has_room(message):
+            self._refusing.refuse_retained(link, packet)
             return
         if qos:
             unanswered = link.unanswered = link.unanswered + 1
             if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
-                self._end_at_receive_maximum(link)
+                self._refusing.end_at_receive_maximum(link)
                 return
-        if (self._state.refuse_all or self._state.refused_generations) and self._is_pinned(match):
-            self._answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, PINNED)
+        if (self._state.refuse_all or self._state.refused_generations) and self._refusing.is_pinned(
+            link, packet, match
+        ):
             return
         origin = None
         if receiving is not None:
@@ -117,7 +115,7 @@ class Publishing:
         if message.qos == 0 and not message.retain:
             self._deliver_now(Accepted(message, b"", match, None, 0))
             return
-        if message.retain and not self._has_room(message):
+        if message.retain and not self._refusing.has_room(message):
             self._counters.refused_retained += 1
             message = replace(message, retain=False)
         record = encode_record(message, match.stamps if message.qos else b"")
@@ -147,132 +145,18 @@ class Publishing:
         router = self._router
         match = router.known(topic)
         if match is None:
-            if self._is_refused(link, packet, topic):
+            if self._refusing.is_refused(link, packet, topic):
                 return None
             match = router.match(topic)
-        if self._rate is not None and not self._is_within_rate(link, session, packet):
+        if self._limits_rate and self._refusing.is_too_fast(link, session, packet):
             return None
-        if session.permissions is not None and self._is_denied(link, session, packet, topic):
+        if session.permissions is not None and self._refusing.is_denied(link, session, packet, topic):
             return None
         if match.is_special:
             if match.no_local:
                 match = router.match_for(topic, session.client_id)
             self._counters.deliveries_denied += match.denied
         return match
-
-    def _is_denied(self, link: Link, session: Session, packet: Publish, topic: str) -> bool:
-        """The client may not publish there: answered in its place, or dropped when there is no answer. What repeats a
-        QoS 2 message that was taken belongs to that one."""
-        permissions, qos = session.permissions, packet.qos
-        if permissions is None or permissions.may_publish(topic):
-            return False
-        if qos == 2 and session.receiving is not None and packet.packet_id in session.receiving:
-            return False
-        self._counters.publishes_denied += 1
-        if qos:
-            self._refuse_in_place(link, packet, ReasonCode.NOT_AUTHORIZED, DENIED)
-        elif link.version is not ProtocolVersion.V5 and self._state.authorization.denied_publish_3 == "close":
-            link.close()
-        return True
-
-    def _is_refused(self, link: Link, packet: Publish, topic: str) -> bool:
-        """Nobody may publish there: that is a matter of this message alone [MQTT 5.0, 3.4.2.1]. What is wrong in itself
-        does not come here. Of QoS 0 it is dropped."""
-        code, settings = ReasonCode.TOPIC_NAME_INVALID, self._state.settings
-        if is_system_topic(topic):
-            text = "topics below $SYS are the broker's own"
-            if link.version is not ProtocolVersion.V5:
-                code = ReasonCode.NOT_AUTHORIZED  # 3.x is told neither; there is a setting for what it gets
-        else:
-            try:
-                validate_topic(topic, settings.topic_bytes_max, settings.topic_levels_max)
-            except TopicError as error:
-                text = str(error)
-            else:
-                return False
-        if packet.qos:
-            self._refuse_in_place(link, packet, code, text)
-        else:
-            self._counters.publishes_refused += 1
-        return True
-
-    def _is_in_use(self, link: Link, session: Session, packet: Publish) -> bool:
-        """A QoS 1 message with the id of a QoS 2 message that is not released: the client has another idea of the
-        session than we have [MQTT 5.0, 3.4.2.1]. 3.x has no word for it, and no harm comes of it there."""
-        if link.version is not ProtocolVersion.V5 or packet.packet_id not in (session.receiving or ()):
-            return False
-        self._refuse_in_place(
-            link, packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id"
-        )
-        return True
-
-    def _has_room(self, message: Message) -> bool:
-        """Whether the message may be retained; one that only deletes always may."""
-        if not message.payload:
-            return True
-        limit_bytes = self._state.settings.retained_bytes_max
-        size_bytes = len(encode_record(message, b""))  # properties may be the most of it
-        return self._state.retained.has_room(message.topic, size_bytes, limit_bytes)
-
-    def _refuse_retained(self, link: Link, packet: Publish) -> None:
-        self._counters.refused_retained += 1
-        if packet.qos:
-            text = "no room for more retained messages"
-            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
-
-    def _is_unwanted(self, link: Link, packet: Publish) -> bool:
-        """Refuses what the settings do not allow; only asked when they do not allow everything."""
-        settings = self._state.settings
-        if packet.retain and not settings.retain_available:  # [MQTT-3.2.2-14]
-            link.disconnect(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
-            return True
-        if packet.qos > settings.max_qos:  # [MQTT-3.2.2-11]
-            text = f"QoS {packet.qos}, the maximum is {settings.max_qos}"
-            link.disconnect(ReasonCode.QOS_NOT_SUPPORTED, text)
-            return True
-        if settings.validate_payload_format and not is_payload_format_valid(
-            packet.properties, packet.payload
-        ):
-            self._refuse_format(link, packet)
-            return True
-        return False
-
-    def _is_within_rate(self, link: Link, session: Session, packet: Publish) -> bool:
-        """Refuses what comes too fast. What repeats a QoS 2 message that is held adds nothing."""
-        assert self._rate is not None
-        repeats = packet.qos == 2 and session.receiving is not None and packet.packet_id in session.receiving
-        if repeats or self._rate.admits(link, self._tick.now_ms):
-            return True
-        if packet.qos:
-            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
-        return False
-
-    def _refuse_format(self, link: Link, packet: Publish) -> None:
-        """The payload is not the UTF-8 text that its format indicator announces [MQTT-3.3.2-4]: answered in its place,
-        or by DISCONNECT when there is no answer to a PUBLISH."""
-        text = "the payload is not UTF-8"
-        if packet.qos:
-            self._refuse_in_place(link, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, text)
-        else:
-            link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
-
-    def _refuse_in_place(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
-        """The answer to a QoS 1 or 2 message keeps the order in which messages came."""
-        link.unanswered += 1
-        if link.unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
-            self._end_at_receive_maximum(link)
-        else:
-            self._answer_later(link, packet, code, text)
-
-    def _answer_later(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
-        message = Message("", b"", packet.qos, False, "", link.version, self._tick.now_ms)
-        self._tick.batch.accepted.append(
-            Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=text, refusal_code=code)
-        )
-
-    def _end_at_receive_maximum(self, link: Link) -> None:
-        limit = self._receive_maximum
-        link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
 
     def _resolve_alias(self, link: Link, topic: str, properties: Properties | None) -> str | None:
         alias = properties.topic_alias if properties is not None else None
@@ -407,33 +291,14 @@ class Publishing:
             return False
         if accepted.refusal:
             message = accepted.message
-            self._refuse(link, message.qos, accepted.packet_id, accepted.refusal_code, accepted.refusal)
+            self._refusing.answer(
+                link, message.qos, accepted.packet_id, accepted.refusal_code, accepted.refusal
+            )
             return False
         if accepted.receiving is None or accepted.packet_id not in accepted.receiving:
             link.close()
             return False
         return True
-
-    def _is_pinned(self, match: Match) -> bool:
-        refused = self._state.refused_generations
-        return self._state.refuse_all or any(
-            receiver.session.generation in refused for receiver in match.applications
-        )
-
-    def _refuse(self, link: Link, qos: int, packet_id: int, reason: ReasonCode, text: str) -> None:
-        """MQTT 5 says why; 3.x has no word for it, so the connection ends."""
-        self._counters.publishes_refused += 1
-        if not qos or link.closing:
-            return
-        link.unanswered -= 1
-        if link.version is not ProtocolVersion.V5:
-            if reason is ReasonCode.NOT_AUTHORIZED and self._state.authorization.denied_publish_3 == "drop":
-                link.send((puback if qos == 1 else pubrec)(packet_id))  # [MQTT 3.1.1, MQTT-3.3.5-2]
-            else:
-                link.close()
-            return
-        properties = Properties(reason_string=text) if link.problem_information else None
-        link.send_packet((Puback if qos == 1 else Pubrec)(packet_id, reason, properties))
 
     def refused(self, batch: Batch, error: StoreError) -> None:
         """The batch could not be stored: tell the publishers; nothing of its records has taken effect."""
@@ -453,7 +318,7 @@ class Publishing:
                 continue
             if accepted.receiving is not None:
                 accepted.receiving.discard(accepted.packet_id)
-            self._refuse(link, message.qos, accepted.packet_id, reason, text)
+            self._refusing.answer(link, message.qos, accepted.packet_id, reason, text)
 
 
 def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:

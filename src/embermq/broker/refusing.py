@@ -1,0 +1,180 @@
+"""Why a PUBLISH is not taken, and what its publisher is told: each reason a question of its own.
+
+A question that is answered with True has seen to the answer of the publisher, which comes in the place of the
+acknowledgement."""
+
+from embermq.broker.link import Link
+from embermq.broker.publish_rate import publish_rate
+from embermq.broker.router import NO_MATCH, Match
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Accepted
+from embermq.model.log_record import encode_record
+from embermq.model.message import Message
+from embermq.protocol.encoder import puback, pubrec
+from embermq.protocol.packets import Puback, Publish, Pubrec
+from embermq.protocol.properties import Properties, is_payload_format_valid
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.topics.errors import TopicError
+from embermq.topics.names import is_system_topic, validate_topic
+
+DENIED = "not allowed to publish there"
+PINNED = "readers of the message log are too far behind"
+
+
+class Refusing:
+    """What stands in the way of a message. `Publishing` asks, each question only where it may matter."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._tick = state.tick
+        self._counters = state.counters
+        self._receive_maximum = state.settings.receive_maximum
+        self._rate = publish_rate(state.settings, state.counters, state.tick.now_ms)
+
+    @property
+    def limits_rate(self) -> bool:
+        """Whether `is_too_fast` has to be asked."""
+        return self._rate is not None
+
+    def is_denied(self, link: Link, session: Session, packet: Publish, topic: str) -> bool:
+        """The client may not publish there: answered in its place, or dropped when there is no answer. What repeats a
+        QoS 2 message that was taken belongs to that one."""
+        permissions, qos = session.permissions, packet.qos
+        if permissions is None or permissions.may_publish(topic):
+            return False
+        if qos == 2 and session.receiving is not None and packet.packet_id in session.receiving:
+            return False
+        self._counters.publishes_denied += 1
+        if qos:
+            self._refuse_in_place(link, packet, ReasonCode.NOT_AUTHORIZED, DENIED)
+        elif link.version is not ProtocolVersion.V5 and self._state.authorization.denied_publish_3 == "close":
+            link.close()
+        return True
+
+    def is_refused(self, link: Link, packet: Publish, topic: str) -> bool:
+        """Nobody may publish there: that is a matter of this message alone [MQTT 5.0, 3.4.2.1]. What is wrong in itself
+        does not come here. Of QoS 0 it is dropped."""
+        code, settings = ReasonCode.TOPIC_NAME_INVALID, self._state.settings
+        if is_system_topic(topic):
+            text = "topics below $SYS are the broker's own"
+            if link.version is not ProtocolVersion.V5:
+                code = ReasonCode.NOT_AUTHORIZED  # 3.x is told neither; there is a setting for what it gets
+        else:
+            try:
+                validate_topic(topic, settings.topic_bytes_max, settings.topic_levels_max)
+            except TopicError as error:
+                text = str(error)
+            else:
+                return False
+        if packet.qos:
+            self._refuse_in_place(link, packet, code, text)
+        else:
+            self._counters.publishes_refused += 1
+        return True
+
+    def is_in_use(self, link: Link, session: Session, packet: Publish) -> bool:
+        """A QoS 1 message with the id of a QoS 2 message that is not released: the client has another idea of the
+        session than we have [MQTT 5.0, 3.4.2.1]. 3.x has no word for it, and no harm comes of it there."""
+        if link.version is not ProtocolVersion.V5 or packet.packet_id not in (session.receiving or ()):
+            return False
+        self._refuse_in_place(
+            link, packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id"
+        )
+        return True
+
+    def has_room(self, message: Message) -> bool:
+        """Whether the message may be retained; one that only deletes always may."""
+        if not message.payload:
+            return True
+        limit_bytes = self._state.settings.retained_bytes_max
+        size_bytes = len(encode_record(message, b""))  # properties may be the most of it
+        return self._state.retained.has_room(message.topic, size_bytes, limit_bytes)
+
+    def refuse_retained(self, link: Link, packet: Publish) -> None:
+        """There is no room to retain the message; of QoS 0 it is dropped."""
+        self._counters.refused_retained += 1
+        if packet.qos:
+            text = "no room for more retained messages"
+            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
+
+    def is_unwanted(self, link: Link, packet: Publish) -> bool:
+        """The settings do not allow it; only asked when they do not allow everything."""
+        settings = self._state.settings
+        if packet.retain and not settings.retain_available:  # [MQTT-3.2.2-14]
+            link.disconnect(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
+            return True
+        if packet.qos > settings.max_qos:  # [MQTT-3.2.2-11]
+            text = f"QoS {packet.qos}, the maximum is {settings.max_qos}"
+            link.disconnect(ReasonCode.QOS_NOT_SUPPORTED, text)
+            return True
+        if settings.validate_payload_format and not is_payload_format_valid(
+            packet.properties, packet.payload
+        ):
+            self._refuse_format(link, packet)
+            return True
+        return False
+
+    def is_too_fast(self, link: Link, session: Session, packet: Publish) -> bool:
+        """The client publishes more than the settings allow. What repeats a QoS 2 message that is held adds nothing."""
+        repeats = packet.qos == 2 and session.receiving is not None and packet.packet_id in session.receiving
+        if repeats or self._rate is None or self._rate.admits(link, self._tick.now_ms):
+            return False
+        if packet.qos:
+            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
+        return True
+
+    def _refuse_format(self, link: Link, packet: Publish) -> None:
+        """The payload is not the UTF-8 text that its format indicator announces [MQTT-3.3.2-4]: answered in its place,
+        or by DISCONNECT when there is no answer to a PUBLISH."""
+        text = "the payload is not UTF-8"
+        if packet.qos:
+            self._refuse_in_place(link, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+        else:
+            link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+
+    def is_pinned(self, link: Link, packet: Publish, match: Match) -> bool:
+        """Readers that are too far behind hold the log, so nothing more is taken: for them, or at all."""
+        refused = self._state.refused_generations
+        if not self._state.refuse_all and not any(
+            receiver.session.generation in refused for receiver in match.applications
+        ):
+            return False
+        self._answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, PINNED)
+        return True
+
+    def _refuse_in_place(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
+        """The answer to a QoS 1 or 2 message keeps the order in which messages came."""
+        link.unanswered += 1
+        if link.unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
+            self.end_at_receive_maximum(link)
+        else:
+            self._answer_later(link, packet, code, text)
+
+    def _answer_later(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
+        message = Message("", b"", packet.qos, False, "", link.version, self._tick.now_ms)
+        self._tick.batch.accepted.append(
+            Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=text, refusal_code=code)
+        )
+
+    def end_at_receive_maximum(self, link: Link) -> None:
+        """More of the client's messages are unanswered than it was told it may have [MQTT-3.3.4-7]."""
+        limit = self._receive_maximum
+        link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
+
+    def answer(self, link: Link, qos: int, packet_id: int, reason: ReasonCode, text: str) -> None:
+        """Refuse a message whose turn to be answered has come. MQTT 5 says why; 3.x has no word for it, so it
+        loses the connection."""
+        self._counters.publishes_refused += 1
+        if not qos or link.closing:
+            return
+        link.unanswered -= 1
+        if link.version is not ProtocolVersion.V5:
+            if reason is ReasonCode.NOT_AUTHORIZED and self._state.authorization.denied_publish_3 == "drop":
+                link.send((puback if qos == 1 else pubrec)(packet_id))  # [MQTT 3.1.1, MQTT-3.3.5-2]
+            else:
+                link.close()
+            return
+        properties = Properties(reason_string=text) if link.problem_information else None
+        link.send_packet((Puback if qos == 1 else Pubrec)(packet_id, reason, properties))
