@@ -35,7 +35,7 @@ and the next are slower."""
 WARM_UP_PACKETS = 300_000
 """By then what the broker remembers of topics and clients is full; a short run counts from its middle."""
 GROWTH_BYTES_MAX = 12 * 1024 * 1024
-GROWTH_A_PACKET_MAX = 40
+GROWTH_A_PACKET_MAX = 10
 RATIO_MAX = 2.0
 SETTINGS = {"logging.level": "debug", "log.durability": "os", "mqtt.session_expiry_max_s": 3}
 
