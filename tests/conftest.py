@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import RedisServer
 
 TESTS = Path(__file__).parent
 PROMISE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*-\d+[a-z]?")
@@ -43,3 +46,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     raise pytest.UsageError(
                         f"{item.nodeid}: {promise!r} is not the id of a promise, like queues-17"
                     )
+
+
+@pytest.fixture(scope="session")
+def running_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One server for all tests, which take it as `redis_server`."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_server(running_redis: RedisServer) -> RedisServer:
+    """Redis with an append-only file (everysec), empty; a test may kill, stop or pause it and leave it so."""
+    running_redis.heal()
+    running_redis.flush()
+    return running_redis
+
+
+@pytest.fixture(scope="session")
+def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """One cluster for all tests, which take it as `redis_cluster`."""
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def redis_cluster(running_cluster: RedisCluster) -> RedisCluster:
+    """Three masters and three replicas, empty; a test may kill a master or move slots and leave it so."""
+    running_cluster.heal()
+    running_cluster.flush()
+    return running_cluster
