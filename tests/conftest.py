@@ -6,11 +6,15 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+
+if TYPE_CHECKING:
+    from tests.support.sql_server import SqlServer
 
 TESTS = Path(__file__).parent
 PROMISE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*-\d+[a-z]?")
@@ -76,3 +80,51 @@ def redis_cluster(running_cluster: RedisCluster) -> RedisCluster:
     running_cluster.heal()
     running_cluster.flush()
     return running_cluster
+
+
+@pytest.fixture(scope="session")
+def running_postgres() -> Iterator[SqlServer]:
+    """One server for all tests, which take it as `postgres`."""
+    from tests.support.postgres import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def running_mariadb() -> Iterator[SqlServer]:
+    """One server for all tests, which take it as `mariadb`."""
+    from tests.support.mariadb import MariadbServer
+
+    with MariadbServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(running_postgres: SqlServer) -> SqlServer:
+    """PostgreSQL; ask it for a database of your own. A test may kill, stop or pause it and leave it so."""
+    running_postgres.heal()
+    return running_postgres
+
+
+@pytest.fixture
+def mariadb(running_mariadb: SqlServer) -> SqlServer:
+    """MariaDB, likewise."""
+    running_mariadb.heal()
+    return running_mariadb
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def sql_server(request: pytest.FixtureRequest) -> SqlServer:
+    """One after the other."""
+    server: SqlServer = request.getfixturevalue(request.param)
+    return server
+
+
+@pytest.fixture
+def sql_url(sql_server: SqlServer) -> Iterator[str]:
+    """The URL of a database of the test's own on each of them."""
+    url = sql_server.database()
+    yield url
+    sql_server.heal()
+    sql_server.drop(url)
