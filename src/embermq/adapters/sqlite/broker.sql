@@ -98,8 +98,11 @@ CREATE TABLE IF NOT EXISTS receipt_batch (
     body       BLOB    NOT NULL
 );
 
--- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used).
+-- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used), log_id (of this message
+-- log alone, 62 bits by chance: a store on a server says by it to which log it belongs).
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
+
+INSERT OR IGNORE INTO meta VALUES ('log_id', ABS(RANDOM() / 2));

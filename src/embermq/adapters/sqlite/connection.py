@@ -91,5 +91,11 @@ def apply_broker_schema(connection: sqlite3.Connection) -> None:
         raise to_store_error(error, "cannot prepare broker.db") from error
 
 
+def log_identity(connection: sqlite3.Connection) -> int:
+    """Which message log broker.db holds, 0 to 2^62: it stays over restarts and with a copy, and no other log has it."""
+    row = connection.execute("SELECT value FROM meta WHERE name = 'log_id'").fetchone()
+    return int(row[0])
+
+
 def _script(name: str) -> str:
     return files(__package__).joinpath(name).read_text()

@@ -38,6 +38,7 @@ class BatchSize(Struct, frozen=True, gc=False):
 _LAST = "SELECT base_offset + record_count FROM log_batch ORDER BY base_offset DESC LIMIT 1"
 _FIRST = "SELECT base_offset FROM log_batch ORDER BY base_offset LIMIT 1"
 _UNUSED = "SELECT value FROM meta WHERE name = 'log_end'"
+_IDENTITY = "SELECT value FROM meta WHERE name = 'log_id'"
 _SIZES = """
 SELECT base_offset, record_count, body_bytes FROM log_batch
 WHERE base_offset >= COALESCE((SELECT MAX(base_offset) FROM log_batch WHERE base_offset <= :start), 0)
@@ -127,6 +128,11 @@ class LogFile(BrokerFile):
         if not rows:  # empty, or trimmed to the last record
             rows = self.query(_UNUSED)
         return int(rows[0][0]) if rows else None
+
+    def identity(self) -> int:
+        """Which log it is, see broker.sql; 0 for one that has not been opened by a broker that gives identities."""
+        rows = self.query(_IDENTITY)
+        return int(rows[0][0]) if rows else 0
 
     def committed_ms(self, offset: int) -> int | None:
         """When the record at `offset`, or the first one after it, was committed; None when there is none."""
