@@ -73,6 +73,22 @@ SCENARIOS = (
         variants=(MOSQUITTO, FSYNC, DISPATCH, DISPATCH_ARCHIVE),
     ),
     Scenario(
+        name="away",
+        title="QoS 1 peer to peer, 100 pairs saturated, 30 % of the subscribers away for 2 s each",
+        arguments=("p2p", "--pairs", "100", "--persistent", "--offline-share", "0.3"),
+        full=_LONG,
+        quick=_SHORT,
+        variants=(MOSQUITTO, FSYNC, OS),
+    ),
+    Scenario(
+        name="half",
+        title="QoS 1 peer to peer, 100 pairs at half of what each variant takes saturated, persistent sessions",
+        arguments=("p2p", "--pairs", "100", "--persistent", "--paced", "0.5"),
+        full=_LONG,
+        quick=_SHORT,
+        variants=(MOSQUITTO, FSYNC, OS),
+    ),
+    Scenario(
         name="fanin",
         title="QoS 1 fan-in, 5,000 msg/s from 100 publishers to one subscriber (an APPLICATION under dispatch)",
         arguments=(

@@ -134,6 +134,8 @@ def figures_of(one: Measured) -> dict[str, float]:
         "children CPU s": cost_of_broker.children_cpu_s,
         "delivery p50 ms": load.delivery.p50_ms,
         "delivery p99 ms": load.delivery.p99_ms,
+        "return p50 ms": load.returning.p50_ms,
+        "return p99 ms": load.returning.p99_ms,
         "PUBACK p50 ms": load.acknowledgement.p50_ms,
         "PUBACK p99 ms": load.acknowledgement.p99_ms,
         "peak PSS, MiB": cost_of_broker.pss_peak_bytes / 2**20,

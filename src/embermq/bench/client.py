@@ -40,16 +40,21 @@ class BenchClient(asyncio.Protocol):
         self.out: list[bytes] = []
         self.on_lost: Callable[[ConnectionLostError], None] | None = None
         self._transport: asyncio.Transport | None = None
-        self._decoder = Decoder(Role.CLIENT, packet_bytes_max=limits.packet_bytes_max, version=target.version)
+        self._decoder = self._make_decoder()
         self._rest = b""
         self._answer: asyncio.Future[Packet] | None = None
         self._closing = False
+        self._gone: asyncio.Future[None] | None = None
         self._disconnect: Disconnect | None = None
 
     # asyncio calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
+        """The socket is open; nothing of an earlier connection counts on it."""
+        self._decoder = self._make_decoder()
+        self._rest = b""
+        self._closing = False
+        self._disconnect = None
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are none by inheritance
 
     def data_received(self, data: bytes) -> None:
@@ -74,6 +79,8 @@ class BenchClient(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report it, unless we closed ourselves."""
         self._transport = None
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         if self._closing:
             return
         said = f", it said 0x{self._disconnect.reason_code:02x}" if self._disconnect else ""
@@ -153,6 +160,24 @@ class BenchClient(asyncio.Protocol):
             self.send(Disconnect())
             self._transport.close()
 
+    async def leave(self, *, cut_off: bool = False) -> None:
+        """`close` (or `abort`) and see the connection end. Raises ConnectionLostError when that takes too long."""
+        if self._transport is None:
+            return
+        self._gone = asyncio.get_running_loop().create_future()
+        if cut_off:
+            self.abort()
+        else:
+            self.close()
+        try:
+            async with asyncio.timeout(self.limits.connect_timeout_s):
+                await self._gone
+        except TimeoutError as error:
+            self.abort()
+            raise ConnectionLostError(
+                f"{self.client_id}: the connection did not end within {self.limits.connect_timeout_s} s"
+            ) from error
+
     def abort(self) -> None:
         """Drop the connection."""
         self._closing = True
@@ -163,6 +188,11 @@ class BenchClient(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether the connection stands."""
         return self._transport is not None
+
+    def _make_decoder(self) -> Decoder:
+        return Decoder(
+            Role.CLIENT, packet_bytes_max=self.limits.packet_bytes_max, version=self.target.version
+        )
 
     async def _ask(self, packet: Packet) -> Packet:
         if self._transport is None:

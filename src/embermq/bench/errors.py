@@ -19,5 +19,9 @@ class ConnectionLostError(BenchError):
     """A connection ended, or could not be opened, while it was needed."""
 
 
+class SessionLostError(BenchError):
+    """The broker had no session for a subscriber that came back: what it missed is gone."""
+
+
 class ProcessGoneError(BenchError):
     """A process whose cost was to be measured does not exist (any more)."""

@@ -10,12 +10,17 @@ NEVER_NS = sys.maxsize
 
 
 class Measurement:
-    """Latencies of messages whose intended send time lies at or after `since_ns` (monotonic clock)."""
+    """Latencies of messages whose intended send time lies at or after `since_ns` (monotonic clock).
 
-    __slots__ = ("acknowledgement", "delivery", "send_delay", "since_ns")
+    `returning` is of messages to subscribers that have come back since then and have not caught up: what they missed,
+    and what came behind it. It counts from their return, or from the intended send time where that is later.
+    """
+
+    __slots__ = ("acknowledgement", "delivery", "returning", "send_delay", "since_ns")
 
     def __init__(self) -> None:
         self.since_ns = NEVER_NS
         self.delivery = Histogram()
+        self.returning = Histogram()
         self.acknowledgement = Histogram()
         self.send_delay = Histogram()

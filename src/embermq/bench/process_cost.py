@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,11 @@ def parse_watched(text: str) -> WatchedProcess:
     if not number.isdecimal() or int(number) < 1:
         raise ValueError(f"{text!r} is not a process id, nor name=process-id")
     return WatchedProcess(name or "broker", int(number))
+
+
+def parse_all_watched(texts: Iterable[str]) -> tuple[WatchedProcess, ...]:
+    """Each text names one process or several, with commas between them. Raises ValueError."""
+    return tuple(parse_watched(part.strip()) for text in texts for part in text.split(","))
 
 
 def read_cpu(pid: int, *, children: bool) -> CpuReading:

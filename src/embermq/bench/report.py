@@ -28,7 +28,9 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `published` to `foreign` cover the whole run with its warm-up; `window_*`, rates, costs and latencies
     cover the measured window. `window_published` counts acknowledgements (at QoS 0: messages sent), since
-    what still lies in a socket has cost the broker nothing yet.
+    what still lies in a socket has cost the broker nothing yet. `delivery` leaves out what `returning` has: messages to
+    subscribers that came back and had not caught up, from their return on. `saturated_per_s` is the rate that a paced
+    run found first and of which `rate` is a share.
     """
 
     scenario: str
@@ -65,6 +67,11 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     generator_cpu_s: float
     generator_cores: float
     failures: tuple[str, ...]
+    offline_share: float = 0.0
+    away_s: float = 0.0
+    returns: int = 0
+    returning: LatencySummary = LatencySummary(samples=0)
+    saturated_per_s: float | None = None
 
 
 class IdleCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +123,10 @@ def to_json(report: LoadReport | IdleReport) -> str:
 def show_load(report: LoadReport, console: Console) -> None:
     """The table of a load run."""
     pace = f"{report.rate:,.0f}/s" if report.rate else f"saturated, window {report.window}"
+    if report.saturated_per_s:
+        pace += f" of {report.saturated_per_s:,.0f}/s saturated"
+    if report.offline_share:
+        pace += f", {report.offline_share:.0%} away for {report.away_s:g} s each"
     table = Table(
         title=f"{report.scenario}: {report.publishers} → {report.subscribers}, QoS {report.qos}, "
         f"MQTT {report.version}, {report.payload_bytes} bytes, {pace}",
@@ -132,6 +143,7 @@ def show_load(report: LoadReport, console: Console) -> None:
         ("lost", report.lost),
         ("duplicated", report.duplicated),
         ("reordered", report.reordered),
+        *([("returns", report.returns)] if report.offline_share else []),
     ):
         table.add_row(name, f"{value:,}", style="red" if name == "lost" and value else None)
     table.add_section()
@@ -139,6 +151,7 @@ def show_load(report: LoadReport, console: Console) -> None:
     table.add_row("delivered a second", f"{report.delivered_per_s:,.0f}")
     for name, latency in (
         ("delivery", report.delivery),
+        ("delivery after a return", report.returning),
         ("acknowledgement", report.acknowledgement),
         ("send delay of this program", report.send_delay),
     ):

@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from embermq.bench.absence import Absences
 from embermq.bench.client import BenchClient
 from embermq.bench.connecting import bounded, open_files
 from embermq.bench.cost_meter import CostMeter
-from embermq.bench.errors import BenchError
+from embermq.bench.errors import BenchError, LoadError
 from embermq.bench.frames import FrameFamily, topic_index
 from embermq.bench.measurement import Measurement
 from embermq.bench.pacing import OpenLoop, Saturation
@@ -74,6 +76,40 @@ async def run_load(
         run.abort()
 
 
+async def run_paced(
+    target: Target,
+    shape: Shape,
+    load: Load,
+    share: float,
+    *,
+    watched: Sequence[WatchedProcess] = (),
+    children: bool = False,
+    on_stage: Callable[[Stage], None] = lambda stage: None,
+    limits: Limits | None = None,
+) -> LoadReport:
+    """Find out how much the broker takes saturated, then run at `share` of that. The report is of the second run.
+
+    Raises a BenchError when either could not be carried out, and when the first one lost something.
+    """
+    if load.rate:
+        raise LoadError(f"a rate of {load.rate:g}/s and a share of the saturated rate exclude one another")
+    if not 0 < share < 1:
+        raise LoadError(f"the share of the saturated rate is {share:g}; it is above 0 and below 1")
+    saturated = await run_load(target, shape, load, on_stage=on_stage, limits=limits)
+    if saturated.failures:
+        raise BenchError(f"the saturated run has no rate to go by: {saturated.failures[0]}")
+    report = await run_load(
+        target,
+        shape,
+        replace(load, rate=saturated.published_per_s * share),
+        watched=watched,
+        children=children,
+        on_stage=on_stage,
+        limits=limits,
+    )
+    return replace(report, saturated_per_s=saturated.published_per_s)
+
+
 class LoadRun:
     """The clients of one run and its stages: connect, warm-up, measure, drain, close."""
 
@@ -114,6 +150,7 @@ class LoadRun:
             for number, part in enumerate(shape.subscribers)
         ]
         self._pace = self._make_pace()
+        self._absences = self._make_absences()
         self._on_stage: Callable[[Stage], None] = lambda stage: None
 
     async def carry_out(
@@ -125,6 +162,8 @@ class LoadRun:
         meter = CostMeter(watched, children=children, pss_interval_s=self._limits.pss_interval_s)
         await self._connect()
         self._pace.start()
+        if self._absences is not None:
+            self._absences.start()
         pings = asyncio.ensure_future(self._keep_alive())
         try:
             await self._wait("warm-up", load.warmup_s, lambda: False)
@@ -141,6 +180,8 @@ class LoadRun:
             meter.end()
             after = (self._published(), self._delivered())
             self._pace.stop()
+            if self._absences is not None:
+                await self._absences.end()
             await self._wait("drain", load.drain_s, self._has_ended)
             await self._wait("drain", self._limits.settle_s, lambda: False)
         finally:
@@ -150,6 +191,8 @@ class LoadRun:
 
     def abort(self) -> None:
         """Drop whatever is still connected."""
+        if self._absences is not None:
+            self._absences.abort()
         for client in self._clients():
             client.abort()
         self._failure.cancel()
@@ -167,6 +210,18 @@ class LoadRun:
             self._load.rate,
             backlog_messages_max=self._limits.backlog_messages_max,
             on_overrun=self._fail,
+        )
+
+    def _make_absences(self) -> Absences | None:
+        away = self._load.away(len(self._subscribers))
+        if not away:
+            return None
+        return Absences(
+            self._subscribers,
+            away,
+            away_s=self._load.away_s,
+            expiry_s=self._limits.session_expiry_s,
+            on_failure=self._fail,
         )
 
     async def _connect(self) -> None:
@@ -297,6 +352,9 @@ class LoadRun:
             rate=load.rate,
             window=load.window,
             persistent=load.persistent,
+            offline_share=load.offline_share,
+            away_s=load.away_s if self._absences is not None else 0.0,
+            returns=self._absences.returns if self._absences is not None else 0,
             published=sum(publisher.sent for publisher in self._publishers),
             acknowledged=sum(publisher.acknowledged for publisher in self._publishers),
             refused=sum(publisher.refused for publisher in self._publishers),
@@ -314,6 +372,7 @@ class LoadRun:
             published_per_s=round(published / meter.elapsed_s, 1),
             delivered_per_s=round(delivered / meter.elapsed_s, 1),
             delivery=self._measurement.delivery.summary(),
+            returning=self._measurement.returning.summary(),
             acknowledgement=self._measurement.acknowledgement.summary(),
             send_delay=self._measurement.send_delay.summary(),
             processes=cost_reports(costs, published + delivered),

@@ -29,6 +29,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     rate: messages a second over all publishers; 0 keeps `window` unacknowledged messages a publisher.
     count: messages of the measured part, over all publishers; 0 means that `duration_s` decides.
+    offline_share: part of the subscribers that is away at any time, each for `away_s`, in turn.
     """
 
     qos: int = 1
@@ -40,6 +41,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     warmup_s: float = 2.0
     drain_s: float = 30.0
     persistent: bool = False
+    offline_share: float = 0.0
+    away_s: float = 2.0
 
     def check(self) -> None:
         """Raise LoadError, naming the option, its value and its limit."""
@@ -53,6 +56,33 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
             raise LoadError("rate, count, warm-up and drain are not negative")
         if not self.count and self.duration_s <= 0:
             raise LoadError("duration is above 0 s, unless a count is given")
+        if self.offline_share:
+            self._check_absence()
+
+    def away(self, subscribers: int) -> int:
+        """How many of them are away at a time. Raises LoadError when the share is none, or all, of them."""
+        away = round(self.offline_share * subscribers)
+        if self.offline_share and not 1 <= away < subscribers:
+            raise LoadError(
+                f"an offline share of {self.offline_share:g} of {subscribers} subscribers is {away} of them; "
+                "at least 1 is away and at least 1 stays"
+            )
+        return away
+
+    def _check_absence(self) -> None:
+        if not 0 < self.offline_share < 1:
+            raise LoadError(f"offline share is {self.offline_share:g}; it is above 0 and below 1")
+        if not self.persistent:
+            raise LoadError("an offline share needs persistent sessions: others end with their connection")
+        if not self.qos:
+            raise LoadError("an offline share needs QoS 1 or 2: at QoS 0 nothing is kept for who is away")
+        if self.away_s <= 0:
+            raise LoadError(f"away is {self.away_s:g} s; it is above 0")
+        if not self.count and self.away_s >= self.warmup_s + self.duration_s:
+            raise LoadError(
+                f"away is {self.away_s:g} s, warm-up and duration together are "
+                f"{self.warmup_s + self.duration_s:g} s: nobody would return before the end"
+            )
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import monotonic_ns
 
 from embermq.bench.client import BenchClient
+from embermq.bench.errors import SessionLostError
 from embermq.bench.frames import FrameFamily, read_stamp, topic_index
-from embermq.bench.measurement import Measurement
+from embermq.bench.measurement import NEVER_NS, Measurement
 from embermq.bench.settings import Limits, Target
 from embermq.bench.tally import Tally
 from embermq.protocol.encoder import puback, pubcomp, pubrec
@@ -29,6 +30,9 @@ class Subscriber(BenchClient):
 
     At QoS 2 a PUBLISH that repeats a packet id before its PUBREL is the same delivery [MQTT-4.3.3-10] and is
     answered, not counted.
+
+    Between `leave` and the first message that was meant to leave after `come_back` it is behind: until then its
+    latencies are those of a returning subscriber.
     """
 
     def __init__(
@@ -49,9 +53,23 @@ class Subscriber(BenchClient):
         self._exactly_once = len(answers) > 1 and answers[1] == pubrec(1)
         self._held: set[int] = set()
         self._measurement = measurement
+        self._returned_ns = 0
+        self._level_ns = 0
         self.tallies: dict[bytes, Tally] = {topic_index(source).encode(): Tally() for source in sources}
         self.delivered = 0
         self.foreign = 0
+
+    async def leave(self, *, cut_off: bool = False) -> None:
+        """Go away; the session stays with the broker."""
+        await super().leave(cut_off=cut_off)
+        self._returned_ns = NEVER_NS
+
+    async def come_back(self, *, expiry_s: int) -> None:
+        """Resume the session. Raises ConnectionLostError, RefusedError, and SessionLostError when there is none."""
+        self._returned_ns = monotonic_ns()
+        answer = await self.connect(clean_start=False, expiry_s=expiry_s)
+        if not answer.session_present:
+            raise SessionLostError(f"{self.client_id}: came back, and the broker had no session for it")
 
     def take_known(self, data: bytes, position: int) -> int:
         """PUBLISH packets of this run's layout (at QoS 2 also PUBREL)."""
@@ -63,7 +81,7 @@ class Subscriber(BenchClient):
             return position
         start, middle = self._layout.start, self._layout.middle
         tallies, answers, out = self.tallies, self._answers, self.out
-        since = self._measurement.since_ns
+        since = self._since_ns()
         now = monotonic_ns()
         delays: list[int] = []
         taken = 0
@@ -83,7 +101,7 @@ class Subscriber(BenchClient):
             if intended_ns >= since:
                 delays.append(now - intended_ns)
         if delays:
-            self._measurement.delivery.record_all(delays)
+            self._record(now, delays)
         self.delivered += taken
         return position + taken * row.size
 
@@ -107,7 +125,7 @@ class Subscriber(BenchClient):
             self.out.append(self._answers[packet_id])
             if packet_id not in self._held:
                 self._held.add(packet_id)
-                self._count(index, sequence, now - intended_ns, intended_ns)
+                self._count(index, sequence, now, intended_ns)
         return position
 
     def take_packet(self, packet: Packet) -> None:
@@ -128,14 +146,30 @@ class Subscriber(BenchClient):
             self.foreign += 1
             return
         sequence, intended_ns = stamp
-        self._count(index, sequence, monotonic_ns() - intended_ns, intended_ns)
+        self._count(index, sequence, monotonic_ns(), intended_ns)
 
     def _release(self, packet_id: int) -> None:
         self._held.discard(packet_id)
         self.out.append(pubcomp(packet_id))
 
-    def _count(self, index: bytes, sequence: int, delay_ns: int, intended_ns: int) -> None:
+    def _count(self, index: bytes, sequence: int, now: int, intended_ns: int) -> None:
         self.tallies[index].accept(sequence)
         self.delivered += 1
-        if intended_ns >= self._measurement.since_ns:
-            self._measurement.delivery.record_all((delay_ns,))
+        if intended_ns >= self._since_ns():
+            self._record(now, (now - intended_ns,))
+
+    def _since_ns(self) -> int:
+        """The intended send time from which on delays are looked at: while it is behind, all are."""
+        return 0 if self._returned_ns else max(self._measurement.since_ns, self._level_ns)
+
+    def _record(self, now: int, delays: Sequence[int]) -> None:
+        """The delays of messages that have arrived now."""
+        if not self._returned_ns:
+            self._measurement.delivery.record_all(delays)
+            return
+        here_ns = now - self._returned_ns
+        if self._returned_ns >= self._measurement.since_ns:
+            self._measurement.returning.record_all([min(delay, here_ns) for delay in delays])
+        if min(delays) <= here_ns:  # what was sent up to now has waited behind what was missed
+            self._returned_ns = 0
+            self._level_ns = now

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -16,10 +17,10 @@ from rich.console import Console
 
 from embermq.bench.errors import BenchError
 from embermq.bench.idle import run_idle
-from embermq.bench.process_cost import WatchedProcess, parse_watched
+from embermq.bench.process_cost import WatchedProcess, parse_all_watched
 from embermq.bench.progress import StageBar
 from embermq.bench.report import show_idle, show_load, to_json
-from embermq.bench.scenario import run_load
+from embermq.bench.scenario import run_load, run_paced
 from embermq.bench.settings import Load, Target
 from embermq.bench.shape import Shape, fan_in, fan_out, pairs
 from embermq.protocol.version import ProtocolVersion
@@ -64,7 +65,25 @@ Warmup = Annotated[float, typer.Option(min=0, help="Load before the measured par
 Drain = Annotated[float, typer.Option(min=0, help="Longest wait for the tail, s.")]
 Persistent = Annotated[bool, typer.Option("--persistent", help="Persistent sessions; removed at the end.")]
 Pid = Annotated[
-    list[str] | None, typer.Option(help="Process whose cost is measured: ID or NAME=ID; repeatable.")
+    list[str] | None,
+    typer.Option(
+        help="Process whose cost is measured: ID or NAME=ID, several with commas between them; repeatable. "
+        "Name all that serve the broker, such as redis=ID."
+    ),
+]
+OfflineShare = Annotated[
+    float,
+    typer.Option(
+        help="Part of the persistent subscribers that is away at any time, in turn: above 0, below 1. What one "
+        "misses has to fit the broker's limit of its queue."
+    ),
+]
+Away = Annotated[float, typer.Option(help="How long each of them stays away, s.")]
+Paced = Annotated[
+    float | None,
+    typer.Option(
+        help="Run saturated first, then measure at this share of the rate found: above 0, below 1 (0.5: half)."
+    ),
 ]
 Children = Annotated[bool, typer.Option("--children", help="Count descendants of these processes too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -95,6 +114,9 @@ def p2p(
     warmup: Warmup = 2.0,
     drain: Drain = 30.0,
     persistent: Persistent = False,
+    offline_share: OfflineShare = 0.0,
+    away_s: Away = 2.0,
+    paced: Paced = None,
     pid: Pid = None,
     children: Children = False,
     as_json: Json = False,
@@ -111,9 +133,12 @@ def p2p(
             warmup_s=warmup,
             drain_s=drain,
             persistent=persistent,
+            offline_share=offline_share,
+            away_s=away_s,
         )
         target = _target(host, port, version, username, password_from_env)
-        _carry_out(pairs(count_of_pairs), target, load, watch=Watch(_watched(pid), children), as_json=as_json)
+        watch = Watch(_watched(pid), children)
+        _carry_out(pairs(count_of_pairs), target, load, watch=watch, as_json=as_json, paced=paced)
 
 
 @app.command()
@@ -235,12 +260,15 @@ def idle(
             show_idle(report, Console())
 
 
-def _carry_out(shape: Shape, target: Target, load: Load, *, watch: Watch, as_json: bool) -> None:
+def _carry_out(
+    shape: Shape, target: Target, load: Load, *, watch: Watch, as_json: bool, paced: float | None = None
+) -> None:
     gc.freeze()
     gc.disable()  # a pause of ours would count as latency of the broker; a run makes no cycles to speak of
     with StageBar() as bar:
+        run = run_load if paced is None else partial(run_paced, share=paced)
         report = uvloop.run(
-            run_load(target, shape, load, watched=watch.processes, children=watch.children, on_stage=bar.show)
+            run(target, shape, load, watched=watch.processes, children=watch.children, on_stage=bar.show)
         )
     if as_json:
         typer.echo(to_json(report))
@@ -274,7 +302,7 @@ def _target(
 
 def _watched(texts: list[str] | None) -> tuple[WatchedProcess, ...]:
     try:
-        return tuple(parse_watched(text) for text in texts or ())
+        return parse_all_watched(texts or ())
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

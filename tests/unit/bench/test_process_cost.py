@@ -14,6 +14,7 @@ from embermq.bench.errors import ProcessGoneError
 from embermq.bench.process_cost import (
     WatchedProcess,
     descendants,
+    parse_all_watched,
     parse_stat,
     parse_watched,
     read_cpu,
@@ -33,6 +34,17 @@ def test_stat_is_read_past_a_name_with_parentheses() -> None:
 )
 def test_watched_processes_by_name(text: str, watched: WatchedProcess) -> None:
     assert parse_watched(text) == watched
+
+
+def test_several_watched_processes_in_one_text() -> None:
+    watched = parse_all_watched(["broker=12, redis=34", "redis=56"])
+    assert [(process.name, process.pid) for process in watched] == [
+        ("broker", 12),
+        ("redis", 34),
+        ("redis", 56),
+    ]
+    with pytest.raises(ValueError, match="nonsense"):
+        parse_all_watched(["broker=12,nonsense"])
 
 
 @pytest.mark.parametrize("text", ["", "=3", "broker=", "broker=x", "0", "-4"])
