@@ -10,6 +10,7 @@ from typing import Literal
 
 from tests.support.stand_in_store import (
     StandInApplicationLog,
+    StandInHistory,
     StandInLog,
     StandInQueue,
     StandInSessions,
@@ -18,13 +19,14 @@ from tests.support.stand_in_store import (
 
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
-from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue
+from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.model.session_writes import QueueRow, SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.application_log import ApplicationLog
-from embermq.ports.device_queue import DeviceQueue
+from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import SessionStore
@@ -36,12 +38,40 @@ KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
 
 
+class Reading:
+    """A device queue whose answers are waited for."""
+
+    def __init__(self, queue: DeviceQueue) -> None:
+        self._queue = queue
+
+    def in_flight(self, generation: int) -> list[QueueRow]:
+        answers: list[list[QueueRow]] = []
+        self._queue.in_flight(generation, answers.append)
+        (rows,) = answers
+        return rows
+
+    def page(
+        self, generation: int, after_seq: int, limit: int, *, bytes_max: int | None = None
+    ) -> list[QueueRow]:
+        answers: list[list[QueueRow]] = []
+        self._queue.page(generation, after_seq, limit, answers.append, bytes_max=bytes_max)
+        (rows,) = answers
+        return rows
+
+    def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
+        answers: list[list[tuple[int, int]]] = []
+        self._queue.oldest(generation, after_seq, limit, answers.append)
+        (sizes,) = answers
+        return sizes
+
+
 class Stores:
     """One set of stores. `write` is a tick from submit to answer; `reopen` is an orderly restart."""
 
     store: TickStore
     log: MessageLog
-    queue: DeviceQueue
+    queue: Reading
+    history: DeviceQueueHistory
     sessions: SessionStore
     applications: ApplicationLog
 
@@ -57,7 +87,8 @@ class Stores:
         if self.kind == "stand-in":
             stand_in = self.store = self._stand_in
             self.log = StandInLog(stand_in)
-            self.queue = StandInQueue(stand_in)
+            self.queue = Reading(StandInQueue(stand_in))
+            self.history = StandInHistory(stand_in)
             self.sessions = StandInSessions(stand_in)
             self.applications = StandInApplicationLog(stand_in)
             return
@@ -67,7 +98,8 @@ class Stores:
         reader = self.writer if self.kind == "memory" else open_reader(path)
         self.store = store = SqliteTickStore(self.writer, durability=self.kind, post=self.posted.put)
         self.log = SqliteMessageLog(reader, store)
-        self.queue = SqliteDeviceQueue(reader)
+        self.queue = Reading(SqliteDeviceQueue(reader))
+        self.history = SqliteQueueHistory(reader)
         self.sessions = SqliteSessionStore(reader)
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications
@@ -87,7 +119,7 @@ class Stores:
     def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
         """Start a tick; the list gets its answer."""
         answers: list[Receipt | StoreError] = []
-        self.store.submit(writes, answers.append)
+        self.store.submit(writes, answers.append, lambda: None)
         return answers
 
     def answer(self) -> None:
@@ -99,7 +131,7 @@ class Stores:
 
     def write(self, **writes: object) -> Receipt:
         """A tick that must succeed."""
-        answers = self.submit(TickWrites(**writes))  # type: ignore[arg-type]
+        answers = self.submit(tick_writes(**writes))
         self.answer()
         (answer,) = answers
         assert isinstance(answer, Receipt), answer
@@ -112,6 +144,14 @@ class Stores:
 
     def make_room(self) -> None:
         self.writer.execute("PRAGMA max_page_count = 1073741823")
+
+
+def tick_writes(**writes: object) -> TickWrites:
+    """A tick, its session data named side by side with the rest."""
+    names = SessionWrites.__struct_fields__
+    session = {name: value for name, value in writes.items() if name in names}
+    rest = {name: value for name, value in writes.items() if name not in names}
+    return TickWrites(session=SessionWrites(**session), **rest)  # type: ignore[arg-type]
 
 
 def open_descriptors() -> int:

@@ -18,7 +18,8 @@ from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow
-from embermq.model.tick_writes import ApplicationMark, QueueState
+from embermq.model.session_writes import QueueState
+from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_log import ApplicationEntry, ApplicationFloor
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_readers import LogReader
@@ -96,7 +97,10 @@ def test_entries_come_in_order_up_to_what_is_complete(stores: Stores, fill: Fill
 @pytest.mark.promise("application-4", "application-8")
 def test_the_context_is_floor_and_marks_in_order(stores: Stores) -> None:
     assert stores.applications.context(1) is None
-    stores.write(sessions=[session(1, "app"), session(2, "other")], application_floors={1: 10, 2: 3})
+    stores.write(
+        sessions=[session(1, "app"), session(2, "other")],
+        application_floors={1: ("app", 10), 2: ("other", 3)},
+    )
     stores.write(
         application_marks=[
             ApplicationMark(1, 12, 2, QueueState.SENT),
@@ -121,10 +125,10 @@ def test_the_context_is_floor_and_marks_in_order(stores: Stores) -> None:
 
 @pytest.mark.promise("application-2")
 def test_a_deleted_session_has_no_context(stores: Stores) -> None:
-    stores.write(sessions=[session(1, "app")], application_floors={1: 10})
-    stores.write(application_marks=[ApplicationMark(1, 12, 2, QueueState.SENT)], deleted_sessions=[1])
+    stores.write(sessions=[session(1, "app")], application_floors={1: ("app", 10)})
+    stores.write(application_marks=[ApplicationMark(1, 12, 2, QueueState.SENT)])
+    stores.write(application_floors={1: ("app", 99)}, deleted_sessions=[1], ended_applications=[1])
     assert stores.applications.context(1) is None
-    stores.write(application_floors={1: 99})
     assert stores.applications.floors() == []
 
 

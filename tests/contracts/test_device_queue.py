@@ -8,7 +8,7 @@ from tests.contracts.stores import Stores
 
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
-from embermq.model.tick_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState
+from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState
 
 STEP = QUEUE_SEQ_STEP
 
@@ -75,8 +75,8 @@ def test_marking_keeps_the_deadline(stores: Stores) -> None:
 def test_what_came_by_a_shared_subscription_is_known_apart(stores: Stores) -> None:
     of_group = msgspec.structs.replace(row(2), flags=1 | 8)
     stores.write(sessions=[session(1)], queue_rows=[row(1), of_group])
-    assert stores.queue.known_offsets(1, 0, shared=False) == {10}
-    assert stores.queue.known_offsets(1, 0, shared=True) == {20}
+    assert stores.history.known_offsets(1, 0, shared=False) == {10}
+    assert stores.history.known_offsets(1, 0, shared=True) == {20}
 
 
 @pytest.mark.promise("device-5")
@@ -84,15 +84,15 @@ def test_a_done_delivery_is_known_until_the_floor_has_passed_it(stores: Stores) 
     stores.write(sessions=[session(1)], queue_rows=[row(number) for number in (1, 2, 3)])
     stores.write(queue_marks=[mark(number, QueueState.DONE) for number in (1, 2)])
     assert numbers(stores.queue.page(1, 0, 10)) == [3]
-    assert stores.queue.known_offsets(1, 0, shared=False) == {10, 20, 30}
-    assert stores.queue.known_offsets(1, 20, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0, shared=False) == {10, 20, 30}
+    assert stores.history.known_offsets(1, 20, shared=False) == {20, 30}
     assert stores.sessions.load().sessions[0].queued == 1
     stores.write(dispatcher_floor=20)
-    assert stores.queue.known_offsets(1, 0, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0, shared=False) == {20, 30}
     stores.reopen()
-    assert stores.queue.known_offsets(1, 0, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0, shared=False) == {20, 30}
     stores.write(queue_marks=[mark(3, QueueState.DONE)], dispatcher_floor=31)
-    assert stores.queue.known_offsets(1, 0, shared=False) == set()
+    assert stores.history.known_offsets(1, 0, shared=False) == set()
 
 
 @pytest.mark.promise("device-5")
@@ -101,7 +101,7 @@ def test_what_is_done_below_the_floor_leaves_nothing(stores: Stores) -> None:
     retained = QueueRow(1, 50 * STEP, -1, 3, QueueState.SENT, 5, 2**42, (), b"retained")
     stores.write(queue_rows=[row(1), retained])
     stores.write(queue_marks=[mark(1, QueueState.DONE), QueueMark(1, 50 * STEP, -1, QueueState.DONE, 0)])
-    assert stores.queue.known_offsets(1, -1, shared=False) == set()
+    assert stores.history.known_offsets(1, -1, shared=False) == set()
     assert stores.queue.in_flight(1) == []
 
 
@@ -141,20 +141,20 @@ def test_what_was_dropped_stays_known_until_the_floor_passes(stores: Stores) -> 
     stores.write(dispatcher_floor=20)
     stores.write(queue_dropped=[(1, 1 * STEP), (1, 2 * STEP)])
     assert numbers(stores.queue.page(1, 0, 10)) == [3]
-    assert stores.queue.known_offsets(1, 0, shared=False) == {20, 30}
+    assert stores.history.known_offsets(1, 0, shared=False) == {20, 30}
     stores.write(dispatcher_floor=21)
-    assert stores.queue.known_offsets(1, 0, shared=False) == {30}
+    assert stores.history.known_offsets(1, 0, shared=False) == {30}
 
 
 @pytest.mark.promise("device-5")
 def test_the_place_before_later_records(stores: Stores) -> None:
     stores.write(queue_rows=[row(number) for number in (2, 3, 4)])
-    assert stores.queue.queued_seq_after(1, 0) == 2 * STEP
-    assert stores.queue.queued_seq_after(1, 20) == 3 * STEP
-    assert stores.queue.queued_seq_after(1, 25) == 3 * STEP
-    assert stores.queue.queued_seq_after(1, 40) is None
+    assert stores.history.queued_seq_after(1, 0) == 2 * STEP
+    assert stores.history.queued_seq_after(1, 20) == 3 * STEP
+    assert stores.history.queued_seq_after(1, 25) == 3 * STEP
+    assert stores.history.queued_seq_after(1, 40) is None
     stores.write(queue_marks=[mark(3, QueueState.SENT, 1)])
-    assert stores.queue.queued_seq_after(1, 20) == 4 * STEP
+    assert stores.history.queued_seq_after(1, 20) == 4 * STEP
 
 
 def test_saving_the_same_place_twice_keeps_one(stores: Stores) -> None:

@@ -37,7 +37,7 @@ def test_load_returns_what_ticks_left(stores: Stores) -> None:
         generation_reserved=2**40 + 1_000,
         dispatcher_floor=0,
     )
-    stores.write(records=[b"", b""], receiving=[(ANN.generation, 1), (ANN.generation, 65_535)])
+    stores.write(records=[b"", b""], receiving=[(ANN.generation, 1, 0), (ANN.generation, 65_535, 1)])
     stores.reopen()
     state = stores.sessions.load()
     ann, bob = state.sessions
@@ -73,7 +73,7 @@ def test_nothing_of_a_deleted_session_is_left(stores: Stores) -> None:
         records=[b""],
         sessions=[ANN, BOB],
         subscriptions=[(7, "f", SubscriptionRow("f", 0, 0, 0))],
-        receiving=[(7, 1)],
+        receiving=[(7, 1, 0)],
     )
     stores.write(deleted_sessions=[7])
     state = stores.sessions.load()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from tests.contracts.stores import Stores, open_descriptors
+from tests.contracts.stores import Stores, open_descriptors, tick_writes
 from tests.support.waiting import wait_until
 
 from embermq.adapters.sqlite import tick_store
@@ -17,14 +17,8 @@ from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, encode_record, iter_frames
 from embermq.model.message import Message
 from embermq.model.session import SessionRow, SubscriptionRow, WillRow
-from embermq.model.tick_writes import (
-    ApplicationMark,
-    QueueMark,
-    QueueRow,
-    QueueState,
-    RetainedWrite,
-    TickWrites,
-)
+from embermq.model.session_writes import QueueMark, QueueRow, QueueState, RetainedWrite
+from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 from embermq.ports.tick_store import Receipt
 
@@ -89,7 +83,7 @@ def test_a_tick_under_way_is_busy_and_not_seen(stores: Stores) -> None:
     assert stores.store.busy
     assert answers == []
     with pytest.raises(RuntimeError):
-        stores.store.submit(TickWrites(), lambda _: None)
+        stores.store.submit(TickWrites(), lambda _: None, lambda: None)
     stores.answer()
     assert answers == [Receipt(1, 1)]
     assert not stores.store.busy
@@ -182,36 +176,43 @@ def test_offset_at_a_time(stores: Stores) -> None:
 
 def test_retained_messages_point_at_the_records_of_their_tick(stores: Stores) -> None:
     stores.write(records=[record(b"0")])
-    writes = [RetainedWrite("a/b", 0), RetainedWrite("x", 1), RetainedWrite("a/b", 2)]
+    writes = [
+        RetainedWrite("a/b", 0, record(b"1")),
+        RetainedWrite("x", 1, record(b"2", "x")),
+        RetainedWrite("a/b", 2, record(b"3")),
+    ]
     stores.write(records=[record(b"1"), record(b"2", "x"), record(b"3")], retained=writes)
     kept = {row.topic: (row.offset, row.record) for row in stores.sessions.load_retained()}
     assert kept == {"a/b": (3, record(b"3")), "x": (2, record(b"2", "x"))}
-    stores.write(records=[record(b"")], retained=[RetainedWrite("a/b", -1)])
+    stores.write(records=[record(b"")], retained=[RetainedWrite("a/b", 0, b"")])
     assert [row.topic for row in stores.sessions.load_retained()] == ["x"]
 
 
 def test_an_expired_retained_message_goes_unless_it_was_replaced(stores: Stores) -> None:
-    writes = [RetainedWrite("a", 0), RetainedWrite("b", 1)]
+    writes = [RetainedWrite("a", 0, record(b"1")), RetainedWrite("b", 1, record(b"2"))]
     stores.write(records=[record(b"1"), record(b"2")], retained=writes)
     stores.write(retained_expired=[("a", 0)])
     assert [row.topic for row in stores.sessions.load_retained()] == ["b"]
-    stores.write(records=[record(b"3")], retained=[RetainedWrite("b", 0)])
+    stores.write(records=[record(b"3")], retained=[RetainedWrite("b", 0, record(b"3"))])
     stores.write(
-        records=[record(b"4")], retained=[RetainedWrite("c", 0)], retained_expired=[("b", 1), ("c", 2)]
+        records=[record(b"4")],
+        retained=[RetainedWrite("c", 0, record(b"4"))],
+        retained_expired=[("b", 1), ("c", 2)],
     )
     assert [row.topic for row in stores.sessions.load_retained()] == ["b", "c"]
 
 
 def test_sessions_are_deleted_after_everything_of_the_tick(stores: Stores) -> None:
     stores.write(
-        records=[record(b"0")], sessions=[session(1)], queue_rows=[row(1, 65_536, 0)], receiving=[(1, 7)]
+        records=[record(b"0")], sessions=[session(1)], queue_rows=[row(1, 65_536, 0)], receiving=[(1, 7, 0)]
     )
     stores.write(
         sessions=[session(1), session(2)],
         subscriptions=[(1, "x", SubscriptionRow("x", 1, 0, 0))],
         queue_rows=[row(1, 131_072, 1), row(2, 65_536, 1)],
-        application_floors={1: 5, 2: 5},
+        application_floors={1: ("c", 5), 2: ("c", 5)},
         deleted_sessions=[1],
+        ended_applications=[1],
     )
     state = stores.sessions.load()
     assert [stored.row.generation for stored in state.sessions] == [2]
@@ -224,7 +225,7 @@ def test_released_beats_receiving_and_drop_beats_mark_in_one_tick(stores: Stores
     stores.write(
         records=[record(b"0")],
         sessions=[session(1)],
-        receiving=[(1, 7), (1, 8)],
+        receiving=[(1, 7, 0), (1, 8, 0)],
         released=[(1, 7)],
         queue_rows=[row(1, 65_536, 0), row(1, 131_072, 1)],
         queue_marks=[QueueMark(1, 65_536, 0, QueueState.SENT, 9)],
@@ -241,16 +242,16 @@ def test_a_full_store_refuses_the_whole_tick_and_recovers(sqlite_stores: Stores)
     stores = sqlite_stores
     stores.write(records=[record(b"0")], sessions=[session(1)])
     stores.fill()
-    everything = TickWrites(
+    everything = tick_writes(
         records=[record(b"1" * 200_000)],
-        retained=[RetainedWrite("a/b", 0)],
-        receiving=[(1, 1)],
+        retained=[RetainedWrite("a/b", 0, record(b"1" * 200_000))],
+        receiving=[(1, 1, 0)],
         sessions=[session(2, "d")],
         deleted_sessions=[1],
         subscriptions=[(1, "f", SubscriptionRow("f", 1, 0, 0))],
         wills=[(1, WillRow("c", 0, b"w"))],
         queue_rows=[row(1, 65_536, 1)],
-        application_floors={1: 1},
+        application_floors={1: ("c", 1)},
         dispatcher_floor=1,
         generation_reserved=99,
     )
@@ -304,7 +305,7 @@ def test_a_failed_sync_is_no_receipt(stores: Stores, monkeypatch: pytest.MonkeyP
     stores.write(records=[record(b"0")])
     assert isinstance(stores.writer, _FailingConnection)
     stores.writer.fails = True
-    answers = stores.submit(TickWrites(records=[record(b"lost")], sessions=[session(1)]))
+    answers = stores.submit(tick_writes(records=[record(b"lost")], sessions=[session(1)]))
     stores.answer()
     assert isinstance(answers[0], StoreError)
     stores.writer.fails = False
@@ -356,9 +357,11 @@ def test_application_marks_below_the_floor_are_forgotten(stores: Stores) -> None
     stores.write(
         sessions=[session(1)],
         application_marks=[ApplicationMark(1, offset, offset + 1, QueueState.SENT) for offset in (3, 4, 5)],
-        application_floors={1: 2},
+        application_floors={1: ("c", 2)},
     )
-    stores.write(application_marks=[ApplicationMark(1, 4, 5, QueueState.DONE)], application_floors={1: 4})
+    stores.write(
+        application_marks=[ApplicationMark(1, 4, 5, QueueState.DONE)], application_floors={1: ("c", 4)}
+    )
     context = stores.applications.context(1)
     assert context is not None
     assert context.floor_offset == 4

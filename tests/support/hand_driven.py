@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 from tests.support.stand_in_store import (
     StandInApplicationLog,
+    StandInHistory,
     StandInLog,
     StandInParked,
     StandInQueue,
@@ -32,7 +34,7 @@ from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, iter_frames
-from embermq.model.tick_writes import QueueState
+from embermq.model.session_writes import QueueState
 from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
@@ -263,7 +265,9 @@ class HandDrivenBroker:
         self.state.tick.now_ms = now_ms
         stored = StandInSessions(self.store).load()
         self.broker.restore(stored, StandInSessions(self.store).load_retained())
-        self.recovered = Recovery(self.state, self.device, self.log, self.queue).run(stored.dispatcher_floor)
+        self.recovered = Recovery(self.state, self.device, self.log, StandInHistory(self.store)).run(
+            stored.dispatcher_floor
+        )
 
     def restarted(self, *, after_ms: int = 1_000) -> HandDrivenBroker:
         """Another broker on what a crash leaves: a tick that is not committed is lost."""
@@ -315,7 +319,7 @@ class HandDrivenBroker:
         self._batch = self.state.tick.take()
         self.state.committing_records = len(self._batch.writes.records)
         self.store.now_ms = self.now_ms
-        self.store.submit(self._batch.writes, self._done)
+        self.store.submit(self._batch.writes, self._done, partial(self.broker.stored, self._batch))
 
     def _done(self, result: Receipt | StoreError) -> None:
         batch, self._batch = self._batch, None

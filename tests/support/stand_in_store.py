@@ -12,26 +12,20 @@ from collections import defaultdict
 import msgspec
 
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
-from embermq.model.tick_writes import (
-    QUEUE_SEQ_STEP,
-    ApplicationMark,
-    QueueMark,
-    QueueRow,
-    QueueState,
-    TickWrites,
-)
+from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
+from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.ports.application_log import (
     ApplicationContext,
     ApplicationEntry,
     ApplicationFloor,
     ApplicationLog,
 )
-from embermq.ports.device_queue import DeviceQueue
+from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
-from embermq.ports.tick_store import Done, Receipt, TickStore
+from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 
 class StandInStore(TickStore):
@@ -53,23 +47,23 @@ class StandInStore(TickStore):
         self.trim_below = 0
         self.now_ms = 0
         self.pending: TickWrites | None = None
-        self._done: Done | None = None
+        self._logged: Logged | None = None
 
     @property
     def busy(self) -> bool:
         return self.pending is not None
 
-    def submit(self, writes: TickWrites, done: Done) -> None:
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
         if self.busy:
             raise RuntimeError("a tick is already being committed")
-        self.pending, self._done = writes, done
+        self.pending, self._logged = writes, logged
 
     def commit(self) -> Receipt:
         """The tick becomes durable."""
-        writes, done = self._take()
+        writes, logged = self._take()
         receipt = Receipt(self.log_end, len(writes.records))
         self._apply(writes)
-        done(receipt)
+        logged(receipt)
         return receipt
 
     def refuse(self, error: StoreError) -> None:
@@ -87,34 +81,23 @@ class StandInStore(TickStore):
         if self.busy:
             self.commit()
 
-    def _take(self) -> tuple[TickWrites, Done]:
-        writes, done = self.pending, self._done
-        assert writes is not None and done is not None, "no tick is being committed"
-        self.pending = self._done = None
-        return writes, done
+    def _take(self) -> tuple[TickWrites, Logged]:
+        writes, logged = self.pending, self._logged
+        assert writes is not None and logged is not None, "no tick is being committed"
+        self.pending = self._logged = None
+        return writes, logged
 
     def _apply(self, writes: TickWrites) -> None:
         base = self.log_end
         if writes.records:
             self.batches.append((base, list(writes.records), self.now_ms))
             self.log_end += len(writes.records)
-        for retained in writes.retained:
-            if retained.record_index < 0:
-                self.retained.pop(retained.topic, None)
-            else:
-                record = writes.records[retained.record_index]
-                self.retained[retained.topic] = RetainedRow(
-                    retained.topic, base + retained.record_index, record
-                )
-        for topic, offset in writes.retained_expired:
-            if topic in self.retained and self.retained[topic].offset == offset:
-                del self.retained[topic]
-        self.receiving.update(writes.receiving)
-        self._apply_to_sessions(writes)
-        self._apply_to_queue(writes)
-        self._apply_to_applications(writes)
-        for generation in writes.deleted_sessions:
+        self._apply_to_sessions(writes.session)
+        self._apply_to_queue(writes.session)
+        self._apply_to_retained(writes.session, base)
+        for generation in writes.session.deleted_sessions:
             self._delete(generation)
+        self._apply_to_applications(writes)
         if writes.dispatcher_floor >= 0:
             self.dispatcher_floor = writes.dispatcher_floor
             self._forget_done()
@@ -122,7 +105,19 @@ class StandInStore(TickStore):
             self.generation_reserved = writes.generation_reserved
         self.batches = [batch for batch in self.batches if batch[0] + len(batch[1]) > self.trim_below]
 
-    def _apply_to_sessions(self, writes: TickWrites) -> None:
+    def _apply_to_retained(self, writes: SessionWrites, base: int) -> None:
+        for retained in writes.retained:
+            if retained.record:
+                offset = base + retained.record_index
+                self.retained[retained.topic] = RetainedRow(retained.topic, offset, retained.record)
+            else:
+                self.retained.pop(retained.topic, None)
+        for topic, offset in writes.retained_expired:
+            if topic in self.retained and self.retained[topic].offset == offset:
+                del self.retained[topic]
+
+    def _apply_to_sessions(self, writes: SessionWrites) -> None:
+        self.receiving.update((generation, packet_id) for generation, packet_id, _ in writes.receiving)
         for row in writes.sessions:
             self.sessions[row.generation] = row
         for generation, topic_filter, subscription in writes.subscriptions:
@@ -137,13 +132,18 @@ class StandInStore(TickStore):
                 self.wills[generation] = will
         self.receiving.difference_update(writes.released)
 
-    def _apply_to_queue(self, writes: TickWrites) -> None:
+    def _apply_to_queue(self, writes: SessionWrites) -> None:
         for row in writes.queue_rows:
             self.queue[row.generation, row.seq] = row
         for mark in writes.queue_marks:
             self._mark(mark)
         for generation, seq in writes.queue_dropped:
             self._mark(QueueMark(generation, seq, 0, QueueState.DONE, 0))
+
+    def rows(self, generation: int, *states: int) -> list[QueueRow]:
+        """Of a session, in their order."""
+        rows = [row for row in self.queue.values() if row.generation == generation]
+        return sorted((row for row in rows if row.state in states), key=lambda row: row.seq)
 
     def _mark(self, mark: QueueMark) -> None:
         row = self.queue.get((mark.generation, mark.seq))
@@ -168,19 +168,19 @@ class StandInStore(TickStore):
     def _apply_to_applications(self, writes: TickWrites) -> None:
         for mark in writes.application_marks:
             self.marks[mark.generation, mark.offset] = mark
-        for generation, floor in writes.application_floors.items():
-            if generation in self.sessions:
-                self.floors[generation] = (self.sessions[generation].client_id, floor)
+        for generation, (client_id, floor) in writes.application_floors.items():
+            self.floors[generation] = (client_id, floor)
             for key in [key for key in self.marks if key[0] == generation and key[1] < floor]:
                 del self.marks[key]
+        for generation in writes.ended_applications:
+            self.floors.pop(generation, None)
+            self.marks = {key: mark for key, mark in self.marks.items() if key[0] != generation}
 
     def _delete(self, generation: int) -> None:
         self.sessions.pop(generation, None)
-        self.floors.pop(generation, None)
         self.receiving = {entry for entry in self.receiving if entry[0] != generation}
         self.subscriptions = {key: row for key, row in self.subscriptions.items() if key[0] != generation}
         self.queue = {key: row for key, row in self.queue.items() if key[0] != generation}
-        self.marks = {key: mark for key, mark in self.marks.items() if key[0] != generation}
 
 
 class StandInQueue(DeviceQueue):
@@ -189,30 +189,34 @@ class StandInQueue(DeviceQueue):
     def __init__(self, store: StandInStore) -> None:
         self._store = store
 
-    def _rows(self, generation: int, *states: int) -> list[QueueRow]:
-        rows = [row for row in self._store.queue.values() if row.generation == generation]
-        return sorted((row for row in rows if row.state in states), key=lambda row: row.seq)
-
-    def in_flight(self, generation: int) -> list[QueueRow]:
-        return self._rows(generation, QueueState.SENT, QueueState.RELEASED)
+    def in_flight(self, generation: int, then: Rows) -> None:
+        then(self._store.rows(generation, QueueState.SENT, QueueState.RELEASED))
 
     def page(
-        self, generation: int, after_seq: int, limit: int, *, bytes_max: int | None = None
-    ) -> list[QueueRow]:
-        rows = [row for row in self._rows(generation, QueueState.QUEUED) if row.seq > after_seq][:limit]
+        self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
+    ) -> None:
+        rows = [row for row in self._store.rows(generation, QueueState.QUEUED) if row.seq > after_seq][:limit]
         found: list[QueueRow] = []
         for row in rows:
             if bytes_max is not None and sum(len(before.record) for before in found) >= bytes_max:
                 break
             found.append(row)
-        return found
+        then(found)
 
-    def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
-        return [(row.seq, len(row.record)) for row in self.page(generation, after_seq, limit)]
+    def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
+        rows = [row for row in self._store.rows(generation, QueueState.QUEUED) if row.seq > after_seq]
+        then([(row.seq, len(row.record)) for row in rows[:limit]])
+
+
+class StandInHistory(DeviceQueueHistory):
+    """What the sessions of a StandInStore have had stored."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
 
     def queued_seq_after(self, generation: int, offset: int) -> int | None:
         return next(
-            (row.seq for row in self._rows(generation, QueueState.QUEUED) if row.offset > offset), None
+            (row.seq for row in self._store.rows(generation, QueueState.QUEUED) if row.offset > offset), None
         )
 
     def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:

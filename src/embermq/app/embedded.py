@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
-from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue
+from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
@@ -76,7 +76,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     try:
         broker.restore(stored, sessions.load_retained())
         state.log_end = store.log_end
-        redelivered = Recovery(state, device, log, queue).run(stored.dispatcher_floor)
+        redelivered = Recovery(state, device, log, SqliteQueueHistory(reader)).run(stored.dispatcher_floor)
     except RecordError as error:  # damaged, or written by a version that this one does not understand
         raise StoreError(f"cannot read what broker.db holds: {error}") from error
 

@@ -108,7 +108,7 @@ class Acknowledging:
         if not session.persistent:
             self._complete(link, packet_id)
             return
-        self._state.tick.writes.released.append((session.generation, packet_id))
+        self._state.tick.session_writes.released.append((session.generation, packet_id))
         self._state.tick.batch.after_commit.append(partial(self._complete, link, packet_id))
 
     def _complete(self, link: Link, packet_id: int) -> None:

@@ -17,6 +17,7 @@ from embermq.broker.subscribing import Subscribing
 from embermq.broker.system_topics import SystemTopics
 from embermq.broker.tick import Batch
 from embermq.broker.wills import Wills
+from embermq.model.client_type import ClientType
 from embermq.model.session import RetainedRow
 from embermq.ports.errors import StoreError
 from embermq.ports.sessions import StoredState
@@ -104,16 +105,21 @@ class Broker:
         link.send_packet(Pingresp())
 
     def committed(self, batch: Batch, receipt: Receipt) -> None:
-        """The batch is durable."""
+        """The batch is durable: its records at least, and all of it when the receipt is whole."""
         state = self.state
         state.counters.commits += 1
         state.log_end = receipt.base_offset + receipt.record_count
         state.committing_records = 0
-        if batch.writes.retained:
+        if batch.writes.session.retained:
             self.publishing.retain(batch, receipt.base_offset)
+        if receipt.whole:
+            self.stored(batch)
+        self.publishing.committed(batch, receipt.base_offset)
+
+    def stored(self, batch: Batch) -> None:
+        """The session data of the batch, and of all before, is durable too."""
         for call in batch.after_commit:
             call()
-        self.publishing.committed(batch, receipt.base_offset)
 
     def refused(self, batch: Batch, error: StoreError) -> None:
         """The batch could not be stored: publishers hear of it, everything else is tried again with the next."""
@@ -135,7 +141,9 @@ class Broker:
         for entry in stored.sessions:
             row = entry.row
             if newest[row.client_id] is not entry:
-                state.tick.writes.deleted_sessions.append(row.generation)
+                state.tick.session_writes.deleted_sessions.append(row.generation)
+                if row.client_type is ClientType.APPLICATION:
+                    state.tick.writes.ended_applications.append(row.generation)
                 continue
             session = Session(row, persistent=True)
             session.permissions = state.permissions(session.principal)
@@ -145,7 +153,7 @@ class Broker:
             session.queued_bytes = entry.queued_bytes
             if row.connected:
                 session.expires_ms = _deadline(row.expiry_interval_s, now_ms)
-                state.tick.writes.sessions.append(session.row())
+                state.tick.session_writes.sessions.append(session.row())
             state.sessions[row.client_id] = session
             for subscription in entry.subscriptions:
                 self.subscribing.restore(session, subscription)

@@ -99,7 +99,7 @@ class Connecting:
         session.claimant = link
         link.claimed = session
         if session.persistent:
-            self._state.tick.writes.sessions.append(session.row())
+            self._state.tick.session_writes.sessions.append(session.row())
         if packet.will is not None:
             self._wills.remember(session, link, packet.will)
         if link.inbox is None:
@@ -209,7 +209,8 @@ class Connecting:
         session = Session(row, persistent=expiry_s > 0)
         state.sessions[client_id] = session
         if session.is_application:
-            state.tick.writes.application_floors[session.generation] = state.offset_next
+            floor = (client_id, state.offset_next)
+            state.tick.writes.application_floors[session.generation] = floor
         return session
 
     def _take_over(self, old: Session, clean_start: bool) -> None:
@@ -362,7 +363,7 @@ class Connecting:
         if session.expiry_interval_s != NEVER_EXPIRES:
             session.expires_ms = state.tick.now_ms + session.expiry_interval_s * 1000
             self.watch_expiry(session)
-        state.tick.writes.sessions.append(session.row())
+        state.tick.session_writes.sessions.append(session.row())
 
     def _expire(self, session: Session, epoch: int) -> None:
         if session.epoch == epoch and not session.dead and self._is_over(session):
@@ -386,7 +387,9 @@ class Connecting:
         if self._state.sessions.get(session.client_id) is session:
             del self._state.sessions[session.client_id]
         if session.persistent:
-            self._state.tick.writes.deleted_sessions.append(session.generation)
+            self._state.tick.session_writes.deleted_sessions.append(session.generation)
+            if session.is_application:
+                self._state.tick.writes.ended_applications.append(session.generation)
 
     def watch_expiry(self, session: Session) -> None:
         """Arm the timer of a session whose client is gone."""

@@ -12,7 +12,7 @@ from embermq.broker.tick import Accepted, Batch
 from embermq.model.log_record import Origin, encode_record
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
-from embermq.model.tick_writes import RetainedWrite
+from embermq.model.session_writes import RetainedWrite
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.protocol.encoder import puback, pubrec
 from embermq.protocol.packets import Puback, Publish, Pubrec
@@ -102,7 +102,9 @@ class Publishing:
             receiving.add(packet.packet_id)
             if session.persistent:
                 origin = Origin(session.generation, packet.packet_id)
-                tick.writes.receiving.append((session.generation, packet.packet_id))
+                tick.session_writes.receiving.append(
+                    (session.generation, packet.packet_id, len(tick.writes.records))
+                )
         # What is QoS 0 has reached applications already, so its record names none.
         record = encode_record(message, match.stamps if qos else b"", origin)
         accepted = Accepted(message, record, match, link, packet.packet_id, receiving=receiving)
@@ -131,8 +133,9 @@ class Publishing:
         batch = self._tick.batch
         message = accepted.message
         if message.retain:
-            index = len(batch.writes.records) if message.payload else -1
-            batch.writes.retained.append(RetainedWrite(message.topic, index))
+            record = accepted.record if message.payload else b""
+            retained = RetainedWrite(message.topic, len(batch.writes.records), record)
+            batch.writes.session.retained.append(retained)
             self._state.retained.announce(message.topic)
         batch.writes.records.append(accepted.record)
         batch.record_bytes += len(accepted.record)

@@ -103,7 +103,7 @@ class RetainedMessages:
         expires_ms = record_expires_ms(row.record)
         if expires_ms and expires_ms <= self._tick.now_ms:
             self._counters.retained_expired += 1
-            self._tick.writes.retained_expired.append((row.topic, row.offset))
+            self._tick.session_writes.retained_expired.append((row.topic, row.offset))
         else:
             self.put(row, expires_ms)
 
@@ -135,7 +135,7 @@ class RetainedMessages:
             entry = heappop(deadlines)
             if self._is_held(entry):
                 self._counters.retained_expired += 1
-                self._tick.writes.retained_expired.append((entry[2], entry[1]))
+                self._tick.session_writes.retained_expired.append((entry[2], entry[1]))
                 self.discard(entry[2])
         if deadlines:
             due_ms = self._timer_due_ms = max(deadlines[0][0], now_ms + 1)

@@ -12,7 +12,7 @@ from embermq.broker.timers import Timer
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow
-from embermq.model.tick_writes import QUEUE_SEQ_STEP
+from embermq.model.session_writes import QUEUE_SEQ_STEP
 
 if TYPE_CHECKING:
     from embermq.authorization.rule_set import Permissions

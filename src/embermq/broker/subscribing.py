@@ -124,7 +124,7 @@ class Subscribing:
         state.router.put(subscriber)
         if session.persistent:
             row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
-            state.tick.writes.subscriptions.append((session.generation, asked.topic_filter, row))
+            state.tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
         return subscriber, old is None
 
     def _when_durable(self, session: Session, answer: partial[None]) -> None:
@@ -166,7 +166,7 @@ class Subscribing:
             codes.append(ReasonCode.SUCCESS)
             if session.persistent:
                 self._state.path(session).write_down(session)
-                self._state.tick.writes.subscriptions.append((session.generation, topic_filter, None))
+                self._state.tick.session_writes.subscriptions.append((session.generation, topic_filter, None))
         self._when_durable(session, partial(self._confirm, link, Unsuback(packet.packet_id, tuple(codes))))
 
     def _confirm(self, link: Link, packet: Unsuback) -> None:

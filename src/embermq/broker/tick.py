@@ -49,13 +49,17 @@ class Batch(Struct):
 class Tick:
     """The present moment, shared by every part of the broker."""
 
-    __slots__ = ("batch", "dirty", "now_ms", "writes")
+    __slots__ = ("batch", "dirty", "now_ms", "session_writes", "writes")
 
     def __init__(self) -> None:
         self.now_ms = 0
+        self.dirty: list[Link] = []
+        self._begin()
+
+    def _begin(self) -> None:
         self.batch = Batch()
         self.writes = self.batch.writes
-        self.dirty: list[Link] = []
+        self.session_writes = self.writes.session
 
     def flush(self) -> None:
         """Have every link written that has something to say."""
@@ -70,24 +74,10 @@ class Tick:
     def take(self) -> Batch:
         """Hand over what has gathered and start anew."""
         batch = self.batch
-        self.batch = Batch()
-        self.writes = self.batch.writes
+        self._begin()
         return batch
 
     def give_back(self, failed: Batch) -> None:
         """Put a batch that could not be committed in front of what has gathered since, without its records."""
-        kept, new = failed.writes, self.batch.writes
-        new.retained_expired[:0] = kept.retained_expired
-        new.sessions[:0] = kept.sessions
-        new.deleted_sessions[:0] = kept.deleted_sessions
-        new.subscriptions[:0] = kept.subscriptions
-        new.wills[:0] = kept.wills
-        new.released[:0] = kept.released
-        new.queue_rows[:0] = kept.queue_rows
-        new.queue_marks[:0] = kept.queue_marks
-        new.queue_dropped[:0] = kept.queue_dropped
-        new.application_marks[:0] = kept.application_marks
-        new.application_floors = kept.application_floors | new.application_floors
-        new.dispatcher_floor = max(kept.dispatcher_floor, new.dispatcher_floor)
-        new.generation_reserved = max(kept.generation_reserved, new.generation_reserved)
+        self.writes.put_before(failed.writes)
         self.batch.after_commit[:0] = failed.after_commit

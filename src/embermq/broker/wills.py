@@ -123,14 +123,14 @@ class Wills:
 
     def _drop(self, generation: int) -> None:
         self._state.timers.cancel(self._wills.pop(generation).timer)
-        self._state.tick.writes.wills.append((generation, None))
+        self._state.tick.session_writes.wills.append((generation, None))
 
     def _store(self, generation: int) -> None:
         pending = self._wills[generation]
         who = pending.principal
         record = encode_record(pending.message)
         row = WillRow(who.client_id, pending.delay_s, record, pending.due_ms, who.user, who.certificate)
-        self._state.tick.writes.wills.append((generation, row))
+        self._state.tick.session_writes.wills.append((generation, row))
 
 
 def _published_at(message: Message, now_ms: int) -> Message:

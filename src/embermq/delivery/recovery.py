@@ -7,8 +7,8 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.delivery.device.path import DevicePath
 from embermq.model.log_record import decode_record, iter_frames
-from embermq.model.tick_writes import QUEUE_SEQ_STEP
-from embermq.ports.device_queue import DeviceQueue
+from embermq.model.session_writes import QUEUE_SEQ_STEP
+from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.message_log import MessageLog
 
 READ_RECORDS = 1_000
@@ -19,7 +19,9 @@ class Recovery:
     """Repairs a crash between commit and delivery. Saving is idempotent by offset: what a session has had stored,
     settled ones included, is not stored again."""
 
-    def __init__(self, state: BrokerState, device: DevicePath, log: MessageLog, queue: DeviceQueue) -> None:
+    def __init__(
+        self, state: BrokerState, device: DevicePath, log: MessageLog, queue: DeviceQueueHistory
+    ) -> None:
         self._state = state
         self._device = device
         self._log = log

@@ -10,34 +10,49 @@ from embermq.ports.errors import StoreError
 
 
 class Receipt(Struct, frozen=True):
-    """Proof that a tick is durable: record i of the tick has offset `base_offset` + i."""
+    """Proof that a tick's records are durable: record i of the tick has offset `base_offset` + i.
+
+    `whole`: its session data is durable too; else `stored` tells when it is.
+    """
 
     base_offset: int
     record_count: int
+    whole: bool = True
 
 
-Done = Callable[[Receipt | StoreError], None]
+Logged = Callable[[Receipt | StoreError], None]
+Stored = Callable[[], None]
 
 
 class TickStore(ABC):
-    """Makes the writes of one tick durable in one atomic step.
+    """Makes the writes of ticks durable: the message log with what belongs to it in one atomic step, session data in
+    the same one or after it.
 
-    Guarantees: all of the writes take effect or none; when `done` gets a Receipt they survive what the
+    Guarantees: all of the log's part takes effect or none; when `logged` gets a Receipt it survives what the
     configured durability level says (`fsync`: power loss; `os`: the death of the process; `memory`: nothing yet,
-    they are written soon). Ticks take effect in the order of `submit`. Offsets follow one another without gaps.
+    it is written soon). Ticks take effect in the order of `submit`. Offsets follow one another without gaps. Session
+    data of a tick that was logged is never given up while the process lives.
     """
 
     @abstractmethod
-    def submit(self, writes: TickWrites, done: Done) -> None:
-        """Start to commit. `done` is called later, on the broker's own thread, once.
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+        """Start to commit. `logged` is called later, on the broker's own thread, once. When its receipt is not `whole`,
+        `stored` is called later still, when the session data of this tick and of all before is durable; several ticks
+        may wait there, and it is told in their order.
 
-        At most one tick is under way: calling it while `busy` is a programming error.
+        At most one tick is on its way into the log: calling it while `busy` is a programming error.
         """
 
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """True between `submit` and `done`."""
+        """True between `submit` and `logged`."""
+
+    @property
+    def waits(self) -> bool:
+        """True while session data of some tick is not durable: a tick without writes has to be submitted too, so that
+        it takes its turn."""
+        return False
 
     @abstractmethod
     def settle(self) -> None:

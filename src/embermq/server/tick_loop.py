@@ -140,7 +140,9 @@ class TickLoop:
     def _commit(self) -> None:
         batch = self._tick.batch
         if batch.writes.is_empty():
-            if not batch.is_empty():
+            if self._store.waits and not batch.is_empty():
+                self._submit()
+            elif not batch.is_empty():
                 self._finish(self._tick.take(), Receipt(self._state.log_end, 0))
                 if self._idle_waiters:
                     self.wake()
@@ -176,7 +178,7 @@ class TickLoop:
         batch = self._tick.take()
         self._committed_at_s = self._loop.time()
         self._state.committing_records = len(batch.writes.records)
-        self._store.submit(batch.writes, partial(self._done, batch))
+        self._store.submit(batch.writes, partial(self._done, batch), partial(self._stored, batch))
 
     def _done(self, batch: Batch, result: Receipt | StoreError) -> None:
         """The store has answered."""
@@ -196,6 +198,12 @@ class TickLoop:
             self._broker.refused(batch, result)
         self._read_on()
         self._run()
+
+    def _stored(self, batch: Batch) -> None:
+        """The session data of the batch is durable too, in a store of its own."""
+        self._tick.now_ms = time.time_ns() // 1_000_000
+        self._broker.stored(batch)
+        self.wake()
 
     def _read_on(self) -> None:
         held_back, self._held_back = self._held_back, []

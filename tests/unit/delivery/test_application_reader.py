@@ -8,7 +8,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import iter_frames
-from embermq.model.tick_writes import QueueState
+from embermq.model.session_writes import QueueState
 from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.errors import StoreError
 from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription

@@ -7,7 +7,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
 from embermq.broker.settings import MqttSettings
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.model.tick_writes import QueueState
+from embermq.model.session_writes import QueueState
 from embermq.ports.errors import StoreFull
 from embermq.protocol.packets import (
     Disconnect,

@@ -11,10 +11,8 @@ from tests.support.stand_in_store import (
 )
 
 from embermq.delivery.retention import Retention, RetentionLimits, RetentionState
-from embermq.model.client_type import ClientType
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
-from embermq.model.session import SessionRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.log_readers import LogReader, LogReaders
@@ -55,12 +53,11 @@ class House:
         )
 
     def tick(self, writes: TickWrites) -> None:
-        self.store.submit(writes, lambda _: None)
+        self.store.submit(writes, lambda _: None, lambda: None)
         self.store.commit()
 
     def application(self, generation: int, floor: int, complete: int = RECORDS) -> None:
-        row = SessionRow(f"app{generation}", generation, 1, ClientType.APPLICATION, "", 5, 60, True, 0, 0)
-        self.tick(TickWrites(sessions=[row], application_floors={generation: floor}))
+        self.tick(TickWrites(application_floors={generation: (f"app{generation}", floor)}))
         self.applications.entries[generation] = [
             ApplicationEntry(offset, 1, False, ()) for offset in range(floor, RECORDS)
         ]
@@ -124,7 +121,7 @@ def test_past_the_pin_limit_bodies_are_parked_and_the_log_goes_on() -> None:
     parked = house.parked.records[1]
     assert sorted(parked) == list(range(10, min(parked) + len(parked)))
     assert max(parked) + 1 >= house.start
-    house.tick(TickWrites(application_floors={1: RECORDS}))
+    house.tick(TickWrites(application_floors={1: ("app1", RECORDS)}))
     house.run()
     assert house.parked.logs() == []
 
@@ -159,7 +156,7 @@ def test_an_application_that_stays_behind_keeps_only_what_it_has_not_settled() -
     house = House(age_ms=0, pin_bytes=len(RECORD) * 20)
     house.application(1, 10)
     house.run()
-    house.tick(TickWrites(application_floors={1: 50}))
+    house.tick(TickWrites(application_floors={1: ("app1", 50)}))
     house.run()
     assert min(house.parked.records[1]) == 50
     (log,) = house.parked.logs()

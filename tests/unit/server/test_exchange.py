@@ -14,6 +14,8 @@ from tests.support.waiting import wait_for
 from embermq.broker.authenticating import Proof, Question, Step
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.tick_store import Logged, Stored
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import Auth, Connack, Connect, Disconnect
 from embermq.protocol.properties import Properties
@@ -95,8 +97,8 @@ class Serving:
     async def serve(self, test: Callable[[Serving], Coroutine[None, None, None]], timeout_s: float) -> None:
         submitted = self.hand.store.submit
 
-        def submit(writes: object, done: object) -> None:
-            submitted(writes, done)  # type: ignore[arg-type]
+        def submit(writes: TickWrites, logged: Logged, stored: Stored) -> None:
+            submitted(writes, logged, stored)
             asyncio.get_running_loop().call_soon(self.hand.store.commit)
 
         self.hand.store.submit = submit  # type: ignore[method-assign]

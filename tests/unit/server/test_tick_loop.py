@@ -9,7 +9,9 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.waiting import wait_for
 
+from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
+from embermq.ports.tick_store import Logged, Stored
 from embermq.protocol.packets import Puback, Publish
 from embermq.server.tick_loop import GATHERED_BYTES_MAX, UNWRITTEN_BYTES_MAX, TickLoop
 
@@ -31,8 +33,8 @@ class Running:
         self.commits = 0
         self.hand.store.submit = self._submit  # type: ignore[method-assign]
 
-    def _submit(self, writes: object, done: object) -> None:
-        self._submitted(writes, done)  # type: ignore[arg-type]
+    def _submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+        self._submitted(writes, logged, stored)
         asyncio.get_running_loop().call_soon(self._answer)
 
     def _answer(self) -> None:

@@ -3,8 +3,8 @@
 import sqlite3
 import struct
 
-from embermq.model.tick_writes import QueueRow
-from embermq.ports.device_queue import DeviceQueue
+from embermq.model.session_writes import QueueRow
+from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 
 _COLUMNS = 'generation, seq, "offset", packet_id, state, flags, expires_ms, identifiers, record'
 
@@ -15,22 +15,23 @@ class SqliteDeviceQueue(DeviceQueue):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def in_flight(self, generation: int) -> list[QueueRow]:
+    def in_flight(self, generation: int, then: Rows) -> None:
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM device_queue WHERE generation = ? AND state IN (1, 2) ORDER BY seq",
             (generation,),
         )
-        return [_row(row) for row in rows]
+        then([_row(row) for row in rows])
 
     def page(
-        self, generation: int, after_seq: int, limit: int, *, bytes_max: int | None = None
-    ) -> list[QueueRow]:
+        self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
+    ) -> None:
         rows = self._connection.execute(
             f"SELECT {_COLUMNS} FROM device_queue WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
             (generation, after_seq, limit),
         )
         if bytes_max is None:
-            return [_row(row) for row in rows]
+            then([_row(row) for row in rows])
+            return
         found: list[QueueRow] = []
         left = bytes_max
         for row in rows:
@@ -39,15 +40,22 @@ class SqliteDeviceQueue(DeviceQueue):
             if left <= 0:
                 rows.close()
                 break
-        return found
+        then(found)
 
-    def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
+    def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
         rows = self._connection.execute(
             "SELECT seq, length(record) FROM device_queue"
             " WHERE generation = ? AND seq > ? AND state = 0 ORDER BY seq LIMIT ?",
             (generation, after_seq, limit),
         )
-        return rows.fetchall()
+        then(rows.fetchall())
+
+
+class SqliteQueueHistory(DeviceQueueHistory):
+    """See the port."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
 
     def queued_seq_after(self, generation: int, offset: int) -> int | None:
         row = self._connection.execute(

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 from embermq.model.client_type import ClientType
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
-from embermq.model.tick_writes import QUEUE_SEQ_STEP
+from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
 
 SESSION_COLUMNS = (

@@ -6,7 +6,6 @@ disk syncs; `os` hands the pages to the kernel at each tick; `memory` answers at
 """
 
 import sqlite3
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +14,10 @@ from threading import Thread
 from typing import Literal
 
 from embermq.adapters.sqlite.connection import to_store_error
-from embermq.model.session import SessionRow
-from embermq.model.tick_writes import QueueState, TickWrites
+from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
+from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
-from embermq.ports.tick_store import Done, Receipt, TickStore
+from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 MEMORY_COMMIT_S = 0.05
 TRIM_BATCHES_MAX = 64
@@ -50,7 +49,7 @@ class SqliteTickStore(TickStore):
         self._floor = self._meta("dispatcher_floor", 0)
         self.trim_below = 0
         self._open_ticks: list[tuple[TickWrites, int]] = []
-        self._work: SimpleQueue[tuple[int, int, Done] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[int, int, Logged] | None] = SimpleQueue()
         self._thread: Thread | None = None
         if durability == "fsync":
             self._thread = Thread(target=self._commit_forever, name="broker.db commit", daemon=True)
@@ -77,7 +76,7 @@ class SqliteTickStore(TickStore):
             self._log_end = offset
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (offset,))
 
-    def submit(self, writes: TickWrites, done: Done) -> None:
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
         if self._busy:
             raise RuntimeError("a tick is already being committed")
         self._busy = True
@@ -88,21 +87,21 @@ class SqliteTickStore(TickStore):
                 self._open_since_s = time.monotonic()
             self._apply(writes, base)
         except sqlite3.Error as error:
-            self._fail(error, done)
+            self._fail(error, logged)
             return
         if self._durability == "fsync":
-            self._work.put((base, count, done))
+            self._work.put((base, count, logged))
             return
         if self._durability == "os" or time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
             try:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
-                self._fail(error, done)
+                self._fail(error, logged)
                 return
             self._open_ticks.clear()
         else:
             self._open_ticks.append((writes, base))
-        self._succeed(base, count, done)
+        self._succeed(base, count, logged)
 
     def settle(self) -> None:
         if not self._open_ticks or time.monotonic() - self._open_since_s < MEMORY_COMMIT_S:
@@ -124,25 +123,25 @@ class SqliteTickStore(TickStore):
 
     def _commit_forever(self) -> None:
         while (work := self._work.get()) is not None:
-            base, count, done = work
+            base, count, logged = work
             try:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
-                self._fail(error, done)
+                self._fail(error, logged)
             else:
-                self._succeed(base, count, done)
+                self._succeed(base, count, logged)
 
-    def _succeed(self, base: int, count: int, done: Done) -> None:
+    def _succeed(self, base: int, count: int, logged: Logged) -> None:
         receipt = Receipt(base, count)
 
         def finish() -> None:
             self._log_end = base + count
             self._busy = False
-            done(receipt)
+            logged(receipt)
 
         self._post(finish)
 
-    def _fail(self, error: sqlite3.Error, done: Done) -> None:
+    def _fail(self, error: sqlite3.Error, logged: Logged) -> None:
         failure: StoreError = to_store_error(error, "cannot commit a tick to broker.db")
         with suppress(sqlite3.Error):  # it may have been rolled back already
             if self._connection.in_transaction:
@@ -151,7 +150,7 @@ class SqliteTickStore(TickStore):
 
         def finish() -> None:
             self._busy = False
-            done(failure)
+            logged(failure)
 
         self._post(finish)
 
@@ -178,16 +177,10 @@ class SqliteTickStore(TickStore):
                 "INSERT INTO log_batch VALUES (?, ?, ?, ?, ?)",
                 (base, len(writes.records), time.time_ns() // 1_000_000, len(body), body),
             )
-            self._apply_to_records(writes, base)
-        if writes.retained_expired:
-            self._connection.executemany(
-                'DELETE FROM retained WHERE topic = ? AND "offset" = ?', writes.retained_expired
-            )
-        if writes.sessions or writes.subscriptions or writes.wills or writes.released:
-            self._apply_to_sessions(writes)
-        if writes.queue_rows or writes.queue_marks or writes.queue_dropped:
-            self._apply_to_queues(writes)
-        if writes.application_marks or writes.application_floors:
+        session = writes.session
+        if not session.is_empty():
+            apply_session_writes(self._connection, session, base, self._floor)
+        if writes.application_marks or writes.application_floors or writes.ended_applications:
             self._apply_to_applications(writes)
         if writes.receipts:
             now_ms = time.time_ns() // 1_000_000
@@ -196,12 +189,10 @@ class SqliteTickStore(TickStore):
                 (now_ms, b"".join(writes.receipts)),
             )
             run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
-        if writes.deleted_sessions:
-            self._delete_sessions(writes.deleted_sessions)
         if writes.dispatcher_floor >= 0:
             self._floor = writes.dispatcher_floor
             run("INSERT OR REPLACE INTO meta VALUES ('dispatcher_floor', ?)", (self._floor,))
-            run('DELETE FROM device_queue WHERE state = 3 AND "offset" < ?', (self._floor,))
+            forget_done(self._connection, self._floor)
         if writes.generation_reserved >= 0:
             run(
                 "INSERT OR REPLACE INTO meta VALUES ('generation_reserved', ?)", (writes.generation_reserved,)
@@ -209,114 +200,25 @@ class SqliteTickStore(TickStore):
         if self.trim_below:
             self._trim(base + len(writes.records))
 
-    def _apply_to_records(self, writes: TickWrites, base: int) -> None:
-        for retained in writes.retained:
-            if retained.record_index < 0:
-                self._connection.execute("DELETE FROM retained WHERE topic = ?", (retained.topic,))
-            else:
-                row = (retained.topic, base + retained.record_index, writes.records[retained.record_index])
-                self._connection.execute("INSERT OR REPLACE INTO retained VALUES (?, ?, ?)", row)
-        if writes.receiving:
-            self._connection.executemany("INSERT OR IGNORE INTO receiving VALUES (?, ?)", writes.receiving)
-
-    def _apply_to_sessions(self, writes: TickWrites) -> None:
-        many = self._connection.executemany
-        many(
-            "INSERT OR REPLACE INTO session VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            map(_session_values, writes.sessions),
-        )
-        for generation, topic_filter, row in writes.subscriptions:
-            if row is None:
-                self._connection.execute(
-                    "DELETE FROM subscription WHERE generation = ? AND topic_filter = ?",
-                    (generation, topic_filter),
-                )
-            else:
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?, ?, ?)",
-                    (generation, topic_filter, row.options, row.identifier, row.since_offset),
-                )
-        for generation, will in writes.wills:
-            if will is None:
-                self._connection.execute("DELETE FROM will WHERE generation = ?", (generation,))
-            else:
-                values = (generation, will.client_id, will.delay_s, will.due_ms, will.record)
-                who = (will.username, will.certificate)
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?, ?, ?, ?)", values + who
-                )
-        many("DELETE FROM receiving WHERE generation = ? AND packet_id = ?", writes.released)
-
-    def _apply_to_queues(self, writes: TickWrites) -> None:
-        many = self._connection.executemany
-        if writes.queue_rows:
-            many(
-                "INSERT OR REPLACE INTO device_queue VALUES (?,?,?,?,?,?,?,?,?)",
-                [
-                    (
-                        row.generation,
-                        row.seq,
-                        row.offset,
-                        row.packet_id,
-                        row.state,
-                        row.flags,
-                        row.expires_ms,
-                        struct.pack(f">{len(row.identifiers)}I", *row.identifiers),
-                        row.record,
-                    )
-                    for row in writes.queue_rows
-                ],
-            )
-        marks, done, gone = [], [], []
-        for mark in writes.queue_marks:
-            if mark.state != QueueState.DONE:
-                marks.append((mark.state, mark.packet_id, mark.generation, mark.seq))
-            elif mark.offset < self._floor:
-                gone.append((mark.generation, mark.seq))
-            else:
-                done.append((mark.generation, mark.seq))
-        if marks:
-            many("UPDATE device_queue SET state = ?, packet_id = ? WHERE generation = ? AND seq = ?", marks)
-        if done:
-            many("UPDATE device_queue SET state = 3, record = x'' WHERE generation = ? AND seq = ?", done)
-        if gone:
-            many("DELETE FROM device_queue WHERE generation = ? AND seq = ?", gone)
-        if writes.queue_dropped:  # above the floor they stay known, else a crash would store them again
-            dropped = [(generation, seq, self._floor) for generation, seq in writes.queue_dropped]
-            many('DELETE FROM device_queue WHERE generation = ? AND seq = ? AND "offset" < ?', dropped)
-            many(
-                "UPDATE device_queue SET state = 3, record = x'' WHERE generation = ? AND seq = ?",
-                writes.queue_dropped,
-            )
-
     def _apply_to_applications(self, writes: TickWrites) -> None:
         many = self._connection.executemany
         many(
             "INSERT OR REPLACE INTO application_inflight VALUES (?, ?, ?, ?)",
             [(mark.generation, mark.offset, mark.packet_id, mark.state) for mark in writes.application_marks],
         )
-        for generation, floor in writes.application_floors.items():
+        for generation, (client_id, floor) in writes.application_floors.items():
             self._connection.execute(
-                "INSERT INTO application_context SELECT generation, client_id, ?2 FROM session WHERE generation = ?1"
+                "INSERT INTO application_context VALUES (?, ?, ?)"
                 " ON CONFLICT DO UPDATE SET floor_offset = excluded.floor_offset",
-                (generation, floor),
+                (generation, client_id, floor),
             )
             self._connection.execute(
                 'DELETE FROM application_inflight WHERE generation = ? AND "offset" < ?', (generation, floor)
             )
-
-    def _delete_sessions(self, generations: list[int]) -> None:
-        tables = (
-            "session",
-            "subscription",
-            "receiving",
-            "device_queue",
-            "application_inflight",
-            "application_context",
-        )
-        for table in tables:
-            self._connection.executemany(
-                f"DELETE FROM {table} WHERE generation = ?", [(generation,) for generation in generations]
+        for table in ("application_inflight", "application_context"):
+            many(
+                f"DELETE FROM {table} WHERE generation = ?",
+                [(generation,) for generation in writes.ended_applications],
             )
 
     def _trim(self, log_end: int) -> None:
@@ -339,19 +241,3 @@ class SqliteTickStore(TickStore):
     def _meta(self, name: str, default: int) -> int:
         row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return int(row[0]) if row else default
-
-
-def _session_values(row: SessionRow) -> tuple[int | str, ...]:
-    return (
-        row.generation,
-        row.client_id,
-        row.epoch,
-        int(row.client_type),
-        row.username,
-        row.version,
-        row.expiry_interval_s,
-        int(row.connected),
-        row.expires_ms,
-        row.created_ms,
-        row.certificate,
-    )

@@ -16,7 +16,8 @@ from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, put_on_link, send_pubrel, stored_frame
 from embermq.model.log_record import LogRecord
 from embermq.model.message import Message
-from embermq.model.tick_writes import ApplicationMark, QueueState
+from embermq.model.session_writes import QueueState
+from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_log import ApplicationEntry, ApplicationLog
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
@@ -264,7 +265,10 @@ class ApplicationReaders:
         if floor != reader.floor:
             reader.floor = floor
             reader.floor_written_ms = self._state.tick.now_ms
-            self._state.tick.writes.application_floors[reader.session.generation] = floor
+            self._state.tick.writes.application_floors[reader.session.generation] = (
+                reader.session.client_id,
+                floor,
+            )
 
     def _follow_idle(self, reader: Reader) -> None:
         """Nothing is pending: what the log holds below the read position is not for this client."""
@@ -277,7 +281,8 @@ class ApplicationReaders:
             return
         reader.floor = reader.next_offset
         reader.floor_written_ms = now_ms
-        self._state.tick.writes.application_floors[reader.session.generation] = reader.floor
+        session = reader.session
+        self._state.tick.writes.application_floors[session.generation] = (session.client_id, reader.floor)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         """PUBREC came; PUBREL leaves at once when that is durable, not with the next pack."""

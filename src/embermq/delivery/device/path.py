@@ -6,7 +6,7 @@ that comes while a backlog drains. A row is marked SENT, with its packet id, bef
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from embermq.broker.delivery_path import DeliveryPath
@@ -28,7 +28,7 @@ from embermq.delivery.sending import (
 )
 from embermq.model.log_record import decode_record
 from embermq.model.message import Message
-from embermq.model.tick_writes import QueueMark, QueueRow, QueueState
+from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 
 OLDEST_ROWS = 64
@@ -168,7 +168,7 @@ class DevicePath(DeliveryPath):
             delivery.identifiers,
             delivery.record,
         )
-        self._state.tick.writes.queue_rows.append(row)
+        self._state.tick.session_writes.queue_rows.append(row)
         self._state.counters.messages_stored += 1
         if self._excess(session):
             self._over_limit.add(session)
@@ -195,17 +195,22 @@ class DevicePath(DeliveryPath):
         if session.dead:
             return
         after_seq = session.queue_read_seq if session.link is not None else 0
-        while excess := self._excess(session):
-            oldest = self._queue.oldest(session.generation, after_seq, excess)
-            if not oldest:
+        self._look_at_oldest(session, after_seq, self._excess(session))
+
+    def _look_at_oldest(self, session: Session, after_seq: int, limit: int) -> None:
+        if limit:
+            drop = partial(self._drop_oldest, session, limit)
+            self._queue.oldest(session.generation, after_seq, limit, drop)
+
+    def _drop_oldest(self, session: Session, limit: int, oldest: list[tuple[int, int]]) -> None:
+        for seq, record_bytes in oldest:
+            if not self._excess(session):
                 return
-            for seq, record_bytes in oldest:
-                if not self._excess(session):
-                    return
-                after_seq = seq
-                self._state.tick.writes.queue_dropped.append((session.generation, seq))
-                self._forget_row(session, record_bytes)
-                self._state.counters.dropped_offline_limit += 1
+            self._state.tick.session_writes.queue_dropped.append((session.generation, seq))
+            self._forget_row(session, record_bytes)
+            self._state.counters.dropped_offline_limit += 1
+        if oldest and self._excess(session):
+            self._look_at_oldest(session, oldest[-1][0], 2 * limit)
 
     def _excess(self, session: Session) -> int:
         """How many of the oldest to look at for dropping; 0 within the limits."""
@@ -278,19 +283,22 @@ class DevicePath(DeliveryPath):
         room = session.window_max - len(session.window)
         if link is None or link.closing or link.paused or room <= 0 or session.resend:
             return
-        rows = self._queue.page(
+        self._queue.page(
             session.generation,
             session.queue_read_seq,
             min(room, self._settings.page_messages),
+            partial(self._take_page, session, link),
             bytes_max=BULK_BYTES_MAX,
         )
+
+    def _take_page(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
         if not rows:
             if not session.uncommitted:
                 session.backlog = False
             return
         session.queue_read_seq = rows[-1].seq
         now_ms = self._state.tick.now_ms
-        writes = self._state.tick.writes
+        writes = self._state.tick.session_writes
         deliveries: list[Delivery] = []
         for row in rows:
             if row.expires_ms <= now_ms:
@@ -359,15 +367,17 @@ class DevicePath(DeliveryPath):
 
     def _mark_done(self, session: Session, delivery: Delivery) -> None:
         self._forget_row(session, len(delivery.record))
-        mark = QueueMark(session.generation, delivery.seq, delivery.offset, QueueState.DONE, 0)
-        self._state.tick.writes.queue_marks.append(mark)
+        mark = QueueMark(
+            session.generation, delivery.seq, delivery.offset, QueueState.DONE, delivery.packet_id
+        )
+        self._state.tick.session_writes.queue_marks.append(mark)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it."""
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.RELEASED, delivery.packet_id
         )
-        self._state.tick.writes.queue_marks.append(mark)
+        self._state.tick.session_writes.queue_marks.append(mark)
         link = session.link
         if link is not None:
             self._state.tick.batch.after_commit.append(partial(self._release, session, link, delivery))
@@ -427,7 +437,9 @@ class DevicePath(DeliveryPath):
         session.backlog = False
         if not session.queued:
             return
-        rows = self._queue.in_flight(session.generation)
+        self._queue.in_flight(session.generation, partial(self._resume, session, link))
+
+    def _resume(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
         if rows and not session.last_packet_id:
             session.last_packet_id = rows[-1].packet_id
         session.backlog = session.queued > len(rows)
@@ -452,22 +464,13 @@ class DevicePath(DeliveryPath):
             if delivery.seq:
                 self._mark_done(session, delivery)
         if ended and session.queued:
-            writes = self._state.tick.writes
+            writes = self._state.tick.session_writes
             known |= {mark.seq for mark in writes.queue_marks if mark.generation == session.generation}
-            for row in self._stored_rows(session):
-                delivery = _from_row(row)
-                sent_qos_2 = delivery.qos == 2 and row.state != QueueState.QUEUED
-                if delivery.shared and not sent_qos_2 and row.seq not in known:
-                    take(delivery)
-
-    def _stored_rows(self, session: Session) -> Iterator[QueueRow]:
-        """What is stored of the session and not done, those rows that are still to be committed included."""
-        yield from self._queue.in_flight(session.generation)
-        after_seq = 0
-        while page := self._queue.page(session.generation, after_seq, self._settings.page_messages):
-            yield from page
-            after_seq = page[-1].seq
-        yield from [row for row in self._state.tick.writes.queue_rows if row.generation == session.generation]
+            rows = [row for row in writes.queue_rows if row.generation == session.generation]
+            hand_over = partial(_hand_over_rows, take, known)
+            self._queue.in_flight(session.generation, hand_over)
+            self._queue.page(session.generation, 0, session.queued, hand_over)
+            hand_over(rows)
 
     def write_down(self, session: Session) -> None:
         self._spill(session)
@@ -500,6 +503,14 @@ def _keep_places(session: Session) -> None:
             unwritten.append(delivery)
     for delivery in reversed(unwritten):
         delivery.place = session.next_place()
+
+
+def _hand_over_rows(take: Callable[[Delivery], bool], known: set[int], rows: list[QueueRow]) -> None:
+    for row in rows:
+        delivery = _from_row(row)
+        sent_qos_2 = delivery.qos == 2 and row.state != QueueState.QUEUED
+        if delivery.shared and not sent_qos_2 and row.seq not in known:
+            take(delivery)
 
 
 def _from_row(row: QueueRow) -> Delivery:

@@ -1,0 +1,131 @@
+"""The part of a tick's writes that is session data: what clients' sessions become.
+
+Rows name their session by generation, which is never used again. A store that keys by client id learns from `sessions`
+and from what it loaded at start which client a generation belongs to; a `SessionRow` of a newer generation replaces
+everything that the store holds of that client id.
+"""
+
+from msgspec import Struct, field
+
+from embermq.model.session import SessionRow, SubscriptionRow, WillRow
+
+QUEUE_SEQ_STEP = 65_536
+"""Distance between the sequence numbers of a session's stored deliveries: what is stored late, after a crash, still
+finds a place before what came after it."""
+
+
+class QueueState:
+    """State of a stored delivery. A DONE row stays until the dispatcher's floor has passed it."""
+
+    QUEUED = 0
+    SENT = 1
+    RELEASED = 2  # PUBREC came, PUBREL is owed
+    DONE = 3
+
+
+class QueueRow(Struct, frozen=True, gc=False):
+    """One stored delivery to one persistent session.
+
+    `seq` grows by `QUEUE_SEQ_STEP` a session and gives the order; `offset` is the source position in the log, -1 for a
+    retained message. `flags`: bits 0-1 granted QoS, bit 2 RETAIN flag to send, bit 3 came by a shared subscription.
+    The broker writes `packet_id` 0 while QUEUED; a store that numbers rows when it saves them gives them ids of its
+    own, and the mark SENT carries the one that counts.
+    """
+
+    generation: int
+    seq: int
+    offset: int
+    packet_id: int
+    state: int
+    flags: int
+    expires_ms: int
+    identifiers: tuple[int, ...]
+    record: bytes
+
+
+class QueueMark(Struct, frozen=True, gc=False):
+    """New state of a stored delivery, with the packet id that the client sees. `offset` is the row's."""
+
+    generation: int
+    seq: int
+    offset: int
+    state: int
+    packet_id: int
+
+
+class RetainedWrite(Struct, frozen=True, gc=False):
+    """The retained message of `topic` becomes `record`, which is number `record_index` of this tick; b"" deletes it.
+
+    Its position, the log offset of that record, decides where stores differ: it replaces only what has an earlier one.
+    """
+
+    topic: str
+    record_index: int
+    record: bytes
+
+
+class SessionWrites(Struct):
+    """Filled by the deciding rooms in one tick, handed over whole, never touched afterwards.
+
+    Take them in this order: sessions, then the other groups as they stand here, in list order inside a group,
+    `deleted_sessions` last.
+    """
+
+    sessions: list[SessionRow] = field(default_factory=list)
+    subscriptions: list[tuple[int, str, SubscriptionRow | None]] = field(default_factory=list)
+    """(generation, filter, row); None unsubscribes."""
+    wills: list[tuple[int, WillRow | None]] = field(default_factory=list)
+    """Also of clients without a kept session; None takes it back."""
+    receiving: list[tuple[int, int, int]] = field(default_factory=list)
+    """(generation, packet id, record index) of accepted QoS 2 PUBLISHes; falls with the records."""
+    released: list[tuple[int, int]] = field(default_factory=list)
+    """(generation, packet id): PUBREL came for an incoming QoS 2 PUBLISH."""
+    queue_rows: list[QueueRow] = field(default_factory=list)
+    queue_marks: list[QueueMark] = field(default_factory=list)
+    queue_dropped: list[tuple[int, int]] = field(default_factory=list)
+    """(generation, seq): over the limit or expired; they end as DONE rows do."""
+    retained: list[RetainedWrite] = field(default_factory=list)
+    """Falls with the records."""
+    retained_expired: list[tuple[str, int]] = field(default_factory=list)
+    """(topic, offset) of retained messages whose time is over; what has replaced them since stays."""
+    deleted_sessions: list[int] = field(default_factory=list)
+
+    def cap_offsets(self, log_end: int) -> set[int]:
+        """After a failed commit: subscriptions that counted on its records begin at the end of the log at most. Returns
+        the generations whose subscriptions were changed."""
+        generations: set[int] = set()
+        for index, (generation, topic_filter, row) in enumerate(self.subscriptions):
+            if row is not None and row.since_offset > log_end:
+                capped = SubscriptionRow(row.topic_filter, row.options, row.identifier, log_end)
+                self.subscriptions[index] = (generation, topic_filter, capped)
+                generations.add(generation)
+        return generations
+
+    def put_before(self, kept: "SessionWrites") -> None:
+        """Take what a tick wanted whose records could not be stored, in front of what is here; what fell with the
+        records stays away."""
+        self.sessions[:0] = kept.sessions
+        self.subscriptions[:0] = kept.subscriptions
+        self.wills[:0] = kept.wills
+        self.released[:0] = kept.released
+        self.queue_rows[:0] = kept.queue_rows
+        self.queue_marks[:0] = kept.queue_marks
+        self.queue_dropped[:0] = kept.queue_dropped
+        self.retained_expired[:0] = kept.retained_expired
+        self.deleted_sessions[:0] = kept.deleted_sessions
+
+    def is_empty(self) -> bool:
+        """True when nothing would change."""
+        return not (
+            self.queue_rows
+            or self.queue_marks
+            or self.sessions
+            or self.subscriptions
+            or self.released
+            or self.receiving
+            or self.wills
+            or self.retained
+            or self.retained_expired
+            or self.queue_dropped
+            or self.deleted_sessions
+        )
