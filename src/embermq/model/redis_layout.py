@@ -29,7 +29,7 @@ from embermq.model.log_record import (
 )
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
-from embermq.model.tick_writes import QueueRow
+from embermq.model.session_writes import QueueRow
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.properties import Properties
 

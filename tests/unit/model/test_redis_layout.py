@@ -49,7 +49,7 @@ from embermq.model.redis_layout import (
     topic_head_key,
 )
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
-from embermq.model.tick_writes import QueueRow
+from embermq.model.session_writes import QueueRow
 from embermq.protocol.properties import Properties
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
