@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.support.sql_server import SqlServer
+from tests.support.sql_users import open_sql_users
 from tests.support.users_in_memory import UsersInMemory
 
 from embermq.adapters.sqlite.users import SqliteUsers
@@ -18,14 +20,37 @@ from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreError
 from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
+Open = Callable[[], Users]
+SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
 ANN = User("ann", "$argon2id$ann", ClientType.DEVICE, False, 1_700_000_000_123)
 BILLING = User("billing", "$argon2id$billing", ClientType.APPLICATION, True, 2**40)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", *SERVERS])
+def open_users(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens the same accounts as often as it is called, as several processes do; the test closes them."""
+    if request.param == "sqlite":
+        yield lambda: SqliteUsers(tmp_path / "users.db")
+        return
+    server: SqlServer = request.getfixturevalue(SERVERS[request.param])
+    url = server.database()
+    yield lambda: open_sql_users(url)
+    server.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "memory", *SERVERS])
 def users(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Users]:
     """The stand-in of other tests keeps the promises as well."""
-    store: Users = SqliteUsers(tmp_path / "users.db") if request.param == "sqlite" else UsersInMemory()
+    store: Users
+    if request.param in SERVERS:
+        server: SqlServer = request.getfixturevalue(SERVERS[request.param])
+        url = server.database()
+        store = open_sql_users(url)
+        yield store
+        store.close()
+        server.drop(url)
+        return
+    store = SqliteUsers(tmp_path / "users.db") if request.param == "sqlite" else UsersInMemory()
     yield store
     store.close()
 
@@ -189,8 +214,8 @@ def test_the_hash_is_not_shown(users: Users) -> None:
     assert "argon2id" not in f"{users.all()}"
 
 
-def test_sqlite_another_process_sees_a_change_at_once(tmp_path: Path) -> None:
-    writer, reader = SqliteUsers(tmp_path / "users.db"), SqliteUsers(tmp_path / "users.db")
+def test_another_process_sees_a_change_at_once(open_users: Open) -> None:
+    writer, reader = open_users(), open_users()
     try:
         assert reader.find("ann") is None
         writer.add(ANN)
@@ -202,35 +227,93 @@ def test_sqlite_another_process_sees_a_change_at_once(tmp_path: Path) -> None:
         reader.close()
 
 
-def test_sqlite_changes_of_another_process_are_told(tmp_path: Path) -> None:
-    writer, reader = SqliteUsers(tmp_path / "users.db"), SqliteUsers(tmp_path / "users.db")
+def test_changes_of_another_process_are_told(open_users: Open) -> None:
+    writer, reader = open_users(), open_users()
     writer.add(ANN)
     assert reader.changes(0).names == ("ann",)
     writer.close()
     reader.close()
 
 
-def test_sqlite_forgets_old_changes_and_says_so(tmp_path: Path) -> None:
-    store = SqliteUsers(tmp_path / "users.db")
+def test_nobody_misses_a_change_while_several_make_them(open_users: Open) -> None:
+    """Numbers are seen in their order: who has read up to one never finds a lower one later."""
+    stores = [open_users() for _ in range(4)]
+    reader = open_users()
+    told: list[str] = []
+
+    def add(number: int) -> None:
+        for round_ in range(10):
+            stores[number].add(User(f"user-{number}-{round_}", "x", ClientType.DEVICE, False, 0))
+
+    with ThreadPoolExecutor(4) as threads:
+        adding = [threads.submit(add, number) for number in range(4)]
+        seq = 0
+        while seq < 40:
+            found = reader.changes(seq)
+            assert found.complete
+            told += found.names
+            seq = found.seq
+            assert seq < 40 or all(one.exception() is None for one in adding)
+    assert sorted(told) == sorted(f"user-{number}-{round_}" for number in range(4) for round_ in range(10))
+    for store in [*stores, reader]:
+        store.close()
+
+
+def test_old_changes_are_forgotten_and_that_is_said(open_users: Open) -> None:
+    store = open_users()
     users = [User(f"user-{number}", "x", ClientType.DEVICE, False, 0) for number in range(10_100)]
     store.import_all(users, replace=False)
     assert store.newest_change() == 10_100
     assert not store.changes(50).complete
     assert store.changes(100).complete
+    store.add(ANN)
+    assert not store.changes(100).complete
     store.close()
 
 
-def test_sqlite_an_import_that_fails_adds_nobody(tmp_path: Path) -> None:
+def test_an_import_that_fails_adds_nobody(open_users: Open) -> None:
     def users() -> Iterator[User]:
-        yield ANN
+        yield from (User(f"user-{number}", "x", ClientType.DEVICE, False, 0) for number in range(2_500))
         raise StoreError("the source ends early")
 
-    store = SqliteUsers(tmp_path / "users.db")
+    store = open_users()
     with pytest.raises(StoreError, match="ends early"):
         store.import_all(users(), replace=False)
     assert store.all() == []
+    assert store.newest_change() == 0
     assert store.add(BILLING)
     store.close()
+
+
+def test_a_name_may_come_twice_in_an_import(users: Users) -> None:
+    first, second = (
+        User("bob", "1", ClientType.DEVICE, False, 5),
+        User("bob", "2", ClientType.DEVICE, False, 6),
+    )
+    assert users.import_all([first, second], replace=False) == 1
+    found = users.find("bob")
+    assert found is not None and found.password_hash == "1"
+    assert users.import_all([first, second], replace=True) == 2
+    found = users.find("bob")
+    assert found is not None and (found.password_hash, found.created_ms) == ("2", 5)
+
+
+def test_users_outlive_the_store(open_users: Open) -> None:
+    for expected in (True, False):
+        store = open_users()
+        assert store.add(ANN) is expected
+        store.close()
+
+
+def test_the_secret_is_the_same_for_all_and_outlives_them(open_users: Open) -> None:
+    stores = [open_users() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        found = set(threads.map(lambda store: store.secret(), stores))
+    for store in stores:
+        store.close()
+    again = open_users()
+    assert found == {again.secret()}
+    again.close()
 
 
 def test_sqlite_a_file_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
@@ -254,13 +337,6 @@ def test_sqlite_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="schema version 99, this version of EmberMQ knows up to"):
         SqliteUsers(path)
-
-
-def test_sqlite_users_outlive_the_store(tmp_path: Path) -> None:
-    for expected in (True, False):
-        store = SqliteUsers(tmp_path / "users.db")
-        assert store.add(ANN) is expected
-        store.close()
 
 
 def test_sqlite_files_are_for_their_owner_alone(tmp_path: Path) -> None:
@@ -300,13 +376,13 @@ def test_the_secret_stays(users: Users) -> None:
     assert users.secret() == users.secret()
 
 
-def test_sqlite_each_store_has_a_secret_of_its_own_that_outlives_it(tmp_path: Path) -> None:
+def test_sqlite_each_store_has_a_secret_of_its_own(tmp_path: Path) -> None:
     found = []
-    for name in ("a.db", "a.db", "b.db"):
+    for name in ("a.db", "b.db"):
         store = SqliteUsers(tmp_path / name)
         found.append(store.secret())
         store.close()
-    assert found[0] == found[1] != found[2]
+    assert found[0] != found[1]
 
 
 def test_sqlite_the_secret_is_read_also_while_nothing_can_be_written(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""One database on a server: a bounded pool of connections, and calls that fail soon while the server is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import SQLAlchemyError, TimeoutError
+
+from embermq.adapters.sql.database_url import DatabaseUrl, Kind
+from embermq.adapters.sql.drivers import IDLE_S, connector
+from embermq.adapters.sql.errors import is_away, to_store_error
+from embermq.adapters.sql.settings import SqlSettings
+from embermq.ports.errors import StoreUnavailable
+
+DIALECTS: dict[Kind, str] = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+
+
+class Database:
+    """May be used by any thread. Nothing is opened before the first call.
+
+    A connection is looked at before each use, so a server that was restarted costs nobody an error.
+    """
+
+    def __init__(self, url: DatabaseUrl, settings: SqlSettings, *, timeout_s: float | None = None) -> None:
+        """`timeout_s`: how long a statement may take, when it is not what the settings say. Raises StoreUnavailable
+        for files of certificates that cannot be used."""
+        self.url = url
+        try:
+            connect = connector(url, settings, timeout_s or settings.timeout_s)
+        except OSError as error:
+            raise StoreUnavailable(f"sql.tls_ca, sql.tls_cert: cannot be used: {error}") from error
+        self._engine = create_engine(
+            f"{DIALECTS[url.kind]}://",
+            creator=connect,
+            pool_size=settings.connections_max,
+            max_overflow=0,
+            pool_timeout=settings.timeout_s,
+            pool_recycle=IDLE_S // 2,
+            pool_pre_ping=True,
+            pool_use_lifo=True,
+            isolation_level="READ COMMITTED",
+            hide_parameters=True,
+        )
+        self._away = _Away(settings.retry_s, settings.connect_timeout_s + settings.timeout_s)
+
+    @contextmanager
+    def begin(self, doing: str) -> Iterator[Connection]:
+        """One transaction: committed at the end, rolled back when the body raises.
+
+        Raises StoreError, whose text begins with `doing`. When the connection is lost during the commit itself, nobody
+        knows whether it took place.
+        """
+        with self._told(doing), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def own_connection(self, doing: str) -> Iterator[Connection]:
+        """A connection whose transactions are the caller's business, and which is closed at the end. Raises as
+        `begin`."""
+        with self._told(doing), self._engine.connect() as connection:
+            try:
+                yield connection
+            finally:
+                connection.invalidate()
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        self._away.check()
+        try:
+            yield
+        except SQLAlchemyError as error:
+            told = to_store_error(error, doing, self.url)
+            if is_away(error):
+                self._away.found(str(told))
+            elif not isinstance(error, TimeoutError):
+                self._away.over()
+            raise told from error
+        except BaseException:
+            self._away.over()
+            raise
+        self._away.over()
+
+    def close(self) -> None:
+        """Close the connections; those in use follow when they are free."""
+        self._engine.dispose()
+
+
+class _Away:
+    """Remembers that the server was not reached, so that those who come next need not find out again."""
+
+    def __init__(self, retry_s: float, trial_s: float) -> None:
+        self._retry_s = retry_s
+        self._trial_s = trial_s
+        self._lock = Lock()
+        self._until_s = 0.0
+        self._why = ""
+
+    def check(self) -> None:
+        """Raise StoreUnavailable while it is so. When the time is over, one caller passes, and the others wait for how
+        that ends."""
+        if not self._why:
+            return
+        with self._lock:
+            now_s = time.monotonic()
+            if self._why and now_s < self._until_s:
+                raise StoreUnavailable(self._why)
+            self._until_s = now_s + self._trial_s
+
+    def found(self, why: str) -> None:
+        with self._lock:
+            self._why = why
+            self._until_s = time.monotonic() + self._retry_s
+
+    def over(self) -> None:
+        self._why = ""

@@ -1,0 +1,81 @@
+"""`postgresql://USER:PASSWORD@HOST:PORT/DATABASE` and its relatives, taken apart."""
+
+from ipaddress import ip_address
+from typing import Literal
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from msgspec import Struct
+
+from embermq.ports.store_url import without_password
+
+Kind = Literal["postgresql", "mysql"]
+KINDS: dict[str, Kind] = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+PORTS: dict[Kind, int] = {"postgresql": 5432, "mysql": 3306}
+SOCKET = "socket"
+
+
+class DatabaseUrl(Struct, frozen=True, kw_only=True):
+    """A database on a server. `socket`, when it is not empty, is a Unix socket (for PostgreSQL its directory) that is
+    used instead of host and port."""
+
+    kind: Kind
+    user: str
+    password: str
+    host: str
+    port: int
+    socket: str
+    database: str
+    shown: str
+    """The URL as it may be shown to anybody."""
+
+    def __repr__(self) -> str:
+        """Without the password, so that no log can hold it."""
+        return f"DatabaseUrl({self.shown!r})"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether what is sent there stays on this machine."""
+        if self.socket or self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_url(text: str) -> DatabaseUrl:
+    """Raise ValueError for what is not such a URL; its text has no password."""
+    shown = without_password(text)
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:  # its own text would have a piece of the password, if that is not quoted
+        raise ValueError(
+            f"{shown!r} is not a URL; characters like / and @ of a password are quoted"
+        ) from None
+    kind = KINDS.get(parts.scheme)
+    if kind is None:
+        known = ", ".join(f"{scheme}://" for scheme in KINDS)
+        raise ValueError(f"{shown!r} does not begin with one of {known}")
+    database = unquote(parts.path.removeprefix("/"))
+    if not database or "/" in database:
+        raise ValueError(f"{shown!r} does not name a database: {parts.scheme}://USER:PASSWORD@HOST/DATABASE")
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    socket = parameters.pop(SOCKET, "")
+    if parameters or parts.fragment:
+        unknown = next(iter(parameters), "#")
+        raise ValueError(
+            f"{shown!r} has {unknown!r}; only {SOCKET}= may follow the database, all else is in [sql]"
+        )
+    if not socket and not parts.hostname:
+        raise ValueError(f"{shown!r} has neither a host nor {SOCKET}=")
+    return DatabaseUrl(
+        kind=kind,
+        user=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        host=parts.hostname or "",
+        port=port or PORTS[kind],
+        socket=socket,
+        database=database,
+        shown=shown,
+    )

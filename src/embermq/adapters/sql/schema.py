@@ -1,0 +1,169 @@
+"""Versions of the schema: what a database has, what this program needs, and the way up."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from msgspec import Struct
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from embermq.adapters.sql.database import Database
+from embermq.adapters.sql.database_url import DatabaseUrl
+from embermq.adapters.sql.settings import SqlSettings
+from embermq.ports.errors import StoreError, StoreUnavailable
+
+LOG = logging.getLogger("embermq.stores")
+VERSION_TABLE = "embermq_schema"
+STATEMENT_S = 3_600.0
+"""A table may be large, and a step of a migration has no parts."""
+LOCK_S = 60
+"""How long one waits for another process that is bringing the same database up."""
+LOCK_NOT_AVAILABLE = "55P03"
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+class State(StrEnum):
+    """What a database's schema is to this program."""
+
+    EMPTY = "empty"
+    BEHIND = "behind"
+    CURRENT = "current"
+    NEWER = "newer"
+
+
+class SchemaStatus(Struct, frozen=True):
+    """Version 0 is a database in which nothing of EmberMQ is. `pending` are the versions that an upgrade would make."""
+
+    store: str
+    state: State
+    version: int
+    newest: int
+    pending: tuple[str, ...]
+
+
+def schema_status(url: DatabaseUrl, settings: SqlSettings) -> SchemaStatus:
+    """Look, and change nothing. Raises StoreError."""
+    with _database(url, settings) as database, database.begin("cannot read the schema version") as connection:
+        return _status(url, connection)
+
+
+def check_schema(url: DatabaseUrl, settings: SqlSettings) -> None:
+    """Raise StoreUnavailable, with the way up, unless the database has the very version that this program needs."""
+    found = schema_status(url, settings)
+    _refuse_newer(found)
+    if found.state is not State.CURRENT:
+        raise StoreUnavailable(
+            f"{found.store} has schema version {found.version}, this version of EmberMQ needs {found.newest}: "
+            "type `embermq db upgrade`, or let `stores.static_upgrade` be true"
+        )
+
+
+def upgrade_schema(url: DatabaseUrl, settings: SqlSettings) -> SchemaStatus:
+    """Bring the database up to what this program needs, unless it is there already; returns what was found before.
+
+    Of several processes that do so at once, one does it, and the others wait for it. Raises StoreError, of the kind
+    StoreUnavailable for a schema that is newer.
+    """
+    with _database(url, settings) as database:
+        with database.begin("cannot read the schema version") as connection:
+            found = _status(url, connection)
+        if found.state is State.CURRENT:
+            return found
+        _refuse_newer(found)
+        with database.own_connection("cannot upgrade the schema") as connection:
+            _lock(url, connection)
+            found = _status(url, connection)
+            _refuse_newer(found)
+            if found.state is not State.CURRENT:
+                _upgrade(connection)
+                LOG.info("%s: schema brought from version %d to %d", found.store, found.version, found.newest)
+    return found
+
+
+def _upgrade(connection: Connection) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    connection.commit()
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise StoreError(f"cannot upgrade the schema: {error}") from error
+
+
+def _status(url: DatabaseUrl, connection: Connection) -> SchemaStatus:
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    scripts = ScriptDirectory.from_config(_config())
+    steps = [script.revision for script in scripts.walk_revisions()][::-1]
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    revision = context.get_current_revision()
+    if revision is not None and not revision.isdecimal():
+        raise StoreUnavailable(f"{url.shown} has schema version {revision!r}, which EmberMQ does not write")
+    version, newest = int(revision or 0), int(steps[-1])
+    state = (
+        State.NEWER
+        if version > newest
+        else State.CURRENT
+        if version == newest
+        else State.BEHIND
+        if version
+        else State.EMPTY
+    )
+    pending = tuple(step for step in steps if int(step) > version)
+    return SchemaStatus(url.shown, state, version, newest, pending)
+
+
+def _refuse_newer(found: SchemaStatus) -> None:
+    if found.state is State.NEWER:
+        raise StoreUnavailable(
+            f"{found.store} has schema version {found.version}, this version of EmberMQ knows up to {found.newest}:"
+            " use the newer EmberMQ that wrote it"
+        )
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+@contextmanager
+def _database(
+    url: DatabaseUrl, settings: SqlSettings, *, timeout_s: float | None = None
+) -> Iterator[Database]:
+    database = Database(url, settings, timeout_s=timeout_s)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _lock(url: DatabaseUrl, connection: Connection) -> None:
+    """Hold a lock of the server's that belongs to this connection, and so goes when that is closed."""
+    key = int.from_bytes(hashlib.sha256(f"embermq schema {url.database}".encode()).digest()[:7])
+    if url.kind == "postgresql":
+        connection.execute(text(f"SET lock_timeout = '{LOCK_S}s'"))
+        try:
+            connection.execute(text(f"SELECT pg_advisory_lock({key})"))
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", "") == LOCK_NOT_AVAILABLE:
+                raise _taken(url) from error
+            raise
+    elif connection.execute(text(f"SELECT GET_LOCK('embermq {key}', {LOCK_S})")).scalar_one() != 1:
+        raise _taken(url)
+
+
+def _taken(url: DatabaseUrl) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{url.shown}: another process has been bringing the schema up for more than {LOCK_S} s; try again"
+    )

@@ -1,0 +1,16 @@
+"""Accounts in a database of a test's own."""
+
+from __future__ import annotations
+
+from embermq.adapters.sql.database import Database
+from embermq.adapters.sql.database_url import parse_url
+from embermq.adapters.sql.schema import upgrade_schema
+from embermq.adapters.sql.settings import SqlSettings
+from embermq.adapters.sql.users import SqlUsers
+
+
+def open_sql_users(url: str, settings: SqlSettings | None = None) -> SqlUsers:
+    """The accounts behind a URL, as a process opens them that starts."""
+    settings = settings or SqlSettings()
+    upgrade_schema(parse_url(url), settings)
+    return SqlUsers(Database(parse_url(url), settings))
