@@ -1,7 +1,8 @@
 """Clients that do nothing wrong while others misbehave, in a process of their own, and how long they had to wait.
 
-Each publishes to a topic of its own with QoS 1, once an interval, and waits for the message to come back. A round trip
-counts from the moment at which it was due: a pause of the broker is seen by every round that falls into it.
+Each publishes to a topic of its own, once an interval, and waits for the message to come back. A round trip counts from
+the moment at which it was due: a pause of the broker is seen by every round that falls into it. At QoS 1 it includes
+the commit of the message, at QoS 0 it is a matter of the event loop alone.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ class Waits:
 class Bystanders:
     """A context: they go round while it is open. Afterwards `waits` tells of them; losing one fails."""
 
-    def __init__(self, port: int, *, clients: int = CLIENTS, interval_s: float = INTERVAL_S) -> None:
-        words = command("tests.hostile.bystanders", port, clients, interval_s)
+    def __init__(
+        self, port: int, *, clients: int = CLIENTS, interval_s: float = INTERVAL_S, qos: int = 1
+    ) -> None:
+        words = command("tests.hostile.bystanders", port, clients, interval_s, qos)
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._rounds: list[tuple[float, float]] = []
 
@@ -108,8 +111,9 @@ def undisturbed(port: int, longest_ms: float, what: str) -> Iterator[None]:
 
 
 class _Bystander(asyncio.Protocol):
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, qos: int) -> None:
         self._topic = f"bystander/{number}"
+        self._qos = qos
         self._decoder = Decoder(Role.CLIENT, version=V5)
         self._transport: asyncio.Transport | None = None
         self._entered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -130,7 +134,8 @@ class _Bystander(asyncio.Protocol):
     def _take(self, packet: Packet) -> None:
         if isinstance(packet, Publish):
             assert self._transport is not None
-            self._transport.write(puback(packet.packet_id))
+            if packet.qos:
+                self._transport.write(puback(packet.packet_id))
             if self._back is not None and not self._back.done():
                 self._back.set_result(None)
         elif isinstance(packet, Connack):
@@ -153,17 +158,18 @@ class _Bystander(asyncio.Protocol):
             await asyncio.sleep(due_s - time.monotonic())
             packet_id = packet_id % 60_000 + 1
             self._back = asyncio.get_running_loop().create_future()
-            self._transport.write(encode(Publish(self._topic, b"x" * 32, 1, packet_id), V5))
+            message = Publish(self._topic, b"x" * 32, self._qos, packet_id if self._qos else 0)
+            self._transport.write(encode(message, V5))
             await asyncio.wait_for(self._back, ANSWER_S)
             self.rounds.append((due_s, (time.monotonic() - due_s) * 1000))
             due_s += interval_s
         self._transport.abort()
 
 
-async def _main(port: int, clients: int, interval_s: float) -> None:
+async def _main(port: int, clients: int, interval_s: float, qos: int) -> None:
     loop = asyncio.get_running_loop()
     end = asyncio.Event()
-    bystanders = [_Bystander(number) for number in range(clients)]
+    bystanders = [_Bystander(number, qos) for number in range(clients)]
     for bystander in bystanders:
         await loop.create_connection(lambda made=bystander: made, "127.0.0.1", port)  # type: ignore[misc]
     begin_s = time.monotonic() + 0.05
@@ -179,4 +185,4 @@ async def _main(port: int, clients: int, interval_s: float) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(_main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(_main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))

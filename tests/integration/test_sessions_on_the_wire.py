@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
 
 import pytest
 from tests.integration.conftest import quiet
 from tests.support.broker_process import BrokerProcess
-from tests.support.mqtt_client import ConnectionEnded, MqttClient
+from tests.support.dialogue import arrived, client, flood, kept, make, present, talk
+from tests.support.mqtt_client import ConnectionEnded
 from tests.support.waiting import wait_for
 
 from embermq.protocol.packets import (
     Connect,
     Disconnect,
-    Packet,
-    Puback,
     Publish,
-    Pubrel,
     Subscribe,
     Subscription,
     Will,
@@ -27,55 +24,6 @@ from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
-DAY_S = 86_400
-Talk = Callable[[], Coroutine[None, None, None]]
-
-
-_made: list[MqttClient] = []
-
-
-def talk(dialogue: Talk) -> None:
-    """Run a dialogue; its clients are gone afterwards."""
-
-    async def whole() -> None:
-        try:
-            await asyncio.wait_for(dialogue(), 100)
-        finally:
-            for found in _made:
-                found.abort()
-            await wait_for(lambda: not any(found.is_open for found in _made))
-            _made.clear()
-
-    asyncio.run(whole())
-
-
-def make(client_id: str, **options: object) -> MqttClient:
-    """A client that is not connected."""
-    _made.append(MqttClient(client_id, **options))  # type: ignore[arg-type]
-    return _made[-1]
-
-
-async def client(broker: BrokerProcess, client_id: str, **options: object) -> MqttClient:
-    """A connected client; `version`, `acknowledges` and `keeps` make it, the rest goes into its CONNECT."""
-    made = {key: options.pop(key) for key in ("version", "acknowledges", "keeps") if key in options}
-    found = make(client_id, **made)
-    connack = await found.connect(broker.port, **options)  # type: ignore[arg-type]
-    assert connack.reason_code == 0
-    return found
-
-
-async def kept(broker: BrokerProcess, client_id: str, **options: object) -> MqttClient:
-    return await client(broker, client_id, clean_start=False, expiry_s=DAY_S, **options)
-
-
-async def arrived(found: MqttClient, count: int, deadline_s: float = 30) -> list[bytes]:
-    await wait_for(lambda: len(found.messages) >= count, deadline_s, f"{count} messages")
-    return [message.payload for message in found.messages]
-
-
-def present(found: MqttClient) -> bool:
-    assert found.connack is not None
-    return found.connack.session_present
 
 
 @pytest.mark.promise("repositories-8")
@@ -220,165 +168,6 @@ def test_a_clean_start_clears(broker: BrokerProcess, name: str, version: Protoco
     talk(dialogue)
 
 
-@pytest.mark.promise("device-8", "device-1")
-def test_ten_thousand_come_back_in_order_and_live_ones_behind_them(broker: BrokerProcess, name: str) -> None:
-    count, live = 9_900, 100
-
-    async def dialogue() -> None:
-        subscriber = await kept(broker, name)
-        await subscriber.subscribe(Subscription(f"{name}/t", 1))
-        subscriber.close()
-        publisher = await client(broker, f"p{name}", keeps=False)
-        await flood(publisher, f"{name}/t", range(count))
-        back = await kept(broker, name)
-        await flood(publisher, f"{name}/t", range(count, count + live))
-        payloads = await arrived(back, count + live, 60)
-        assert payloads == [b"%d" % number for number in range(count + live)]
-        assert not any(message.dup for message in back.messages)
-        back.close()
-
-    talk(dialogue)
-
-
-async def flood(
-    publisher: MqttClient, topic: str | Callable[[int], str], numbers: range, *, retain: bool = False
-) -> None:
-    """Publish at QoS 1 and full speed, with a window of 500; returns when everything is acknowledged."""
-    window = asyncio.Semaphore(500)
-
-    def take(packet: Packet) -> None:
-        if isinstance(packet, Puback):
-            assert packet.reason_code < 0x80
-            window.release()
-
-    publisher.on_packet = take
-    for number in numbers:
-        await window.acquire()
-        name = topic if isinstance(topic, str) else topic(number)
-        publisher.send(Publish(name, b"%d" % number, 1, publisher.next_id(), retain))
-    for _ in range(500):
-        await asyncio.wait_for(window.acquire(), 30)
-
-
-@pytest.mark.promise("device-8")
-@pytest.mark.parametrize("receive_maximum", [1, 20])
-def test_the_receive_maximum_holds_with_a_backlog(
-    broker: BrokerProcess, name: str, receive_maximum: int
-) -> None:
-    count = 2_000
-
-    async def dialogue() -> None:
-        properties = Properties(session_expiry_interval=DAY_S, receive_maximum=receive_maximum)
-        subscriber = await client(broker, name, clean_start=False, properties=properties)
-        await subscriber.subscribe(Subscription(f"{name}/t", 2))
-        subscriber.close()
-        publisher = await client(broker, f"p{name}", keeps=False)
-        await flood(publisher, f"{name}/t", range(count))
-        back = make(name, acknowledges=False)
-        open_ids: set[int] = set()
-
-        def take(packet: object) -> None:
-            if isinstance(packet, Publish):
-                open_ids.add(packet.packet_id)
-                assert len(open_ids) <= receive_maximum
-                if len(open_ids) == receive_maximum or len(back.messages) >= count - receive_maximum:
-                    for packet_id in open_ids:
-                        back.send(Puback(packet_id))
-                    open_ids.clear()
-
-        back.on_packet = take
-        await back.connect(broker.port, clean_start=False, properties=properties)
-        assert await arrived(back, count, 60) == [b"%d" % number for number in range(count)]
-        back.close()
-
-    talk(dialogue)
-
-
-@pytest.mark.promise("device-7")
-def test_messages_expire_offline_and_the_rest_is_told(broker: BrokerProcess, name: str) -> None:
-    async def dialogue() -> None:
-        subscriber = await kept(broker, name)
-        await subscriber.subscribe(Subscription(f"{name}/t", 1))
-        subscriber.close()
-        publisher = await client(broker, f"p{name}")
-        for interval_s in (1, 1_000, 0):
-            expiry = Properties(message_expiry_interval=interval_s)
-            await publisher.publish(f"{name}/t", b"%d" % interval_s, qos=1, properties=expiry)
-        stored_s = time.monotonic()
-        await wait_for(lambda: time.monotonic() - stored_s > 1.2)
-        back = await kept(broker, name)
-        assert await arrived(back, 1) == [b"1000"]
-        await back.ping()
-        (message,) = back.messages
-        assert message.properties is not None
-        assert message.properties.message_expiry_interval in (998, 999)
-
-    talk(dialogue)
-
-
-@pytest.mark.promise("device-4")
-def test_packet_ids_wrap_around_one_that_stays_in_flight(broker: BrokerProcess, name: str) -> None:
-    count = 66_000
-
-    async def dialogue() -> None:
-        subscriber = make(name, acknowledges=False, keeps=False)
-        seen: list[int] = []
-        stuck: list[int] = []
-        expected = iter(range(count))
-
-        def take(packet: object) -> None:
-            if not isinstance(packet, Publish):
-                return
-            assert int(packet.payload) == next(expected)
-            assert not stuck or packet.packet_id != stuck[0]
-            if not stuck:
-                stuck.append(packet.packet_id)
-            else:
-                subscriber.send(Puback(packet.packet_id))
-            seen.append(packet.packet_id)
-
-        subscriber.on_packet = take
-        await subscriber.connect(broker.port, clean_start=False, expiry_s=DAY_S)
-        await subscriber.subscribe(Subscription(f"{name}/t", 1))
-        publisher = await client(broker, f"p{name}", keeps=False)
-        await flood(publisher, f"{name}/t", range(count))
-        await wait_for(lambda: len(seen) == count, 60, "all messages")
-        assert max(seen) == 65_535
-        assert seen[-1] < 1_000
-        subscriber.close()
-
-    talk(dialogue)
-
-
-@pytest.mark.promise("device-9")
-def test_qos_2_is_exactly_once_over_reconnects(broker: BrokerProcess, name: str) -> None:
-    async def dialogue() -> None:
-        subscriber = await kept(broker, name, acknowledges=False)
-        await subscriber.subscribe(Subscription(f"{name}/t", 2))
-        publisher = await kept(broker, f"p{name}", acknowledges=False)
-        publisher.send(Publish(f"{name}/t", b"x", 2, 7))
-        publisher.abort()
-        publisher = await kept(broker, f"p{name}")
-        publisher.send(Publish(f"{name}/t", b"x", 2, 7, False, True))
-        publisher.send(Pubrel(7))
-        await publisher.ping()
-        await arrived(subscriber, 1)
-        subscriber.abort()
-        await subscriber.ended
-        back = await kept(broker, name)
-        assert await arrived(back, 1) == [b"x"]
-        assert back.messages[0].dup
-        await wait_for(lambda: any(isinstance(packet, Pubrel) for packet in back.received))
-        await back.ping()
-        back.abort()
-        await back.ended
-        last = await kept(broker, name)
-        await last.ping()
-        assert last.messages == []
-
-    talk(dialogue)
-
-
 def test_packets_behind_connect_in_one_piece(broker: BrokerProcess, name: str) -> None:
     async def dialogue() -> None:
         found = make(name)
@@ -439,42 +228,6 @@ def test_large_payloads_up_to_the_limit(own_broker: BrokerProcess) -> None:
     talk(dialogue)
     own_broker.stop()
     quiet(own_broker)
-
-
-@pytest.mark.promise("device-8", "repositories-1")
-def test_an_orderly_restart_keeps_ids_and_order(own_broker: BrokerProcess) -> None:
-    own_broker.start()
-
-    async def before() -> None:
-        subscriber = await kept(own_broker, "s", acknowledges=False)
-        await subscriber.subscribe(Subscription("t/#", 2), Subscription("$share/g/u", 1))
-        publisher = await client(own_broker, "p")
-        for number in range(10):
-            await publisher.publish("t/x", b"%d" % number, qos=1 + number % 2, retain=number == 9)
-        await arrived(subscriber, 10)
-        first.extend(subscriber.messages)
-
-    async def after() -> None:
-        back = await kept(own_broker, "s")
-        assert present(back)
-        await arrived(back, 10)
-        assert [(m.payload, m.packet_id, m.qos) for m in back.messages] == [
-            (m.payload, m.packet_id, m.qos) for m in first
-        ]
-        assert all(message.dup for message in back.messages)
-        publisher = await client(own_broker, "p")
-        await publisher.publish("u", b"shared", qos=1)
-        await arrived(back, 11)
-        late = await client(own_broker, "late")
-        await late.subscribe(Subscription("t/+", 0))
-        assert await arrived(late, 1) == [b"9"]
-        assert late.messages[0].retain
-
-    first: list[Publish] = []
-    talk(before)
-    own_broker.restart()
-    talk(after)
-    assert own_broker.stop() == 0
 
 
 def test_retained_messages_in_bulk_do_not_stop_the_loop(own_broker: BrokerProcess) -> None:

@@ -1,0 +1,34 @@
+"""Each test once on every session store, with a broker of its own that it may kill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.conftest import quiet
+from tests.stores.session_stores import SESSION_STORES, SessionStore
+from tests.support.broker_process import BrokerProcess
+
+
+@pytest.fixture(params=sorted(SESSION_STORES))
+def session_store(request: pytest.FixtureRequest) -> SessionStore:
+    """One after the other."""
+    return SESSION_STORES[request.param](request)
+
+
+@pytest.fixture
+def broker(session_store: SessionStore, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Not started: set it up first. It must be silent."""
+    found = BrokerProcess(tmp_path / "data", settings=session_store.settings)
+    try:
+        yield found
+        quiet(found)
+    finally:
+        found.close()
+
+
+def kill(broker: BrokerProcess) -> None:
+    """kill -9, and up again."""
+    broker.kill()
+    broker.start()
