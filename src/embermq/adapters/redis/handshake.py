@@ -1,0 +1,112 @@
+"""The first words on a connection: who we are, whether this is the Redis that is meant, and which scripts it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec import Struct
+
+from embermq.adapters.redis.address import RedisAddress
+from embermq.adapters.redis.answers import ErrorReply
+from embermq.adapters.redis.script import Script
+from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.wire import Word
+
+LOG = logging.getLogger("embermq.redis")
+MAJOR_MIN = 7
+Ask = Callable[[Sequence[Word]], Awaitable[object]]
+
+
+class NodeUnusable(Exception):
+    """It answers, but cannot be used now; the text says why, without credentials."""
+
+
+class Greeting(Struct, frozen=True):
+    """By what a server knows a connection: its process and a number there; empty when it does not tell."""
+
+    run_id: bytes = b""
+    client_id: int = 0
+
+
+def tls_context(settings: RedisSettings) -> ssl.SSLContext:
+    """What `rediss` needs. Raises ValueError, naming the setting, when a file cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+    except OSError as error:
+        reason = error.strerror or "no certificates (PEM) in it"
+        raise ValueError(f"redis.tls_ca_file: {settings.tls_ca_file!r}: {reason}") from None
+    if settings.tls_cert_file:
+        try:
+            context.load_cert_chain(settings.tls_cert_file)
+        except OSError as error:
+            reason = error.strerror or "no certificate and key (PEM) in it"
+            raise ValueError(f"redis.tls_cert_file: {settings.tls_cert_file!r}: {reason}") from None
+    return context
+
+
+async def log_in(ask: Ask, address: RedisAddress, scripts: Sequence[Script], before: Greeting) -> Greeting:
+    """Log in, look, load the scripts. `before` is what the last connection to this node was known by: if the server is
+    the same, what it may still hold of that connection is discarded, so that nothing old takes effect after what is
+    new. Raises NodeUnusable."""
+    first = [("AUTH", *filter(None, (address.username, address.password)))] if address.password else []
+    if address.database:
+        first.append(("SELECT", str(address.database)))
+    asked: list[Sequence[Word]] = [
+        *first,
+        ("PING",),
+        ("INFO", "server", "replication", "cluster"),
+        ("CLIENT", "ID"),
+        ("CLIENT", "SETNAME", "embermq"),
+        *(("SCRIPT", "LOAD", script.source) for script in scripts),
+    ]
+    answers = await asyncio.gather(*map(ask, asked))
+    for words, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, ErrorReply) and words[0] in ("AUTH", "SELECT", "PING", "SCRIPT"):
+            raise NodeUnusable(_explain(str(words[0]), str(answer)))
+    about = _fields(answers[len(first) + 1])
+    _check(about, cluster=address.cluster)
+    run_id, client_id = about.get(b"run_id", b""), answers[len(first) + 2]
+    if before.client_id and before.run_id == run_id:
+        killed = await ask(("CLIENT", "KILL", "ID", str(before.client_id), "SKIPME", "yes"))
+        if isinstance(killed, ErrorReply):
+            LOG.warning("a connection that was given up cannot be ended at the server: %s", killed)
+    return Greeting(run_id, client_id) if isinstance(client_id, int) else Greeting()
+
+
+def _explain(command: str, text: str) -> str:
+    match text.partition(" ")[0]:
+        case "WRONGPASS":
+            return "refuses the user or the password"
+        case "NOAUTH":
+            return "wants a password"
+        case "LOADING":
+            return "is still reading its data"
+        case "NOPERM":
+            return f"does not let this user do {command}"
+    if command == "AUTH":
+        return "refuses the password (does it have one?)"
+    return f"{command}: {text}"
+
+
+def _fields(answer: object) -> dict[bytes, bytes]:
+    """INFO's lines; none when it is not allowed."""
+    if not isinstance(answer, bytes):
+        return {}
+    pairs = (line.partition(b":") for line in answer.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def _check(about: dict[bytes, bytes], *, cluster: bool) -> None:
+    version = about.get(b"redis_version", b"").decode(errors="replace")
+    major = version.partition(".")[0]
+    if major.isdigit() and int(major) < MAJOR_MIN:
+        raise NodeUnusable(f"is Redis {version}; {MAJOR_MIN}.0 or later is needed")
+    if about.get(b"cluster_enabled") == b"1" and not cluster:
+        raise NodeUnusable("is a node of a Redis Cluster; write redis+cluster:// in stores.session")
+    if about.get(b"cluster_enabled") == b"0" and cluster:
+        raise NodeUnusable("is no node of a Redis Cluster; write redis:// in stores.session")
+    if about.get(b"role") == b"slave" and not cluster:
+        raise NodeUnusable("is a replica, which stores nothing by itself")

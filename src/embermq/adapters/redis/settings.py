@@ -1,0 +1,43 @@
+"""Settings of the link to Redis; composed by app into the broker's one schema (section `redis`)."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+
+class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How Redis is spoken to when `stores.session` names one; see [stores](stores.md)."""
+
+    batch_commands: Annotated[int, Meta(ge=1, le=10_000)] = 250
+    """So many commands are sent at once, as soon as they are there."""
+    batch_ms: Annotated[float, Meta(ge=0, le=1_000)] = 3.0
+    """How long a command may wait for company after the last batch. The first one after a pause never waits."""
+    connections: Annotated[int, Meta(ge=1, le=16)] = 1
+    """Connections to each node; the keys of a client always take the same one."""
+    connect_timeout_s: Annotated[float, Meta(gt=0, le=60)] = 2.0
+    """A connection that is not open and logged in after that is given up, and tried again."""
+    command_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 5.0
+    """A connection on which nothing is answered for that long is closed, and all that waits is sent again."""
+    breaker_failures: Annotated[int, Meta(ge=1, le=1_000)] = 5
+    """After so many failures one after the other a node counts as away."""
+    breaker_pause_s: Annotated[float, Meta(ge=0.01, le=60)] = 1.0
+    """How often a node that is away is tried. Before that, tries follow one another faster."""
+    wait_replicas: Annotated[int, Meta(ge=0, le=16)] = 0
+    """So many replicas must have a write before it counts as stored (WAIT); 0 does not ask them."""
+    wait_timeout_ms: Annotated[int, Meta(ge=1, le=60_000)] = 1_000
+    """How long one WAIT may take; a write that too few replicas have by then is asked for again, as often as needed."""
+    password_file: str = ""
+    """File with the password, in place of one in the URL; a line end does not count."""
+    tls_ca_file: str = ""
+    """Certificates (PEM) that the servers' certificates are checked with, for `rediss`; without it the system's."""
+    tls_cert_file: str = ""
+    """Certificate and key (PEM, one file) that the broker shows to the servers."""
+
+
+def check_settings(settings: RedisSettings) -> None:
+    """Raise ValueError, naming the setting, for limits that contradict one another."""
+    if settings.wait_replicas and settings.wait_timeout_ms >= settings.command_timeout_s * 1000:
+        raise ValueError(
+            f"redis.wait_timeout_ms: {settings.wait_timeout_ms} is not less than redis.command_timeout_s, "
+            f"{settings.command_timeout_s} s: each WAIT would look like a dead connection"
+        )

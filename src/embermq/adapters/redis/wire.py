@@ -1,0 +1,185 @@
+"""One connection: commands out, answers in, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import cast
+
+import hiredis
+from msgspec import Struct
+
+from embermq.adapters.redis.answers import Answer, ErrorReply
+
+LOG = logging.getLogger("embermq.redis")
+Word = bytes | str | int
+Then = Callable[[Answer], None]
+_NOTHING = object()
+ASKING: bytes = hiredis.pack_command((b"ASKING",))
+
+
+class Kind(IntEnum):
+    """What is done with an answer; all but PLAIN go the careful way."""
+
+    PLAIN = 0
+    PROBE = 1
+    """The first operation of a lane: those behind it wait for its answer."""
+    WAIT = 2
+    """How many replicas have all that was written before."""
+    OWN = 3
+    """A question of the link itself; `then` sees errors too."""
+    SILENT = 4
+    """Its answer means nothing."""
+
+
+class Operation(Struct):
+    """One command on its way. `slot` is its hash slot, 0 where there is no cluster."""
+
+    key: str
+    packed: bytes
+    then: Then
+    what: str
+    slot: int = 0
+    kind: int = Kind.PLAIN
+    asking: bool = False
+
+
+class Ledger:
+    """What one link has done, counted by its connections."""
+
+    def __init__(self) -> None:
+        self.commands = 0
+        self.round_trips = 0
+        self.retries = 0
+        self.refused = 0
+        self.connections = 0
+        self.waiting = 0
+        self.waiting_bytes = 0
+
+
+def ignore(answer: Answer) -> None:
+    """Nobody waits for it."""
+
+
+def pack(words: Sequence[Word]) -> bytes:
+    """A command as Redis reads it."""
+    packed: bytes = hiredis.pack_command(tuple(words))  # type: ignore[arg-type]
+    return packed
+
+
+class WireEnds(ABC):
+    """Who has the connection."""
+
+    @abstractmethod
+    def settle(self, wire: Wire, operation: Operation, answer: object) -> None:
+        """An answer that needs a closer look."""
+
+    @abstractmethod
+    def answered(self, wire: Wire) -> None:
+        """Some answers came, and all of them are dealt with."""
+
+    @abstractmethod
+    def lost(self, wire: Wire, reason: str) -> None:
+        """It has ended: what is in `sent` and `unsafe` has no answer."""
+
+
+class Wire(asyncio.Protocol):
+    """Carries commands of one connection. `held` are the keys whose answers need a closer look; shared by all.
+
+    With `waits`, answers are kept in `unsafe` until a WAIT says that enough replicas have what was written.
+    """
+
+    def __init__(self, ends: WireEnds, ledger: Ledger, held: Mapping[str, object], *, waits: bool) -> None:
+        self._ends = ends
+        self._ledger = ledger
+        self._held = held
+        self._waits = waits
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+        self.sent: deque[Operation] = deque()
+        self.unsafe: deque[tuple[Operation, Answer]] = deque()
+        self.sent_total = 0
+        self.progress_s = 0.0
+        """When something was answered last, or first sent after a pause; the loop's clock."""
+        self.is_open = False
+        self.is_blocked = False
+        """The socket takes no more for now."""
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_open = True
+
+    def write(self, operations: Sequence[Operation], packed: Sequence[bytes]) -> None:
+        """Send `packed`, to which `operations` are the answers to come."""
+        assert self._transport is not None
+        if not self.sent:
+            self.progress_s = self._loop.time()
+        self.sent.extend(operations)
+        self.sent_total += len(operations)
+        self._ledger.round_trips += 1
+        self._transport.write(b"".join(packed))
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        ledger, sent, held, waits = self._ledger, self.sent, self._held, self._waits
+        self.progress_s = self._loop.time()
+        try:
+            self._reader.feed(data)
+            while (answer := self._reader.gets()) is not _NOTHING:
+                operation = sent.popleft()
+                if held or operation.kind or answer.__class__ is ErrorReply:
+                    self._ends.settle(self, operation, answer)
+                elif waits:
+                    self.unsafe.append((operation, answer))
+                else:
+                    ledger.commands += 1
+                    ledger.waiting -= 1
+                    ledger.waiting_bytes -= len(operation.packed)
+                    tell(operation, answer)
+        except (hiredis.ProtocolError, IndexError):
+            self.abort("what it says is not Redis's protocol")
+            return
+        self._ends.answered(self)
+
+    def settled(self, mark: int) -> bool:
+        """Whether the first `mark` of what was sent have an answer that counts, or never will."""
+        return not self.is_open or self.sent_total - len(self.sent) - len(self.unsafe) >= mark
+
+    def pause_writing(self) -> None:
+        """See asyncio."""
+        self.is_blocked = True
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self.is_blocked = bool(self._reason)
+        self._ends.answered(self)
+
+    def abort(self, reason: str) -> None:
+        """End it at once, for a reason that is told."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._reason = self._reason or reason
+            self.is_blocked = True
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        self.is_open = False
+        reason = self._reason or (
+            f"connection lost: {getattr(exc, 'strerror', None) or exc}" if exc else "closed the connection"
+        )
+        self._ends.lost(self, reason)
+
+
+def tell(operation: Operation, answer: Answer) -> None:
+    """Hand over an answer. A fault of who gets it must not take the connection with it, and all others' answers."""
+    try:
+        operation.then(answer)
+    except Exception:
+        LOG.exception("the answer to %s of %s was not taken", operation.what, operation.key)

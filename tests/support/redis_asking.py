@@ -1,0 +1,92 @@
+"""Asking a link and collecting what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import ParamSpec
+
+import uvloop
+
+from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.answers import Answer
+from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.script import Script, script
+from embermq.adapters.redis.settings import RedisSettings
+
+APPEND = script(
+    "append",
+    b"""
+    local last = tonumber(redis.call('HGET', KEYS[1], 'last') or '-1')
+    local number = tonumber(ARGV[1])
+    if number > last + 1 then redis.call('HINCRBY', KEYS[1], 'gaps', 1) end
+    if number > last then redis.call('HSET', KEYS[1], 'last', number) end
+    redis.call('HINCRBY', KEYS[1], 'calls', 1)
+    return number
+    """,
+)
+"""Writes the numbers 0, 1, 2, ... of a key; one that comes again is harmless, one that comes too early is counted."""
+
+
+class Asking:
+    """Appends to many keys, and knows what was answered."""
+
+    def __init__(self, link: RedisLink, keys: int) -> None:
+        self.link = link
+        self.keys = [f"s:ol:{{client-{number}}}" for number in range(keys)]
+        self.asked = dict.fromkeys(self.keys, 0)
+        self.answers: dict[str, list[Answer]] = {key: [] for key in self.keys}
+
+    def append(self, *, each: int = 1) -> None:
+        """The next numbers of every key."""
+        for _ in range(each):
+            for key in self.keys:
+                number = self.asked[key]
+                self.asked[key] = number + 1
+                self.link.ask(key, APPEND, [key], [number], self.answers[key].append)
+
+    @property
+    def waiting(self) -> int:
+        return sum(self.asked.values()) - sum(map(len, self.answers.values()))
+
+    @property
+    def in_order(self) -> bool:
+        """All was answered so far in the order in which it was asked."""
+        return all(got == list(range(len(got))) for got in self.answers.values())
+
+    async def all_answered(self, deadline_s: float = 30.0) -> None:
+        """Wait; raises AssertionError with what is wrong."""
+        end_s = asyncio.get_running_loop().time() + deadline_s
+        while self.waiting:
+            assert asyncio.get_running_loop().time() < end_s, (
+                f"{self.waiting} of {sum(self.asked.values())} wait: {self.link.failing}, {self.link.statistics()}"
+            )
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def linked(
+    url: str, settings: RedisSettings | None = None, scripts: Sequence[Script] = (APPEND,)
+) -> AsyncIterator[RedisLink]:
+    """A link that has been started."""
+    link = RedisLink(parse_address(url), settings or RedisSettings(), scripts)
+    link.start()
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+P = ParamSpec("P")
+
+
+def on_the_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
+    """Run a test that is a coroutine, on the loop that the broker has."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        uvloop.run(test(*args, **kwargs))
+
+    return run
