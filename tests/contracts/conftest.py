@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contracts.session_stores import InRedis, InSqlite, SessionStores
 from tests.contracts.stores import KINDS, Stores
 
 
@@ -23,3 +24,27 @@ def sqlite_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[St
     opened = Stores(request.param, tmp_path)
     yield opened
     opened.close()
+
+
+@pytest.fixture(params=["sqlite", "redis", "redis_cluster"])
+def session_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionStores]:
+    """Every place for session data, on its real server."""
+    opened = _open_session_stores(request.param, request, tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["redis", "redis_cluster"])
+def redis_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[InRedis]:
+    """Those whose keys are a matter of their own."""
+    opened = _open_session_stores(request.param, request, tmp_path)
+    assert isinstance(opened, InRedis)
+    yield opened
+    opened.close()
+
+
+def _open_session_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> SessionStores:
+    if kind == "sqlite":
+        return InSqlite(folder)
+    server = request.getfixturevalue("redis_server" if kind == "redis" else "redis_cluster")
+    return InRedis(server.url)

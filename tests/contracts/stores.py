@@ -47,6 +47,7 @@ class Reading:
     def in_flight(self, generation: int) -> list[QueueRow]:
         answers: list[list[QueueRow]] = []
         self._queue.in_flight(generation, answers.append)
+        self._settle()
         (rows,) = answers
         return rows
 
@@ -55,14 +56,19 @@ class Reading:
     ) -> list[QueueRow]:
         answers: list[list[QueueRow]] = []
         self._queue.page(generation, after_seq, limit, answers.append, bytes_max=bytes_max)
+        self._settle()
         (rows,) = answers
         return rows
 
     def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
         answers: list[list[tuple[int, int]]] = []
         self._queue.oldest(generation, after_seq, limit, answers.append)
+        self._settle()
         (sizes,) = answers
         return sizes
+
+    def _settle(self) -> None:
+        """The answer has come before the call returned."""
 
 
 class Stores:

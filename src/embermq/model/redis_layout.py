@@ -135,10 +135,14 @@ def position_of(row: QueueRow) -> str:
     return f"{row.offset}:{row.seq}" if row.flags & 8 or row.offset < 0 else str(row.offset)
 
 
-def offset_in(position: str) -> tuple[int, bool]:
-    """Offset of a position, -1 for a retained message, and whether it came by a shared subscription."""
+def offset_in(key: str, position: str) -> tuple[int, bool]:
+    """Offset of a position, -1 for a retained message, and whether it came by a shared subscription. Raises
+    LayoutError."""
     offset, colon, _ = position.partition(":")
-    return int(offset), bool(colon)
+    try:
+        return int(offset), bool(colon)
+    except ValueError as error:
+        raise _broken(key, error) from error
 
 
 # Messages
@@ -222,16 +226,7 @@ class _Retained(_Body, frozen=True, omit_defaults=True, rename="camel", kw_only=
     offset: _Offset
 
 
-class StoredMessage(Struct, frozen=True):
-    """A stored delivery as it was read: the row has the place and the state that it was asked for with."""
-
-    row: QueueRow
-    is_released: bool
-    """PUBREC came for it: `packetType` is PUBREL."""
-
-
-_ENCODER = msgspec.json.Encoder()
-_encode = _ENCODER.encode
+_encode = msgspec.json.Encoder().encode
 _decode_stored = msgspec.json.Decoder(_Stored).decode
 _decode_retained = msgspec.json.Decoder(_Retained).decode
 
@@ -289,7 +284,7 @@ def encode_message(row: QueueRow, client_id: str) -> bytes:
     return (PUBLISH_HEAD % row.packet_id).encode() + encode_tail(row, client_id, decode_record(row.record))
 
 
-def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: int) -> StoredMessage:
+def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: int) -> QueueRow:
     """The inverse of `encode_message`. Raises LayoutError."""
     try:
         found = _decode_stored(value)
@@ -299,7 +294,7 @@ def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: 
         record = found.record()
     except _BROKEN as error:
         raise _broken(key, error) from error
-    row = QueueRow(
+    return QueueRow(
         generation,
         seq,
         found.offset,
@@ -310,7 +305,6 @@ def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: 
         found.identifiers,
         record,
     )
-    return StoredMessage(row, found.packet_type == "PUBREL")
 
 
 def encode_retained(row: RetainedRow) -> bytes:
@@ -479,9 +473,28 @@ def decode_schema(value: bytes) -> Schema:
         raise _broken(SCHEMA_KEY, error) from error
 
 
-def encode_place(seq: int, offset: int) -> bytes:
+class Place(Struct, frozen=True):
+    """Where a message in flight stands: a value of `s:f:p:{client}`."""
+
+    score: _Number
+    offset: _Offset
+    qos: _Qos
+
+
+_decode_place = msgspec.json.Decoder(Place).decode
+
+
+def encode_place(seq: int, offset: int, qos: int) -> bytes:
     """The value of a field of `s:f:p:{client}`; the field is the packet id."""
-    return b'{"score":%d,"offset":%d}' % (seq, offset)
+    return b'{"score":%d,"offset":%d,"qos":%d}' % (seq, offset, qos)
+
+
+def decode_place(key: str, packet_id: int, value: bytes) -> Place:
+    """The inverse of `encode_place`. Raises LayoutError."""
+    try:
+        return _decode_place(value)
+    except ValueError as error:
+        raise _broken(f"{key}, field {packet_id}", error) from error
 
 
 def _broken(key: str, error: Exception) -> LayoutError:

@@ -44,13 +44,15 @@ class QueueRow(Struct, frozen=True, gc=False):
 
 
 class QueueMark(Struct, frozen=True, gc=False):
-    """New state of a stored delivery, with the packet id that the client sees. `offset` is the row's."""
+    """New state of a stored delivery, with the packet id that the client sees. `offset` is the row's; `qos` comes with
+    SENT."""
 
     generation: int
     seq: int
     offset: int
     state: int
     packet_id: int
+    qos: int = 0
 
 
 class RetainedWrite(Struct, frozen=True, gc=False):

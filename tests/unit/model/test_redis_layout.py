@@ -25,9 +25,11 @@ from embermq.model.redis_layout import (
     PUBREL_TYPE,
     RECORD_BYTES_AT,
     LayoutError,
+    Place,
     client_keys,
     decode_message,
     decode_name,
+    decode_place,
     decode_retained,
     decode_schema,
     decode_session,
@@ -150,8 +152,7 @@ ANN = SessionRow("ann", 7, 3, ClientType.DEVICE, "user", 5, 60, True, 0, 1)
 def test_a_stored_message_comes_back_as_it_was(row: QueueRow, client_id: str) -> None:
     value = encode_message(row, client_id)
     found = decode_message("k", value, generation=row.generation, seq=row.seq, state=row.state)
-    assert found.row == row
-    assert not found.is_released
+    assert found == row
 
 
 @given(rows, names, st.integers(1, 65_535))
@@ -160,9 +161,8 @@ def test_type_and_packet_id_are_changed_in_place(row: QueueRow, client_id: str, 
     value[PACKET_TYPE_AT : PACKET_TYPE_AT + len(PUBREL_TYPE)] = PUBREL_TYPE.encode()
     value[PACKET_ID_AT : PACKET_ID_AT + 5] = b"%-5d" % packet_id
     found = decode_message("k", bytes(value), generation=row.generation, seq=row.seq, state=2)
-    assert found.is_released
-    assert found.row.packet_id == packet_id
-    assert found.row.record == row.record
+    assert found.packet_id == packet_id
+    assert found.record == row.record
     assert value[RECORD_BYTES_AT:].startswith(b'"recordBytes":%d,' % len(row.record))
 
 
@@ -261,7 +261,7 @@ def test_a_key_without_a_name_is_told(key: str) -> None:
 def test_positions(offset: int, flags: int, position: str, told: tuple[int, bool]) -> None:
     row = QueueRow(3, 65_536, offset, 0, 0, flags, 0, (), b"")
     assert position_of(row) == position
-    assert offset_in(position) == told
+    assert offset_in("k", position) == told
 
 
 def test_what_is_broken_names_its_key() -> None:
@@ -308,4 +308,9 @@ def test_broken_stamps_are_told() -> None:
 def test_small_values() -> None:
     assert decode_schema(encode_schema("ab12")).log == "ab12"
     assert decode_schema(encode_schema("ab12")).version == 1
-    assert json.loads(encode_place(65_536, -1)) == {"score": 65_536, "offset": -1}
+    assert json.loads(encode_place(65_536, -1, 2)) == {"score": 65_536, "offset": -1, "qos": 2}
+    assert decode_place("k", 7, encode_place(65_536, -1, 2)) == Place(65_536, -1, 2)
+    with pytest.raises(LayoutError, match="'k, field 7'"):
+        decode_place("k", 7, b"{}")
+    with pytest.raises(LayoutError, match="'k'"):
+        offset_in("k", "x:1")

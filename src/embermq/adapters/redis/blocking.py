@@ -1,0 +1,123 @@
+"""Redis before the broker serves anybody: each question waits for its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import redis
+from redis.cluster import ClusterNode, RedisCluster
+
+from embermq.adapters.redis.address import RedisAddress
+from embermq.adapters.redis.answers import Answer
+from embermq.adapters.redis.script import Script
+from embermq.adapters.redis.settings import RedisSettings
+from embermq.ports.errors import StoreError, StoreUnavailable
+
+SCAN_COUNT = 2_000
+PIPELINED = 1_000
+"""Operations on the wire at a time."""
+
+
+class BlockingRedis:
+    """One Redis, or all masters of a cluster. Raises StoreError, without credentials in it."""
+
+    def __init__(self, address: RedisAddress, settings: RedisSettings) -> None:
+        self._address = address
+        options: dict[str, Any] = {
+            "username": address.username or None,
+            "password": address.password or None,
+            "socket_timeout": settings.command_timeout_s,
+            "socket_connect_timeout": settings.connect_timeout_s,
+            "protocol": 2,
+        }
+        if address.tls:
+            options |= {
+                "ssl": True,
+                "ssl_ca_certs": settings.tls_ca_file or None,
+                "ssl_certfile": settings.tls_cert_file or None,
+                "ssl_keyfile": settings.tls_cert_file or None,
+            }
+        self._cluster: Any = None
+        try:
+            if address.cluster:
+                made: Any = ClusterNode  # it has no types
+                nodes = [made(node.host, node.port) for node in address.nodes]
+                self._cluster = RedisCluster(startup_nodes=nodes, **options)
+                self._masters = [
+                    self._cluster.get_redis_connection(node) for node in self._cluster.get_primaries()
+                ]
+            else:
+                node = address.nodes[0]
+                self._masters = [redis.Redis(node.host, node.port, db=address.database, **options)]
+                self._masters[0].ping()
+        except (redis.RedisError, OSError) as error:
+            raise self.failure(error) from error
+
+    def __enter__(self) -> BlockingRedis:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        for master in self._masters:
+            master.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def failure(self, error: Exception) -> StoreError:
+        """What went wrong, as the port tells it."""
+        return StoreUnavailable(f"session store {self._address}: {error}")
+
+    @property
+    def masters(self) -> Sequence[Any]:
+        """A connection to each."""
+        return self._masters
+
+    def command(self, key: str, *words: bytes | str | int) -> Answer:
+        """One command, at the node that has `key`."""
+        try:
+            return self.at(key).execute_command(*words)  # type: ignore[no-any-return]
+        except (redis.RedisError, OSError) as error:
+            raise self.failure(error) from error
+
+    def run(self, key: str, script: Script, keys: Sequence[str], args: Sequence[bytes | str | int]) -> Answer:
+        """One script, at the node that has `key`."""
+        return self.command(key, "EVAL", script.source, len(keys), *keys, *args)
+
+    def at(self, key: str) -> Any:
+        """A connection to the node that has `key`."""
+        if self._cluster is None:
+            return self._masters[0]
+        return self._cluster.get_redis_connection(self._cluster.get_node_from_key(key))
+
+    def keys(self, master: Any, pattern: str) -> Iterator[list[bytes]]:
+        """The keys of one master that match, in lists; one may come twice."""
+        cursor: Any = 0
+        try:
+            while True:
+                cursor, found = master.scan(cursor, match=pattern, count=SCAN_COUNT)
+                if found:
+                    yield found
+                if not cursor:
+                    return
+        except (redis.RedisError, OSError) as error:
+            raise self.failure(error) from error
+
+    def many(self, master: Any, operations: Sequence[Sequence[bytes | str | int]]) -> list[Any]:
+        """Answers to many commands of one master, in order; one that Redis refused is its error."""
+        answers: list[Any] = []
+        try:
+            for first in range(0, len(operations), PIPELINED):
+                pipeline = master.pipeline(transaction=False)
+                for words in operations[first : first + PIPELINED]:
+                    pipeline.execute_command(*words)
+                answers += pipeline.execute(raise_on_error=False)
+        except (redis.RedisError, OSError) as error:
+            raise self.failure(error) from error
+        return answers

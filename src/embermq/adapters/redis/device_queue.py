@@ -1,0 +1,179 @@
+"""Stored deliveries in Redis, read by scripts, in one row with the writes of the same client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from embermq.adapters.redis.answers import Answer
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.owners import Owner, Owners
+from embermq.adapters.redis.script import read_script
+from embermq.model.redis_layout import LayoutError, decode_message, decode_place, offset_in
+from embermq.model.session_writes import QueueRow, QueueState
+from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
+
+LOG = logging.getLogger("embermq")
+PAGE = read_script("page")
+IN_FLIGHT = read_script("in_flight")
+OLDEST = read_script("oldest")
+SCRIPTS = (PAGE, IN_FLIGHT, OLDEST)
+
+EXPIRED_MS = 1
+"""Deadline of a row whose payload Redis has let go of."""
+OLDEST_MAX = 65_535
+
+
+class RedisDeviceQueue(DeviceQueue):
+    """See the port."""
+
+    def __init__(self, link: RedisLink, owners: Owners) -> None:
+        self._link = link
+        self._owners = owners
+        self.unreadable = 0
+        """Messages that cannot be understood; each is in the log, and stays in Redis."""
+
+    def in_flight(self, generation: int, then: Rows) -> None:
+        owner = self._owners.get(generation)
+        if owner is None:
+            then([])
+            return
+        keys = owner.keys
+        names = (keys.session, keys.messages, keys.sent, keys.released)
+        args = (owner.fence, keys.message)
+        self._link.ask(keys.session, IN_FLIGHT, names, args, partial(self._in_flight, owner, then))
+
+    def page(
+        self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
+    ) -> None:
+        owner = self._owners.get(generation)
+        if owner is None:
+            then([])
+            return
+        keys = owner.keys
+        names = (keys.session, keys.messages, keys.sent, keys.released)
+        args = (owner.fence, len(keys.message.encode()), after_seq, limit, bytes_max or 0)
+        self._link.ask(keys.session, PAGE, names, args, partial(self._page, owner, then))
+
+    def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
+        owner = self._owners.get(generation)
+        if owner is None:
+            then([])
+            return
+        keys = owner.keys
+        names = (keys.session, keys.messages, keys.sent, keys.released)
+        args = (owner.fence, len(keys.message.encode()), after_seq, limit)
+        self._link.ask(keys.session, OLDEST, names, args, partial(_oldest, then))
+
+    def _page(self, owner: Owner, then: Rows, answer: Answer) -> None:
+        rows: list[QueueRow] = []
+        found = _items(answer)
+        for at in range(0, len(found), 2):
+            seq, value = _number(found[at]), found[at + 1]
+            if not isinstance(value, bytes):
+                rows.append(_expired(owner, seq, 0, QueueState.QUEUED, 1))
+                continue
+            row = self._read(owner, partial(_message, owner, value, seq, QueueState.QUEUED))
+            if row is not None:
+                rows.append(row)
+        then(rows)
+
+    def _in_flight(self, owner: Owner, then: Rows, answer: Answer) -> None:
+        rows: list[QueueRow] = []
+        found = _items(answer)
+        for at in range(0, len(found), 4):
+            row = self._read(owner, partial(_sent_row, owner, found[at : at + 4]))
+            if row is not None:
+                rows.append(row)
+        rows.sort(key=lambda row: row.seq)
+        then(rows)
+
+    def _read(self, owner: Owner, read: Callable[[], QueueRow]) -> QueueRow | None:
+        """What is broken stays where it is, for whoever broke it; the others are delivered."""
+        try:
+            return read()
+        except LayoutError as error:
+            self.unreadable += 1
+            LOG.error("cannot deliver a stored message of %s: %s", owner.client_id, error)
+            return None
+
+
+class RedisDeviceQueueHistory(DeviceQueueHistory):
+    """See the port; waits for each answer."""
+
+    def __init__(self, redis: BlockingRedis, owners: Owners) -> None:
+        self._redis = redis
+        self._owners = owners
+        self._queued: dict[int, list[tuple[int, int]]] = {}
+
+    def queued_seq_after(self, generation: int, offset: int) -> int | None:
+        queued = self._queued.get(generation)
+        if queued is None:
+            queued = self._queued[generation] = self._read_queued(generation)
+        return next((seq for seq, found in queued if found > offset), None)
+
+    def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
+        owner = self._owners.get(generation)
+        if owner is None:
+            return set()
+        key = owner.keys.positions
+        found = _items(
+            self._redis.command(owner.keys.session, "ZRANGE", key, max(from_offset, 0), "+inf", "BYSCORE")
+        )
+        known: set[int] = set()
+        for member in found:
+            text = member.decode(errors="replace") if isinstance(member, bytes) else str(member)
+            offset, is_apart = offset_in(key, text)
+            if is_apart == shared and offset >= from_offset:
+                known.add(offset)
+        return known
+
+    def _read_queued(self, generation: int) -> list[tuple[int, int]]:
+        owner = self._owners.get(generation)
+        if owner is None:
+            return []
+        keys = owner.keys
+        names = (keys.session, keys.messages, keys.sent, keys.released)
+        args = (owner.fence, len(keys.message.encode()), 0, OLDEST_MAX)
+        found = _items(self._redis.run(keys.session, OLDEST, names, args))
+        return [(_number(found[at]), _number(found[at + 2])) for at in range(0, len(found), 3)]
+
+
+def _items(answer: Answer) -> list[Answer]:
+    """A list; nothing for a session that is another's by now, and for what Redis refused."""
+    return answer if isinstance(answer, list) else []
+
+
+def _number(answer: Answer) -> int:
+    assert isinstance(answer, bytes | int)
+    return int(answer)
+
+
+def _oldest(then: Sizes, answer: Answer) -> None:
+    found = _items(answer)
+    then([(_number(found[at]), _number(found[at + 1])) for at in range(0, len(found), 3)])
+
+
+def _message(owner: Owner, value: bytes, seq: int, state: int) -> QueueRow:
+    key = f"{owner.keys.message}… at place {seq}"
+    return decode_message(key, value, generation=owner.generation, seq=seq, state=state)
+
+
+def _sent_row(owner: Owner, found: Sequence[Answer]) -> QueueRow:
+    """One of IN_FLIGHT's answers: packet id, place in the queue, JSON of the place, JSON of the message. What expired
+    on its way to the client is over for QoS 1; of QoS 2 the client may hold the packet id, so PUBREL is owed."""
+    packet_id = _number(found[0])
+    _, score, place_json, value = found
+    place = decode_place(owner.keys.sent, packet_id, place_json) if isinstance(place_json, bytes) else None
+    seq = _number(score) if score is not None else place.score if place is not None else 0
+    state = QueueState.SENT if place is not None else QueueState.RELEASED
+    if isinstance(value, bytes):
+        return _message(owner, value, seq, state)
+    qos = place.qos if place is not None else 2
+    return _expired(owner, seq, packet_id, QueueState.RELEASED if qos == 2 else state, qos)
+
+
+def _expired(owner: Owner, seq: int, packet_id: int, state: int, qos: int) -> QueueRow:
+    return QueueRow(owner.generation, seq, -1, packet_id, state, qos, EXPIRED_MS, (), b"")

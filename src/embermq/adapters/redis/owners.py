@@ -1,0 +1,72 @@
+"""Which client a generation belongs to, and how Redis is told that its session is ours."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from embermq.model.redis_layout import ClientKeys, client_keys, session_fence
+from embermq.model.session import SessionRow
+
+NOTHING_STORED = 2**63
+
+
+class Owner(Struct, eq=False):
+    """One session that this broker has. `oldest_position` and `newest_position` bound the log positions that
+    `{client}_positions` may hold."""
+
+    client_id: str
+    generation: int
+    fence: str
+    keys: ClientKeys
+    oldest_position: int = NOTHING_STORED
+    newest_position: int = -1
+
+
+class Owners:
+    """Sessions by generation."""
+
+    def __init__(self) -> None:
+        self._by_generation: dict[int, Owner] = {}
+        self._generations: dict[str, int] = {}
+        self.wills: dict[int, str] = {}
+        """Client ids of the wills that are stored, by generation."""
+        self.with_positions: dict[int, Owner] = {}
+        """Those that may have positions to forget, longest without a message first."""
+
+    def get(self, generation: int) -> Owner | None:
+        """The owner, unless its session has ended or a newer one of the same client has begun."""
+        return self._by_generation.get(generation)
+
+    def take(self, row: SessionRow) -> Owner:
+        """The session is ours, as of this row."""
+        fence = session_fence(row.epoch, row.generation)
+        owner = self._by_generation.get(row.generation)
+        if owner is not None:
+            owner.fence = fence
+            return owner
+        before = self._generations.get(row.client_id)
+        if before is not None:
+            self.release(before)
+        owner = Owner(row.client_id, row.generation, fence, client_keys(row.client_id))
+        self._by_generation[row.generation] = owner
+        self._generations[row.client_id] = row.generation
+        return owner
+
+    def release(self, generation: int) -> Owner | None:
+        """The session has ended."""
+        owner = self._by_generation.pop(generation, None)
+        if owner is not None:
+            self.with_positions.pop(generation, None)
+            if self._generations.get(owner.client_id) == generation:
+                del self._generations[owner.client_id]
+        return owner
+
+    def note_positions(self, owner: Owner, oldest: int, newest: int, *, trimmed: bool) -> None:
+        """Positions were stored; `trimmed`: and those below the floor removed in the same step."""
+        if trimmed or owner.generation not in self.with_positions:
+            owner.oldest_position = oldest
+        else:
+            owner.oldest_position = min(owner.oldest_position, oldest)
+        owner.newest_position = max(owner.newest_position, newest)
+        self.with_positions.pop(owner.generation, None)
+        self.with_positions[owner.generation] = owner

@@ -1,0 +1,18 @@
+-- What is kept of one client, for the start.
+-- KEYS: session, subscriptions, receiving, messages, positions
+-- Returns the session, subscriptions and receiving as field and value, stored messages, bytes of their records, the
+-- last place, positions.
+local call = redis.call
+local BYTES_AT = 41
+local count = call('ZCARD', KEYS[4])
+local bytes, last = 0, '0'
+if count > 0 then
+  local members = call('ZRANGE', KEYS[4], 0, -1)
+  last = call('ZSCORE', KEYS[4], members[#members])
+  for i = 1, #members do
+    local text = call('GETRANGE', members[i], BYTES_AT, BYTES_AT + 34)
+    bytes = bytes + tonumber(string.match(text, '^"recordBytes":(%d+)') or 0)
+  end
+end
+return { call('GET', KEYS[1]), call('HGETALL', KEYS[2]), call('HGETALL', KEYS[3]), count, bytes, last,
+  call('ZCARD', KEYS[5]) }

@@ -1,0 +1,352 @@
+"""Session data of ticks as operations of Redis, in order per client, each safe to repeat."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+
+from msgspec import Struct
+
+from embermq.adapters.redis.answers import Answer, Refused
+from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.owners import Owner, Owners
+from embermq.adapters.redis.script import Script, read_script
+from embermq.model.log_record import decode_record
+from embermq.model.redis_layout import (
+    ClientKeys,
+    client_keys,
+    encode_place,
+    encode_retained,
+    encode_session,
+    encode_subscription,
+    encode_tail,
+    encode_will,
+    position_of,
+    retained_key,
+)
+from embermq.model.session import RetainedRow, SessionRow, WillRow
+from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
+from embermq.ports.session_writer import SessionWriter
+from embermq.ports.tick_store import Stored
+
+CLAIM = read_script("claim")
+CLEAR = read_script("clear")
+SUBSCRIBE = read_script("subscribe")
+WILL = read_script("will")
+RECEIVE = read_script("receive")
+SAVE_MANY = read_script("save_many")
+MARK_PUBREL = read_script("mark_pubrel")
+ACKNOWLEDGE_MANY = read_script("acknowledge_many")
+RETAIN = read_script("retain")
+EXPIRE_RETAINED = read_script("expire_retained")
+SCRIPTS = (
+    CLAIM,
+    CLEAR,
+    SUBSCRIBE,
+    WILL,
+    RECEIVE,
+    SAVE_MANY,
+    MARK_PUBREL,
+    ACKNOWLEDGE_MANY,
+    RETAIN,
+    EXPIRE_RETAINED,
+)
+
+ROWS_MAX = 200
+"""Messages in one call of a script: while it runs, Redis does nothing else."""
+ROW_BYTES_MAX = 1024 * 1024
+"""Bytes of records in one call of a script, unless one message has more."""
+TRIMMED_MAX = 250
+"""Clients whose positions are trimmed by themselves at one move of the floor; the others are trimmed when they get
+messages."""
+
+Post = Callable[[Callable[[], None]], object]
+
+
+class WriterStatistics(Struct, frozen=True):
+    """Counts since the start."""
+
+    fenced: int
+    """Operations that Redis refused because it holds a newer generation or epoch of the session."""
+    refused: int
+    """Operations that Redis will never do; each is in the log."""
+
+
+class _Submitted(Struct):
+    """The session data of one tick on its way; `open` operations have no answer yet."""
+
+    stored: Stored
+    open: int = 1
+
+
+class RedisSessionWriter(SessionWriter):
+    """See the port. `post` runs a callable soon, on the broker's own thread; `server_id` says in the store which broker
+    has the session."""
+
+    def __init__(self, link: RedisLink, owners: Owners, post: Post, server_id: str = "") -> None:
+        self._link = link
+        self._owners = owners
+        self._post = post
+        self._server_id = server_id
+        self._ticks: deque[_Submitted] = deque()
+        self._tick: _Submitted
+        self._floor = 0
+        self._fenced = 0
+        self._refused = 0
+
+    def submit(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
+        self._tick = tick = _Submitted(stored)
+        self._ticks.append(tick)
+        if not writes.is_empty():
+            for row in writes.sessions:
+                self._claim(row)
+            if writes.subscriptions:
+                self._subscribe(writes)
+            for generation, will in writes.wills:
+                self._put_will(generation, will)
+            if writes.receiving or writes.released:
+                self._receive(writes, base_offset, log_end)
+            if writes.queue_rows:
+                self._save(writes.queue_rows, log_end)
+            if writes.queue_marks or writes.queue_dropped:
+                self._mark(writes)
+            self._retain(writes, base_offset)
+            for generation in writes.deleted_sessions:
+                self._clear(generation)
+        self._post(
+            partial(self._settle, tick)
+        )  # never before this call returns, also when there was nothing to do
+
+    def forget_below(self, floor: int) -> None:
+        self._floor = floor
+        idle = [
+            owner
+            for owner in islice(self._owners.with_positions.values(), TRIMMED_MAX)
+            if owner.newest_position < floor
+        ]
+        for owner in idle:
+            del self._owners.with_positions[owner.generation]
+            words = ("ZREMRANGEBYSCORE", owner.keys.positions, "-inf", f"({floor}")
+            self._link.command(owner.keys.session, words, self._trimmed)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._link.waiting_bytes
+
+    @property
+    def waiting_ticks(self) -> int:
+        """Ticks whose session data is not stored yet."""
+        return len(self._ticks)
+
+    @property
+    def failing(self) -> str:
+        return self._link.failing
+
+    def statistics(self) -> WriterStatistics:
+        return WriterStatistics(self._fenced, self._refused)
+
+    def close(self) -> None:
+        """The link is closed by who opened it."""
+        self._ticks.clear()
+
+    # Operations and their answers
+
+    def _ask(
+        self, keys: ClientKeys, script: Script, names: tuple[str, ...], args: list[bytes | str | int]
+    ) -> None:
+        self._tick.open += 1
+        self._link.ask(keys.session, script, names, args, partial(self._answered, self._tick))
+
+    def _answered(self, tick: _Submitted, answer: Answer) -> None:
+        if answer is None:
+            self._fenced += 1
+        elif isinstance(answer, Refused):
+            self._refused += 1
+        self._settle(tick)
+
+    def _trimmed(self, answer: Answer) -> None:
+        """Nobody waits for it."""
+        if isinstance(answer, Refused):
+            self._refused += 1
+
+    def _settle(self, tick: _Submitted) -> None:
+        tick.open -= 1
+        ticks = self._ticks
+        while ticks and not ticks[0].open:
+            ticks.popleft().stored()
+
+    # What is written
+
+    def _claim(self, row: SessionRow) -> None:
+        keys = self._owners.take(row).keys
+        self._ask(
+            keys,
+            CLAIM,
+            (
+                keys.session,
+                keys.subscriptions,
+                keys.will,
+                keys.receiving,
+                keys.sent,
+                keys.released,
+                keys.cursors,
+                keys.messages,
+                keys.last_packet_id,
+                keys.positions,
+            ),
+            [row.epoch, row.generation, encode_session(row, self._server_id)],
+        )
+
+    def _subscribe(self, writes: SessionWrites) -> None:
+        changes: dict[int, list[bytes | str | int]] = {}
+        for generation, topic_filter, row in writes.subscriptions:
+            change = changes.setdefault(generation, [])
+            change += (topic_filter, encode_subscription(row) if row is not None else b"")
+        for generation, change in changes.items():
+            owner = self._owners.get(generation)
+            if owner is not None:
+                keys = owner.keys
+                self._ask(keys, SUBSCRIBE, (keys.session, keys.subscriptions), [owner.fence, *change])
+
+    def _put_will(self, generation: int, will: WillRow | None) -> None:
+        """Also of a client without a kept session, whose id is only in its will."""
+        wills = self._owners.wills
+        if will is not None:
+            wills[generation] = will.client_id
+            client_id, value = will.client_id, encode_will(generation, will)
+        elif generation in wills:
+            client_id, value = wills.pop(generation), b""
+        else:
+            return
+        owner = self._owners.get(generation)
+        keys = owner.keys if owner is not None else client_keys(client_id)
+        self._ask(keys, WILL, (keys.session, keys.will), [generation, value])
+
+    def _receive(self, writes: SessionWrites, base_offset: int, log_end: int) -> None:
+        changes: dict[int, list[bytes | str | int]] = {}
+        for generation, packet_id, index in writes.receiving:
+            changes.setdefault(generation, []).extend((packet_id, base_offset + index))
+        for generation, packet_id in writes.released:
+            changes.setdefault(generation, []).extend((packet_id, b""))
+        for generation, change in changes.items():
+            owner = self._owners.get(generation)
+            if owner is not None:
+                keys = owner.keys
+                self._ask(keys, RECEIVE, (keys.session, keys.receiving), [owner.fence, log_end, *change])
+
+    def _save(self, rows: list[QueueRow], log_end: int) -> None:
+        by_owner: dict[int, list[QueueRow]] = {}
+        for row in rows:
+            by_owner.setdefault(row.generation, []).append(row)
+        for generation, of_one in by_owner.items():
+            owner = self._owners.get(generation)
+            if owner is not None:
+                for part in _parts(of_one):
+                    self._save_part(owner, part, log_end)
+
+    def _save_part(self, owner: Owner, rows: list[QueueRow], log_end: int) -> None:
+        keys = owner.keys
+        floor = self._floor if owner.oldest_position < self._floor else b""
+        args: list[bytes | str | int] = [owner.fence, keys.message, floor]
+        oldest, newest = log_end, 0
+        for row in rows:
+            score = row.offset if row.offset >= 0 else log_end
+            oldest = min(oldest, score)
+            newest = max(newest, score)
+            args += (
+                row.seq,
+                position_of(row),
+                score,
+                row.packet_id,
+                row.expires_ms,
+                encode_tail(row, owner.client_id, decode_record(row.record)),
+                encode_place(row.seq, row.offset, row.flags & 3) if row.packet_id else b"",
+            )
+        self._owners.note_positions(owner, oldest, newest, trimmed=bool(floor))
+        names = (
+            keys.session,
+            keys.messages,
+            keys.positions,
+            keys.last_packet_id,
+            keys.sent,
+            keys.released,
+        )
+        self._ask(keys, SAVE_MANY, names, args)
+
+    def _mark(self, writes: SessionWrites) -> None:
+        """Marks of one session in their order; those that follow one another and are of one kind share a call."""
+        runs: dict[int, list[tuple[bool, list[bytes | str | int]]]] = {}
+        for mark in writes.queue_marks:
+            _extend(runs.setdefault(mark.generation, []), mark)
+        for generation, seq in writes.queue_dropped:
+            done = QueueMark(generation, seq, -1, QueueState.DONE, 0)
+            _extend(runs.setdefault(generation, []), done)
+        for generation, of_one in runs.items():
+            owner = self._owners.get(generation)
+            if owner is None:
+                continue
+            keys = owner.keys
+            for is_done, args in of_one:
+                if is_done:
+                    names: tuple[str, ...] = (keys.session, keys.messages, keys.sent, keys.released)
+                    self._ask(keys, ACKNOWLEDGE_MANY, names, [owner.fence, keys.message, *args])
+                else:
+                    names = (keys.session, keys.messages, keys.last_packet_id, keys.sent, keys.released)
+                    self._ask(keys, MARK_PUBREL, names, [owner.fence, keys.message, *args])
+
+    def _retain(self, writes: SessionWrites, base_offset: int) -> None:
+        for retained in writes.retained:
+            offset = base_offset + retained.record_index
+            row = RetainedRow(retained.topic, offset, retained.record)
+            self._ask_about(retained.topic, RETAIN, [offset, encode_retained(row) if row.record else b""])
+        for topic, offset in writes.retained_expired:
+            self._ask_about(topic, EXPIRE_RETAINED, [offset])
+
+    def _ask_about(self, topic: str, script: Script, args: list[bytes | str | int]) -> None:
+        self._tick.open += 1
+        key = retained_key(topic)
+        self._link.ask(key, script, (key,), args, partial(self._answered, self._tick))
+
+    def _clear(self, generation: int) -> None:
+        owner = self._owners.release(generation)
+        if owner is None:
+            return
+        keys = owner.keys
+        names = (
+            keys.session,
+            keys.subscriptions,
+            keys.receiving,
+            keys.sent,
+            keys.released,
+            keys.cursors,
+            keys.messages,
+            keys.last_packet_id,
+            keys.positions,
+        )
+        self._ask(keys, CLEAR, names, [owner.fence])
+
+
+def _parts(rows: list[QueueRow]) -> list[list[QueueRow]]:
+    """Few enough for one call each."""
+    parts: list[list[QueueRow]] = [[]]
+    size = 0
+    for row in rows:
+        size += len(row.record)
+        if parts[-1] and (len(parts[-1]) == ROWS_MAX or size > ROW_BYTES_MAX):
+            parts.append([])
+            size = len(row.record)
+        parts[-1].append(row)
+    return parts
+
+
+def _extend(runs: list[tuple[bool, list[bytes | str | int]]], mark: QueueMark) -> None:
+    is_done = mark.state == QueueState.DONE
+    if not runs or runs[-1][0] != is_done or len(runs[-1][1]) >= 4 * ROWS_MAX:
+        runs.append((is_done, []))
+    if is_done:
+        runs[-1][1].extend((mark.packet_id, mark.seq))
+    else:
+        place = encode_place(mark.seq, mark.offset, mark.qos)
+        runs[-1][1].extend((mark.state, mark.packet_id, mark.seq, place))

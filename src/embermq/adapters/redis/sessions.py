@@ -1,0 +1,204 @@
+"""Reading session data from Redis at start: SCAN for what there is, then one script a client, pipelined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.script import read_script
+from embermq.model.redis_layout import (
+    RETAINED_PREFIX,
+    SESSION_PREFIX,
+    UPTO,
+    WILL_PREFIX,
+    ClientKeys,
+    LayoutError,
+    client_keys,
+    decode_retained,
+    decode_session,
+    decode_subscription,
+    decode_will,
+    name_in,
+    retained_key,
+)
+from embermq.model.session import RetainedRow, SubscriptionRow, WillRow
+from embermq.model.session_writes import QUEUE_SEQ_STEP
+from embermq.ports.errors import StoreError
+from embermq.ports.sessions import SessionStore, StoredSession, StoredState
+
+LOAD = read_script("load")
+TYPES = {
+    "session": "string",
+    "subscriptions": "hash",
+    "will": "string",
+    "receiving": "hash",
+    "sent": "hash",
+    "released": "set",
+    "cursors": "hash",
+    "messages": "zset",
+    "last_packet_id": "string",
+    "positions": "zset",
+}
+"""What each key of a client is."""
+
+
+class RedisSessionStore(SessionStore):
+    """See the port. Fills `owners` with what it finds."""
+
+    def __init__(self, redis: BlockingRedis, owners: Owners) -> None:
+        self._redis = redis
+        self._owners = owners
+
+    def load(self) -> StoredState:
+        """Sessions and wills; what belongs to the log is not here. Raises StoreError that names what is broken."""
+        try:
+            sessions = [session for master in self._redis.masters for session in self._sessions(master)]
+            wills = [will for master in self._redis.masters for will in self._wills(master)]
+        except LayoutError as error:
+            raise _unreadable(error) from error
+        sessions.sort(key=lambda session: session.row.generation)
+        wills.sort(key=lambda will: will[0])
+        return StoredState(sessions, wills)
+
+    def load_retained(self) -> list[RetainedRow]:
+        rows: list[RetainedRow] = []
+        try:
+            for master in self._redis.masters:
+                for names in self._names(master, RETAINED_PREFIX):
+                    values = self._redis.many(
+                        master, [("LRANGE", retained_key(name), 0, 1) for name in names]
+                    )
+                    for name, value in zip(names, values, strict=True):
+                        rows += _retained(retained_key(name), value)
+        except LayoutError as error:
+            raise _unreadable(error) from error
+        return rows
+
+    def _names(self, master: Any, prefix: str) -> Iterator[list[str]]:
+        """The names in braces of all keys that begin so, each once."""
+        seen: set[str] = set()
+        for keys in self._redis.keys(master, prefix + "*}"):
+            names: list[str] = []
+            for key in keys:
+                try:
+                    name = name_in(key.decode())
+                except UnicodeDecodeError as error:
+                    raise LayoutError(f"key {key!r}: {error}") from error
+                if name not in seen:
+                    seen.add(name)
+                    names.append(name)
+            yield names
+
+    def _sessions(self, master: Any) -> Iterator[StoredSession]:
+        self._redis.many(master, [("SCRIPT", "LOAD", LOAD.source)])
+        for names in self._names(master, SESSION_PREFIX):
+            of_clients = [client_keys(name) for name in names]
+            answers = self._redis.many(master, [_load_words(keys) for keys in of_clients])
+            for name, keys, answer in zip(names, of_clients, answers, strict=True):
+                if isinstance(answer, Exception):
+                    raise self._foreign(master, keys, answer)
+                if answer[0] is not None:  # else it ended just now, by another broker's hand
+                    yield self._session(name, keys, answer)
+
+    def _session(self, client_id: str, keys: ClientKeys, answer: list[Any]) -> StoredSession:
+        value, subscriptions, receiving, queued, queued_bytes, last, positions = answer
+        row = decode_session(keys.session, value)
+        if row.client_id != client_id:
+            raise LayoutError(f"key {keys.session!r}: is of client {row.client_id!r}")
+        owner = self._owners.take(row)
+        if positions:
+            self._owners.note_positions(owner, 0, 0, trimmed=False)
+        ids, _ = _receiving(keys.receiving, receiving)
+        return StoredSession(
+            row,
+            tuple(_subscriptions(keys.subscriptions, subscriptions)),
+            ids,
+            int(last) + QUEUE_SEQ_STEP,
+            queued,
+            queued_bytes,
+        )
+
+    def _wills(self, master: Any) -> Iterator[tuple[int, WillRow]]:
+        for names in self._names(master, WILL_PREFIX):
+            keys = [client_keys(name).will for name in names]
+            values = self._redis.many(master, [("GET", key) for key in keys])
+            for name, key, value in zip(names, keys, values, strict=True):
+                if isinstance(value, Exception):
+                    raise LayoutError(f"key {key!r}: {value}") from value
+                if value is not None:
+                    generation, will = decode_will(key, value)
+                    self._owners.wills[generation] = name
+                    yield generation, will
+
+    def _foreign(self, master: Any, keys: ClientKeys, error: Exception) -> Exception:
+        """Which of a client's keys is of another type."""
+        if not isinstance(error, redis.ResponseError):
+            return self._redis.failure(error)
+        names = [(getattr(keys, field), kind) for field, kind in TYPES.items()]
+        for (key, kind), found in zip(
+            names, self._redis.many(master, [("TYPE", key) for key, _ in names]), strict=True
+        ):
+            told = found.decode() if isinstance(found, bytes) else str(found)
+            if told not in (kind, "none"):
+                return LayoutError(f"key {key!r}: is a {told}, not a {kind}")
+        return LayoutError(f"key {keys.session!r}: {error}")
+
+
+def _load_words(keys: ClientKeys) -> tuple[bytes | str | int, ...]:
+    return (
+        "EVALSHA",
+        LOAD.sha,
+        5,
+        keys.session,
+        keys.subscriptions,
+        keys.receiving,
+        keys.messages,
+        keys.positions,
+    )
+
+
+def _subscriptions(key: str, found: list[bytes]) -> Iterator[SubscriptionRow]:
+    for at in range(0, len(found), 2):
+        try:
+            topic_filter = found[at].decode()
+        except UnicodeDecodeError as error:
+            raise LayoutError(f"key {key!r}: field {found[at]!r}: {error}") from error
+        yield decode_subscription(key, topic_filter, found[at + 1])
+
+
+def _receiving(key: str, found: list[bytes]) -> tuple[tuple[int, ...], int]:
+    """Packet ids, and the end of the log up to which they are complete."""
+    ids: list[int] = []
+    upto = 0
+    for at in range(0, len(found), 2):
+        try:
+            if found[at] == UPTO.encode():
+                upto = int(found[at + 1])
+                continue
+            packet_id = int(found[at])
+            if not 0 < packet_id <= 65_535:
+                raise ValueError(f"{packet_id} is no packet id")
+            ids.append(packet_id)
+        except ValueError as error:
+            raise LayoutError(f"key {key!r}: field {found[at]!r}: {error}") from error
+    return tuple(ids), upto
+
+
+def _retained(key: str, value: Any) -> Iterator[RetainedRow]:
+    if isinstance(value, Exception):
+        raise LayoutError(f"key {key!r}: {value}") from value
+    if len(value) > 1:
+        raise LayoutError(f"key {key!r}: holds more than one message")
+    for text in value:
+        row = decode_retained(key, text)
+        if retained_key(row.topic) != key:
+            raise LayoutError(f"key {key!r}: is of topic {row.topic!r}")
+        yield row
+
+
+def _unreadable(error: LayoutError) -> StoreError:
+    return StoreError(f"cannot read what the session store holds: {error}")

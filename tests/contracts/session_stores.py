@@ -1,0 +1,184 @@
+"""Every place where session data may be kept, for the one contract suite that all of them pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.contracts.stores import ANSWER_S, Reading, tick_writes
+from tests.support.step_link import StepLink
+
+from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
+from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.session_writer import RedisSessionWriter
+from embermq.adapters.redis.sessions import RedisSessionStore
+from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
+from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.model.session_writes import QueueRow, SessionWrites
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
+from embermq.ports.sessions import SessionStore
+from embermq.ports.tick_store import Receipt
+
+
+class SessionStores(ABC):
+    """`write` is the session data of a tick, durable when it returns; `reopen` is a broker that starts anew."""
+
+    queue: DeviceQueue
+    history: DeviceQueueHistory
+    sessions: SessionStore
+
+    def __init__(self) -> None:
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.log_end = 0
+        self.last: dict[str, object] = {}
+        self.base = 0
+
+    def write(self, *, records: int = 0, **writes: object) -> None:
+        """`records`: how many records the tick has in the log."""
+        self.last = writes
+        self.base = self.log_end
+        self._write(records, SessionWrites(**writes))  # type: ignore[arg-type]
+        self.log_end += records
+
+    @abstractmethod
+    def _write(self, records: int, writes: SessionWrites) -> None: ...
+
+    @abstractmethod
+    def forget_below(self, floor: int) -> None:
+        """The dispatcher's floor moves."""
+
+    @abstractmethod
+    def reopen(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @property
+    def reading(self) -> SteppedReading:
+        return SteppedReading(self)
+
+    def page(
+        self, generation: int, after_seq: int, limit: int, bytes_max: int | None = None
+    ) -> list[QueueRow]:
+        return self.reading.page(generation, after_seq, limit, bytes_max=bytes_max)
+
+    def in_flight(self, generation: int) -> list[QueueRow]:
+        return self.reading.in_flight(generation)
+
+    def oldest(self, generation: int, after_seq: int, limit: int) -> list[tuple[int, int]]:
+        return self.reading.oldest(generation, after_seq, limit)
+
+    def settle(self) -> None:
+        """Let all that was posted happen."""
+        while not self.posted.empty():
+            self.posted.get()()
+
+
+class SteppedReading(Reading):
+    """Answers that come by way of what was posted."""
+
+    def __init__(self, stores: SessionStores) -> None:
+        super().__init__(stores.queue)
+        self._stores = stores
+
+    def _settle(self) -> None:
+        self._stores.settle()
+
+
+class InSqlite(SessionStores):
+    """In broker.db, beside the log."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self._open()
+
+    def _open(self) -> None:
+        path = self.folder / "broker.db"
+        writer = open_writer(path, synchronous="NORMAL")
+        apply_broker_schema(writer)
+        self._reader = open_reader(path)
+        self.store = SqliteTickStore(writer, durability="os", post=self.posted.put)
+        self.queue = SqliteDeviceQueue(self._reader)
+        self.history = SqliteQueueHistory(self._reader)
+        self.sessions = SqliteSessionStore(self._reader)
+
+    def _write(self, records: int, writes: SessionWrites) -> None:
+        self._submit(TickWrites(records=[b""] * records, session=writes))
+
+    def _submit(self, writes: TickWrites) -> None:
+        answers: list[object] = []
+        self.store.submit(writes, answers.append, lambda: None)
+        self.posted.get(timeout=ANSWER_S)()
+        assert isinstance(answers[0], Receipt), answers
+
+    def forget_below(self, floor: int) -> None:
+        self._submit(tick_writes(dispatcher_floor=floor))
+
+    def reopen(self) -> None:
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        self._reader.close()
+        self.store.close()
+
+
+class InRedis(SessionStores):
+    """In a real Redis or Redis Cluster, by a link that goes step by step. `raw` sees the keys as they are."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+        self._open()
+
+    def _open(self) -> None:
+        address = parse_address(self.url)
+        self.raw = BlockingRedis(address, RedisSettings())
+        self.link = StepLink(self.raw, self.posted.put)
+        self.owners = Owners()
+        self.writer = RedisSessionWriter(self.link, self.owners, self.posted.put, "here")
+        self.queue = RedisDeviceQueue(self.link, self.owners)
+        self.history = RedisDeviceQueueHistory(self.raw, self.owners)
+        self.sessions = RedisSessionStore(self.raw, self.owners)
+
+    def _write(self, records: int, writes: SessionWrites) -> None:
+        stored: list[bool] = []
+        self.writer.submit(writes, self.log_end, self.log_end + records, lambda: stored.append(True))
+        assert not stored
+        self.settle()
+        assert stored == [True]
+
+    def forget_below(self, floor: int) -> None:
+        self.writer.forget_below(floor)
+        self.settle()
+
+    def reopen(self) -> None:
+        self.close()
+        self._open()
+        self.sessions.load()
+
+    def close(self) -> None:
+        self.writer.close()
+        self.raw.close()
+
+    def all_keys(self) -> dict[str, str]:
+        """Every key with its type."""
+        found: dict[str, str] = {}
+        for master in self.raw.masters:
+            for keys in self.raw.keys(master, "*"):
+                for key in keys:
+                    found[key.decode()] = master.type(key).decode()
+        return found
+
+    def ask(self, key: str, *words: str | bytes | int) -> object:
+        """One command at the node that has the key."""
+        return self.raw.command(key, *words)

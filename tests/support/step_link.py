@@ -1,0 +1,71 @@
+"""A link to a real Redis that does what it is asked at once, in order, and can do it again as after a lost answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import redis
+
+from embermq.adapters.redis.answers import Answer, Refused
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.script import Script
+from embermq.adapters.redis.wire import Then, Word
+
+
+class StepLink(RedisLink):
+    """`post` brings answers, never from within `ask`. `refused` has what Redis would not do."""
+
+    def __init__(self, server: BlockingRedis, post: Callable[[Callable[[], None]], object]) -> None:
+        self._server = server
+        self._post = post
+        self._asked: list[tuple[str, tuple[Word, ...]]] = []
+        self.refused: list[str] = []
+        self.away = False
+        self._waiting: list[tuple[str, tuple[Word, ...], Then]] = []
+
+    def ask(self, key: str, script: Script, keys: Sequence[Word], args: Sequence[Word], then: Then) -> None:
+        self._do(key, ("EVAL", script.source, len(keys), *keys, *args), then)
+
+    def command(self, key: str, words: Sequence[Word], then: Then) -> None:
+        self._do(key, tuple(words), then)
+
+    def repeat(self, last: int) -> None:
+        """The last operations take effect once more, in their order."""
+        for key, words in self._asked[-last:]:
+            self._answer(key, words)
+
+    def return_(self) -> None:
+        """It answers again."""
+        self.away = False
+        waiting, self._waiting = self._waiting, []
+        for key, words, then in waiting:
+            self._do(key, words, then)
+
+    @property
+    def asked(self) -> int:
+        """Operations so far."""
+        return len(self._asked)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(len(word) for _, words, _ in self._waiting for word in words if isinstance(word, bytes))
+
+    @property
+    def failing(self) -> str:
+        return "away" if self.away else ""
+
+    def _do(self, key: str, words: tuple[Word, ...], then: Then) -> None:
+        if self.away:
+            self._waiting.append((key, words, then))
+            return
+        self._asked.append((key, words))
+        self._post(partial(then, self._answer(key, words)))
+
+    def _answer(self, key: str, words: tuple[Word, ...]) -> Answer:
+        try:
+            return self._server.at(key).execute_command(*words)  # type: ignore[no-any-return]
+        except redis.ResponseError as error:
+            self.refused.append(str(error))
+            return Refused(str(error))
