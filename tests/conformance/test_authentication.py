@@ -13,6 +13,7 @@ from tests.conformance.wire_client import WireClient
 from tests.support.broker_process import BrokerProcess
 
 from embermq.app.accounts import accounts_of
+from embermq.app.config import Settings
 from embermq.model.client_type import ClientType
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import (
@@ -43,7 +44,7 @@ Opened = Callable[..., WireClient]
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker with accounts for SCRAM."""
     directory = tmp_path_factory.mktemp("scram")
-    with accounts_of(directory, create=True) as accounts:
+    with accounts_of(Settings(data_dir=str(directory)), create=True) as accounts:
         for name in ("ann", "bob"):
             accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
     with BrokerProcess(directory, settings=SETTINGS) as broker:

@@ -23,6 +23,7 @@ from tests.support.raw_client import RawClient, RawWebSocket, dial
 from tests.support.waiting import wait_until
 
 from embermq.app.accounts import accounts_of
+from embermq.app.config import Settings
 from embermq.model.client_type import ClientType
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import Auth, Connack, Connect
@@ -71,7 +72,7 @@ def users(directory: Path, *words: str, password: str = PASSWORD) -> str:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """With a WebSocket beside TCP, and users of all kinds."""
     directory = tmp_path_factory.mktemp("scram")
-    with accounts_of(directory, create=True) as accounts:
+    with accounts_of(Settings(data_dir=str(directory)), create=True) as accounts:
         for name in ("ann", "grün,a=b"):
             accounts.add(name, PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
     with BrokerProcess(directory, settings=SETTINGS | {"listeners.ws": "127.0.0.1:0"}) as running:
@@ -189,7 +190,7 @@ def memory_of(broker: BrokerProcess) -> int:
 
 def test_many_exchanges_that_hang(tmp_path: Path) -> None:
     """They hold little, are thrown out in time, and keep nobody else out."""
-    with accounts_of(tmp_path, create=True) as accounts:
+    with accounts_of(Settings(data_dir=str(tmp_path)), create=True) as accounts:
         accounts.add("ann", PASSWORD.encode(), ClientType.DEVICE, scram_iterations=4_096)
     limits = {"clients.connections_max": 3_000, "clients.connections_per_address_max": 3_000}
     settings = SETTINGS | limits | {"clients.connect_rate_max": 0, "clients.connect_timeout_s": 3}

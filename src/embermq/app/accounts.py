@@ -10,28 +10,19 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.adapters.sqlite.users import SqliteUsers
-from embermq.app.errors import StartError, UserError
+from embermq.app.config import Settings
+from embermq.app.errors import UserError
+from embermq.app.static_store import open_users, static_url
 from embermq.authentication.password_file import FILE_BYTES_MAX, parse_password_file
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.scram_verifiers import UnfitForScram, make_verifiers
 from embermq.model.client_type import ClientType
 from embermq.ports.users import User, Users
 
-FILE_NAME = "users.db"
 TEXT_BYTES_MAX = 65_535
 """The longest name or password that a CONNECT can carry [MQTT-1.5.4]."""
 PROBLEMS_SHOWN = 10
 """Lines of a file that are named when it cannot be imported."""
-
-
-def open_users(data_dir: Path) -> Users:
-    """The accounts of a data directory, which is made when it is missing. Raises StartError or StoreError."""
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StartError(f"cannot make the data directory {data_dir}: {error.strerror}") from error
-    return SqliteUsers(data_dir / FILE_NAME)
 
 
 class Imported(Struct, frozen=True):
@@ -113,15 +104,21 @@ class Accounts:
             more = f"; and {len(problems) - PROBLEMS_SHOWN} more" if len(problems) > PROBLEMS_SHOWN else ""
             shown = "; ".join(problems[:PROBLEMS_SHOWN])
             raise UserError(f"{path}: nothing was imported: {shown}{more}")
+        now_ms = _now_ms()
+        users = [User(entry.name, entry.password_hash, client_type, False, now_ms) for entry in entries]
+        return self.import_users(users, replace_existing=replace_existing, dry_run=dry_run)
+
+    def import_users(
+        self, users: list[User], *, replace_existing: bool = False, dry_run: bool = False
+    ) -> Imported:
+        """Take these accounts, all or none."""
         there = {user.name for user in self._users.all()}
-        known = sum(entry.name in there for entry in entries)
+        known = sum(user.name in there for user in users)
         if not dry_run:
-            now_ms = _now_ms()
-            users = [User(entry.name, entry.password_hash, client_type, False, now_ms) for entry in entries]
             self._users.import_all(users, replace=replace_existing)
         return Imported(
-            len(entries),
-            len(entries) - known,
+            len(users),
+            len(users) - known,
             known if replace_existing else 0,
             0 if replace_existing else known,
         )
@@ -165,11 +162,13 @@ def check_name(name: str) -> None:
 
 
 @contextmanager
-def accounts_of(data_dir: Path, *, create: bool = False) -> Iterator[Accounts]:
-    """The accounts of a data directory, let go at the end. Without `create` the directory must be there."""
-    if not create and not data_dir.is_dir():
+def accounts_of(settings: Settings, *, create: bool = False) -> Iterator[Accounts]:
+    """The accounts that a broker with these settings has, let go at the end. Without `create` a data directory that
+    holds them must be there."""
+    data_dir = Path(settings.data_dir)
+    if not create and static_url(settings) is None and not data_dir.is_dir():
         raise UserError(f"there is no data directory {data_dir}")
-    users = open_users(data_dir)
+    users = open_users(settings)
     try:
         yield Accounts(users)
     finally:

@@ -16,13 +16,17 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import FieldInfo, fields, replace
 
+from embermq.adapters.sql import settings as sql_settings
+from embermq.adapters.sql.settings import SqlSettings
 from embermq.adapters.sqlite import settings as log_settings
 from embermq.adapters.sqlite.settings import LogSettings
 from embermq.admin.settings import HttpSettings
+from embermq.app import settings as store_settings
 from embermq.app.errors import ConfigError
 from embermq.app.setting_value import convert_setting
+from embermq.app.settings import StoreSettings
 from embermq.authentication import settings as authentication_settings
 from embermq.authentication.settings import (
     AuthenticationSettings,
@@ -38,6 +42,7 @@ from embermq.delivery.device.settings import DeviceSettings
 from embermq.observability.settings import LoggingSettings
 from embermq.pipeline import settings as pipeline_settings
 from embermq.pipeline.settings import PipelineSettings
+from embermq.ports.store_url import without_password
 from embermq.server import settings as listener_settings
 from embermq.server.listeners import compose_listeners, table_name
 from embermq.server.settings import (
@@ -73,6 +78,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     http_hook: HttpHookSettings = field(default_factory=HttpHookSettings)
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
+    stores: StoreSettings = field(default_factory=StoreSettings)
+    sql: SqlSettings = field(default_factory=SqlSettings)
     log: LogSettings = field(default_factory=LogSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)
     application: ApplicationSettings = field(default_factory=ApplicationSettings)
@@ -95,10 +102,16 @@ class Configuration(Struct, frozen=True):
     settings: Settings
     origins: Mapping[str, str]
 
+    @property
+    def shown(self) -> Settings:
+        """The settings as anybody may see them: without passwords."""
+        return replace(self.settings, stores=self.settings.stores.shown())
+
     def effective(self) -> Iterator[Setting]:
-        """Every setting, in the order of the schema."""
+        """Every setting, in the order of the schema, without passwords."""
+        shown = self.shown
         for key in _SCHEMA:
-            value: object = self.settings
+            value: object = shown
             for name in key.split("."):
                 value = getattr(value, name)
             yield Setting(key, value, self.origins.get(key, "default"))
@@ -147,7 +160,7 @@ def load_configuration(
             continue
         value, problem = convert_setting(item.value, annotation, is_text=item.is_text)
         if problem:
-            problems.append(f"{key}: {problem} (from {item.origin})")
+            problems.append(f"{key}: {without_password(problem)} (from {item.origin})")
         values[key] = value
         origins[key] = item.origin
     if problems:
@@ -281,7 +294,7 @@ def _from_assignments(assignments: Sequence[str], problems: list[str]) -> list[_
         if equals:
             given.append(_Given(key.strip(), value, "--set", True))
         else:
-            problems.append(f"--set {assignment}: is not section.key=value")
+            problems.append(f"--set {without_password(assignment)}: is not section.key=value")
     return given
 
 
@@ -303,7 +316,7 @@ def _unknown(item: _Given) -> str:
     if not candidates:
         candidates = [key for key in _SCHEMA if key.rpartition(".")[2] == item.key][:1]
     hint = f"; the nearest is {candidates[0]}" if candidates else f"; sections are {', '.join(_SECTIONS)}"
-    return f"unknown setting {item.key} (from {item.origin}){hint}"
+    return f"unknown setting {without_password(item.key)} (from {item.origin}){hint}"
 
 
 def _check_listeners(settings: Settings) -> None:
@@ -323,6 +336,8 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             allow_anonymous=settings.clients.allow_anonymous,
         ),
         partial(authorization_settings.check_settings, settings.authorization),
+        partial(store_settings.check_settings, settings.stores),
+        partial(sql_settings.check_settings, settings.sql),
         partial(log_settings.check_settings, settings.log),
         partial(pipeline_settings.check_settings, settings.pipeline),
     )

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import uvloop
 from msgspec import Struct
 
-from embermq.app.accounts import open_users
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
@@ -26,6 +25,7 @@ from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
+from embermq.app.static_store import open_users
 from embermq.authentication.build import Authentication
 from embermq.authentication.errors import ChainError
 from embermq.broker.credentials import Identity
@@ -106,7 +106,7 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
     rules = rule_files.read()
     if rules is not None:
         LOG.info("%s", rule_files.told(rules))
-    users = open_users(data_dir)
+    users = open_users(settings)
     threaded = settings.log.durability == "fsync"
     embedded = open_embedded(
         data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules

@@ -15,6 +15,7 @@ from embermq.admin.service import Health, Readiness
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
 from embermq.app.pipeline_news import PipelineNews
+from embermq.app.settings import SQLITE
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.ports.errors import StoreError
@@ -178,6 +179,7 @@ class BrokerService:
             lines.append(f"  {listener:<10} {', '.join(map(str, addresses))}")
         lines += [
             f"  {'data':<10} {self._data_dir.absolute()}",
+            *([f"  {'static':<10} {static}"] if (static := settings.stores.shown().static) != SQLITE else []),
             f"  {'durability':<10} {meaning[settings.log.durability]}",
             f"  {'pipeline':<10} {pipeline}",
         ]

@@ -31,7 +31,7 @@ def command(
         config, assignments, data_dir, allow_anonymous=allow_anonymous, no_pipeline=no_pipeline
     )
     if as_json:
-        document = {"settings": msgspec.to_builtins(found.settings), "origins": found.origins}
+        document = {"settings": msgspec.to_builtins(found.shown), "origins": found.origins}
         print(json.dumps(document, indent=2))
         return
     rows = [

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "messages": "embermq.cli.messages",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
+    "db": "embermq.cli.db",
     "acl": "embermq.cli.acl",
     "pipeline": "embermq.cli.pipeline",
     "bench": "embermq.cli.bench",

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.model.client_type import ClientType
@@ -53,7 +54,7 @@ def add(
     check_name(name)
     settings = configuration(config, assignments, data_dir).settings
     password = _read_password()
-    with accounts_of(Path(settings.data_dir), create=True) as accounts:
+    with accounts_of(settings, create=True) as accounts:
         accounts.add(
             name,
             password,
@@ -74,7 +75,7 @@ def list_all(
     """Show every account."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_directory(data_dir, config, assignments)) as accounts:
+    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
         users = accounts.all()
     rows = [
         {
@@ -101,7 +102,7 @@ def remove(
     """Remove an account; a running broker ends the connections that were opened with it."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_directory(data_dir, config, assignments)) as accounts:
+    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
         accounts.remove(name)
     print(f"removed {name}")
 
@@ -119,7 +120,7 @@ def password(
     from embermq.app.accounts import accounts_of
 
     settings = configuration(config, assignments, data_dir).settings
-    with accounts_of(Path(settings.data_dir)) as accounts:
+    with accounts_of(settings) as accounts:
         accounts.find(name)
         given = _read_password()
         accounts.set_password(name, given, scram_iterations=settings.scram.iterations, scram=scram)
@@ -133,7 +134,7 @@ def disable(
     """Keep an account, but let nobody in by its name; a running broker ends its connections."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_directory(data_dir, config, assignments)) as accounts:
+    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
         accounts.set_disabled(name, disabled=True)
     print(f"disabled {name}")
 
@@ -145,7 +146,7 @@ def enable(
     """Let an account that was disabled in again."""
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_directory(data_dir, config, assignments)) as accounts:
+    with accounts_of(_settings(data_dir, config, assignments)) as accounts:
         accounts.set_disabled(name, disabled=False)
     print(f"enabled {name}")
 
@@ -172,7 +173,7 @@ def import_file(
 
     from embermq.app.accounts import accounts_of
 
-    with accounts_of(_directory(data_dir, config, assignments), create=not dry_run) as accounts:
+    with accounts_of(_settings(data_dir, config, assignments), create=not dry_run) as accounts:
         done = accounts.import_file(
             file, ClientType[client_type.name], replace_existing=replace, dry_run=dry_run
         )
@@ -185,8 +186,45 @@ def import_file(
     )
 
 
-def _directory(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> Path:
-    return Path(configuration(config, assignments, data_dir).settings.data_dir)
+@app.command("copy")
+def copy(
+    *,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="STORE", help="sqlite for the data directory, or the URL of a database."
+        ),
+    ],
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them."),
+    ] = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the accounts of another store into the one that stores.static names, all or none."""
+    from msgspec.structs import asdict
+
+    from embermq.app.accounts import accounts_of
+
+    settings = _settings(data_dir, config, assignments)
+    there = _settings(data_dir, config, [*(assignments or ()), f"stores.static={source}"])
+    if there.stores == settings.stores:
+        raise UserError("--from names the store that stores.static names; nothing was copied")
+    with accounts_of(there) as accounts:
+        users = accounts.all()
+    with accounts_of(settings, create=True) as accounts:
+        done = accounts.import_users(users, replace_existing=replace)
+    if as_json:
+        print(json.dumps(asdict(done), indent=2))
+        return
+    print(f"{done.users} users: added {done.added}, replaced {done.replaced}, kept {done.kept}")
+
+
+def _settings(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> Settings:
+    return configuration(config, assignments, data_dir).settings
 
 
 def _read_password() -> bytes:

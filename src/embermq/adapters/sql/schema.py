@@ -102,7 +102,6 @@ def _upgrade(connection: Connection) -> None:
 
 
 def _status(url: DatabaseUrl, connection: Connection) -> SchemaStatus:
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     scripts = ScriptDirectory.from_config(_config())
     steps = [script.revision for script in scripts.walk_revisions()][::-1]
     context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})

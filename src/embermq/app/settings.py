@@ -1,0 +1,41 @@
+"""Which store holds what; composed into the broker's one schema (section `stores`)."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from embermq.adapters.sql.database_url import parse_url
+from embermq.ports.store_url import without_password
+
+SQLITE = "sqlite"
+"""The embedded store, in the data directory."""
+
+
+class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where data is kept that several brokers share; see [stores](stores.md)."""
+
+    static: str = SQLITE
+    """Accounts: `sqlite` for the data directory, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or
+    `mariadb://` likewise."""
+    static_upgrade: bool = True
+    """Whether the tables there are made, and brought up to date, by whoever opens them; else only by
+    `embermq db upgrade`."""
+
+    def __repr__(self) -> str:
+        """Without passwords, so that no log can hold them."""
+        shown = self.shown()
+        return f"StoreSettings(static={shown.static!r}, static_upgrade={shown.static_upgrade})"
+
+    def shown(self) -> StoreSettings:
+        """The same without passwords."""
+        return replace(self, static=without_password(self.static))
+
+
+def check_settings(settings: StoreSettings) -> None:
+    """Raise ValueError, naming the setting, for what names no store; the text has no password."""
+    if settings.static != SQLITE:
+        try:
+            parse_url(settings.static)
+        except ValueError as error:
+            raise ValueError(f"stores.static: {error}; or {SQLITE} for the data directory") from None
