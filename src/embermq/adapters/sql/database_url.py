@@ -51,7 +51,7 @@ def parse_url(text: str) -> DatabaseUrl:
         port = parts.port
     except ValueError:  # its own text would have a piece of the password, if that is not quoted
         raise ValueError(
-            f"{shown!r} is not a URL: a port is a number up to 65535, and what is special in URLs is quoted in a password"
+            f"{shown!r} is not a URL: a port is at most 65535, and a password is quoted where it is special"
         ) from None
     kind = KINDS.get(parts.scheme)
     if kind is None:
