@@ -150,6 +150,7 @@ class _Application:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        gc.disable()  # what is read at start stays: looking through it again and again is most of a large start
         parts = _make_parts(self._settings, self._data_dir)
         embedded, ticks, service = parts.embedded, parts.ticks, parts.service
         try:
@@ -170,6 +171,7 @@ class _Application:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
+        gc.enable()
         housekeeping = [
             loop.create_task(service.keep_house(self._stop)),
             loop.create_task(parts.rule_files.watch(authorize)),
