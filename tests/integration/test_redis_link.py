@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.redis_asking import APPEND, Asking, linked, on_the_loop
+import asyncio
+
+from tests.support.redis_asking import APPEND, FREE, Asking, linked, on_the_loop
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
@@ -11,21 +13,11 @@ from embermq.adapters.redis.script import script
 from embermq.adapters.redis.settings import RedisSettings
 
 KEYS = 20
-BREAK = script("break", b"return redis.call('LPUSH', KEYS[1], 'a')")
+BREAK = script("break", b"return redis.call('GET', KEYS[1])")
 
 
 def stumble(answer: Answer) -> None:
     raise RuntimeError(f"not {answer!r}")
-
-
-def assert_in_order(asking: Asking, server: RedisServer) -> None:
-    """Every number was answered once and in order, and came to the server in order."""
-    assert asking.in_order and not asking.waiting
-    for key, asked in asking.asked.items():
-        words = server.ask("HGETALL", key)
-        fields = dict(zip(words[::2], words[1::2], strict=True))
-        assert int(fields[b"last"]) == asked - 1
-        assert b"gaps" not in fields
 
 
 @on_the_loop
@@ -37,7 +29,7 @@ async def test_commands_go_in_batches(redis_server: RedisServer) -> None:
         assert link.statistics().commands == 1000
         assert 10 <= link.statistics().round_trips <= 25
         assert link.statistics().waiting == link.waiting_bytes == 0
-    assert_in_order(asking, redis_server)
+    asking.assert_done(asking.lists(redis_server))
 
 
 @on_the_loop
@@ -52,7 +44,7 @@ async def test_what_is_asked_before_the_connection_waits_for_it(redis_server: Re
         redis_server.start()
         await asking.all_answered()
         assert link.failing == ""
-    assert_in_order(asking, redis_server)
+    asking.assert_done(asking.lists(redis_server))
 
 
 @on_the_loop
@@ -68,7 +60,7 @@ async def test_a_broken_operation_is_refused_alone(redis_server: RedisServer) ->
         assert [type(answer) for answer in answers] == [Refused, Refused]
         assert link.statistics().refused == 2
         assert link.failing == ""
-    assert_in_order(asking, redis_server)
+    asking.assert_done(asking.lists(redis_server))
 
 
 @on_the_loop
@@ -79,4 +71,121 @@ async def test_one_who_cannot_take_an_answer_harms_no_other(redis_server: RedisS
         link.command(asking.keys[0], ("PING",), stumble)
         asking.append()
         await asking.all_answered()
-    assert_in_order(asking, redis_server)
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_scripts_that_the_server_forgot_are_loaded_again(redis_server: RedisServer) -> None:
+    async with linked(redis_server.url) as link:
+        asking = Asking(link, KEYS)
+        for _ in range(20):
+            asking.append(each=10)
+            await asyncio.sleep(0.003)
+            redis_server.ask("SCRIPT", "FLUSH")
+        await asking.all_answered()
+        assert link.statistics().retries > 0
+        assert link.statistics().connections == 1
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_a_killed_server_comes_back(redis_server: RedisServer) -> None:
+    async with linked(redis_server.url, RedisSettings(breaker_failures=3, breaker_pause_s=0.1)) as link:
+        asking = Asking(link, KEYS)
+        for number in range(60):
+            asking.append(each=10)
+            if number == 20:
+                redis_server.kill()
+            if number == 25:
+                await wait_for(lambda: link.is_away(asking.keys[0]))
+                assert "Connection refused" in link.failing
+                assert link.waiting_bytes > 0
+            if number == 40:
+                redis_server.start()
+            await asyncio.sleep(0.003)
+        await asking.all_answered()
+        assert not link.failing and not link.is_away(asking.keys[0])
+        assert link.statistics().connections == 2
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_a_server_that_stands_still_is_given_up_and_asked_again(redis_server: RedisServer) -> None:
+    patience = RedisSettings(command_timeout_s=0.3, connect_timeout_s=0.2, breaker_pause_s=0.1)
+    async with linked(redis_server.url, patience) as link:
+        asking = Asking(link, KEYS)
+        asking.append()
+        await asking.all_answered()
+        redis_server.pause()
+        asking.append(each=100)
+        await wait_for(lambda: link.failing)
+        assert link.failing.endswith("no answer for 0.3 s")
+        await wait_for(lambda: link.failing.endswith("no connection within 0.2 s"))
+        asking.append(each=100)
+        redis_server.resume()
+        await asking.all_answered()
+        assert link.failing == ""
+        assert link.statistics().connections == 2
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_a_full_server_is_told_of_and_waited_for(redis_server: RedisServer) -> None:
+    async with linked(redis_server.url, scripts=(APPEND, FREE)) as link:
+        asking = Asking(link, KEYS)
+        asking.append()
+        await asking.all_answered()
+        redis_server.ask("CONFIG", "SET", "maxmemory", "1")
+        asking.append(each=3)
+        await wait_for(lambda: link.failing)
+        assert link.failing.startswith("OOM command not allowed when used memory > 'maxmemory'")
+        freed: list[Answer] = []
+        link.ask("other", FREE, ["other"], [], freed.append)
+        await wait_for(lambda: freed == [0])
+        assert asking.waiting == 3 * KEYS
+        redis_server.ask("CONFIG", "SET", "maxmemory", "0")
+        await asking.all_answered()
+        await wait_for(lambda: not link.failing)
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_a_server_that_cannot_save_is_told_of_and_waited_for(redis_server: RedisServer) -> None:
+    async with linked(redis_server.url) as link:
+        asking = Asking(link, KEYS)
+        redis_server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+        asking.append(each=2)
+        await wait_for(lambda: link.failing)
+        assert link.failing.startswith("NOREPLICAS")
+        redis_server.ask("CONFIG", "SET", "min-replicas-to-write", "0")
+        await asking.all_answered()
+        await wait_for(lambda: not link.failing)
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_several_connections_keep_the_order_of_each_client(redis_server: RedisServer) -> None:
+    async with linked(redis_server.url, RedisSettings(connections=4)) as link:
+        asking = Asking(link, KEYS)
+        asking.append(each=100)
+        await asking.all_answered()
+        assert link.statistics().connections == 4
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_closing_waits_for_what_was_asked(redis_server: RedisServer) -> None:
+    async with linked(redis_server.url) as link:
+        asking = Asking(link, KEYS)
+        asking.append(each=10)
+        assert await link.close(drain_s=10)
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_closing_does_not_wait_for_ever(redis_server: RedisServer) -> None:
+    async with linked(redis_server.url) as link:
+        asking = Asking(link, KEYS)
+        redis_server.pause()
+        asking.append(each=10)
+        assert not await link.close(drain_s=0.05)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import ParamSpec
 
 import uvloop
+from tests.support.redis_server import RedisServer
 
 from embermq.adapters.redis.address import parse_address
 from embermq.adapters.redis.answers import Answer
@@ -18,16 +19,10 @@ from embermq.adapters.redis.settings import RedisSettings
 
 APPEND = script(
     "append",
-    b"""
-    local last = tonumber(redis.call('HGET', KEYS[1], 'last') or '-1')
-    local number = tonumber(ARGV[1])
-    if number > last + 1 then redis.call('HINCRBY', KEYS[1], 'gaps', 1) end
-    if number > last then redis.call('HSET', KEYS[1], 'last', number) end
-    redis.call('HINCRBY', KEYS[1], 'calls', 1)
-    return number
-    """,
+    b"#!lua\nredis.call('RPUSH', KEYS[1], ARGV[1]) return tonumber(ARGV[1])",
 )
-"""Writes the numbers 0, 1, 2, ... of a key; one that comes again is harmless, one that comes too early is counted."""
+"""Writes down each number of a key as often as it comes, and answers with it."""
+FREE = script("free", b"#!lua flags=allow-oom\nreturn redis.call('DEL', KEYS[1])")
 
 
 class Asking:
@@ -47,6 +42,10 @@ class Asking:
                 self.asked[key] = number + 1
                 self.link.ask(key, APPEND, [key], [number], self.answers[key].append)
 
+    def lists(self, server: RedisServer) -> dict[str, list[bytes]]:
+        """What a server has."""
+        return {key: server.ask("LRANGE", key, 0, -1) for key in self.keys}
+
     @property
     def waiting(self) -> int:
         return sum(self.asked.values()) - sum(map(len, self.answers.values()))
@@ -55,6 +54,14 @@ class Asking:
     def in_order(self) -> bool:
         """All was answered so far in the order in which it was asked."""
         return all(got == list(range(len(got))) for got in self.answers.values())
+
+    def assert_done(self, lists: Mapping[str, Sequence[bytes]]) -> None:
+        """All was answered once, in order, and written; and the last times of writing were in order."""
+        assert self.in_order and not self.waiting
+        for key, asked in self.asked.items():
+            last = {int(number): place for place, number in enumerate(lists[key])}
+            assert sorted(last) == list(range(asked)), key
+            assert sorted(last.values()) == [last[number] for number in range(asked)], key
 
     async def all_answered(self, deadline_s: float = 30.0) -> None:
         """Wait; raises AssertionError with what is wrong."""

@@ -200,6 +200,12 @@ class RedisCluster:
                 node.launch()
             node.resume()
         wait_until(self.is_whole, UP_S, "three masters with a replica each", poll_s=0.05)
+        self.set_full_coverage(wanted=True)
+
+    def set_full_coverage(self, *, wanted: bool) -> None:
+        """Whether all nodes refuse everything (CLUSTERDOWN) while a slot has no master; they do at first."""
+        for node in self.nodes:
+            node.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes" if wanted else "no")
 
     def flush(self) -> None:
         for node in self.masters():

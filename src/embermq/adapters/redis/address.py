@@ -11,7 +11,6 @@ from msgspec import Struct
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 DEFAULT_PORT = 6379
 DATABASE_MAX = 65_535
-HIDDEN = "***"
 
 
 class Node(Struct, frozen=True, order=True):
@@ -82,18 +81,6 @@ def parse_address(url: str) -> RedisAddress:
         username=unquote(username),
         password=unquote(password),
     )
-
-
-def hide_password(url: str) -> str:
-    """A store's URL, of whatever scheme and however broken, as people may see it."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return HIDDEN if "@" in url else url
-    credentials, at, place = rest.rpartition("@")
-    if not at:
-        return url
-    user, colon, _ = credentials.partition(":")
-    return f"{scheme}://{user if colon else HIDDEN}{':' + HIDDEN if colon else ''}@{place}"
 
 
 def _node(text: str, number: int) -> Node:

@@ -52,6 +52,11 @@ _SORTS = {
 }
 
 
+_ON_ITS_WAY = "ERR Script attempted to access a non local key"
+"""What ends a script in the middle when its slot is moving, and a key that it meets is not there (any more)."""
+
+
 def sort_error(text: str) -> Sort:
-    """By the first word. A script may pass on an error that it met, with its first word, so those count too."""
-    return _SORTS.get(text.partition(" ")[0], Sort.BROKEN)
+    """By the first word, which is also the one of what a script met in it."""
+    sort = _SORTS.get(text.partition(" ")[0], Sort.BROKEN)
+    return Sort.LATER if sort is Sort.BROKEN and text.startswith(_ON_ITS_WAY) else sort

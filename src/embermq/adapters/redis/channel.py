@@ -331,10 +331,10 @@ class Channel(WireEnds):
         while True:
             try:
                 self._opened(await self._open())
+            except TimeoutError:  # one of OSError's, so it comes first
+                self._failed(f"no connection within {self._plan.settings.connect_timeout_s:g} s")
             except (OSError, NodeUnusable) as error:
                 self._failed(_reason(error))
-            except TimeoutError:
-                self._failed(f"no connection within {self._plan.settings.connect_timeout_s:g} s")
             else:
                 self._failed(await self._ended)
             await asyncio.sleep(self._pause_s())
