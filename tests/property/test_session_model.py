@@ -130,7 +130,7 @@ class OneSession(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hand = HandDrivenBroker(device=DeviceSettings(page_messages=3))
+        self.hand = self.begin()
         self.publisher, self.subscriber = Publisher(), Subscriber()
         self.published: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
         self.connect_publisher()
@@ -138,6 +138,9 @@ class OneSession(RuleBasedStateMachine):
         assert self.subscriber.link is not None
         self.subscriber.link.does(Subscribe(1, (Subscription("t", 2),)))
         self.step()
+
+    def begin(self) -> HandDrivenBroker:
+        return HandDrivenBroker(device=DeviceSettings(page_messages=3))
 
     def step(self, *, whole: bool = True) -> None:
         (self.hand.settle if whole else self.hand.run)()
@@ -271,12 +274,15 @@ class OneSession(RuleBasedStateMachine):
         assert len(got[2]) == len(set(got[2])), "delivered twice at QoS 2"
         assert len(got[0]) == len(set(got[0]))
         assert not self.publisher.unacknowledged and not self.publisher.unreleased
-        assert self.hand.store.receiving == set()
-        assert self.hand.store.queue == {}, "rows that nobody owes"
+        assert self.stored() == ([], []), "what nobody owes"
         session = self.hand.state.sessions["s"]
         assert (session.queued, session.window, session.uncommitted) == (0, {}, 0)
         assert not session.waiting and not session.resend
         assert (session.queued_bytes, session.waiting_bytes) == (0, 0)
+
+    def stored(self) -> tuple[list[object], list[object]]:
+        """Packet ids that are being received, and rows of the queue."""
+        return list(self.hand.store.receiving), list(self.hand.store.queue)
 
     def accepted(self) -> list[bytes]:
         """Payloads in the order of the log."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
 import msgspec
+from tests.support.held_sessions import HeldSessions
 from tests.support.stand_in_store import (
     StandInApplicationLog,
     StandInHistory,
@@ -32,12 +33,16 @@ from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
+from embermq.delivery.split.completion import behind_log, complete
+from embermq.delivery.split.settings import SessionStoreSettings
+from embermq.delivery.split.store import SplitStore
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, iter_frames
 from embermq.model.session_writes import QueueState
 from embermq.ports.application_log import ApplicationEntry
+from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.errors import StoreError
-from embermq.ports.tick_store import Receipt
+from embermq.ports.tick_store import Receipt, TickStore
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.packets import (
     Auth,
@@ -237,9 +242,13 @@ class HandDrivenBroker:
         now_ms: int = START_MS,
         rules: RuleSet | None = None,
         authorization: AuthorizationSettings | None = None,
+        sessions: HeldSessions | None = None,
+        session_store: SessionStoreSettings | None = None,
     ) -> None:
         self.store = store or StandInStore()
-        self.queue = StandInQueue(self.store)
+        self.sessions = sessions
+        self.session_store = session_store or SessionStoreSettings()
+        self.queue = sessions or StandInQueue(self.store)
         self.application_log = StandInApplicationLog(self.store)
         self.parked = StandInParked()
         self.log = StandInLog(self.store)
@@ -263,16 +272,31 @@ class HandDrivenBroker:
         self.held = False
         self._batch: Batch | None = None
         self.state.tick.now_ms = now_ms
-        stored = StandInSessions(self.store).load()
-        self.broker.restore(stored, StandInSessions(self.store).load_retained())
-        self.recovered = Recovery(self.state, self.device, self.log, StandInHistory(self.store)).run(
-            stored.dispatcher_floor
-        )
+        self.posted: list[Callable[[], None]] = []
+        self.ticks: TickStore = self.store
+        self.recovered = self._restore()
+
+    def _restore(self) -> int:
+        beside = StandInSessions(self.store)
+        sessions, state = self.sessions, self.state
+        if sessions is None:
+            stored = beside.load()
+            self.broker.restore(stored, beside.load_retained())
+            history: DeviceQueueHistory = StandInHistory(self.store)
+        else:
+            stored = behind_log(sessions.load(), beside.load())
+            self.ticks = SplitStore(self.store, sessions, state, self.session_store, self.posted.append)
+            state.connect_wait_ms = int(self.session_store.connect_wait_s * 1000)
+            complete(self.broker, stored, sessions.load_retained(), self.log, self.application_log)
+            history = sessions.history
+        return Recovery(state, self.device, self.log, history).run(stored.dispatcher_floor)
 
     def restarted(self, *, after_ms: int = 1_000) -> HandDrivenBroker:
         """Another broker on what a crash leaves: a tick that is not committed is lost."""
         if self.store.busy:
             self.store.lose()
+        if self.sessions is not None:
+            self.sessions.crash()
         mqtt, device, application = self.settings
         again = HandDrivenBroker(
             mqtt=mqtt,
@@ -282,6 +306,8 @@ class HandDrivenBroker:
             now_ms=self.now_ms + after_ms,
             rules=self.state.rules,
             authorization=self.authorization,
+            sessions=self.sessions,
+            session_store=self.session_store,
         )
         again.application_log.entries = self.application_log.entries
         again.application_log.complete = self.application_log.complete
@@ -302,24 +328,36 @@ class HandDrivenBroker:
             self.device.advance(self.now_ms)
         if self.device.wants_pages:
             self.device.read_pages()
-        if not self.store.busy:
+        if not self.ticks.busy:
             self._commit()
         if self.store.busy and not self.held:
             self.finish_commit()
+        posted, self.posted[:] = self.posted[:], []
+        for call in posted:
+            call()
+        if self.sessions is not None:
+            self.sessions.answer()
         self._flush()
         self._acknowledge()
 
     def _commit(self) -> None:
         batch = self.state.tick.batch
         if batch.writes.is_empty():
-            if batch.accepted or batch.after_commit:
+            if self.ticks.waits and not batch.is_empty():
+                self._submit()
+            elif not batch.is_empty():
                 taken = self.state.tick.take()
                 self._committed(taken, Receipt(self.state.log_end, 0))
+            elif self.ticks.owes:
+                self._submit()
             return
+        self._submit()
+
+    def _submit(self) -> None:
         self._batch = self.state.tick.take()
         self.state.committing_records = len(self._batch.writes.records)
         self.store.now_ms = self.now_ms
-        self.store.submit(self._batch.writes, self._done, partial(self.broker.stored, self._batch))
+        self.ticks.submit(self._batch.writes, self._done, partial(self.broker.stored, self._batch))
 
     def _done(self, result: Receipt | StoreError) -> None:
         batch, self._batch = self._batch, None
@@ -364,6 +402,13 @@ class HandDrivenBroker:
             waiting = sum(len(delivery.message.payload) for delivery in session.waiting or ())
             assert session.waiting_bytes == waiting
 
+    def counts_rows(self, sessions: HeldSessions) -> None:
+        """The same for a session store of its own."""
+        for session in self.state.sessions.values():
+            rows = sessions.rows(session.generation)
+            assert session.queued == sum(state != QueueState.DONE for _, state, _ in rows)
+            assert (session.uncommitted, session.paging) == (0, False)
+
     def settle(self) -> None:
         """Run ticks until there is nothing left to do, without letting time pass."""
         for _ in range(ROUNDS_MAX):
@@ -374,8 +419,10 @@ class HandDrivenBroker:
                 or self.device.wants_pages
                 or any(link.auto for link in self.links)
                 or (self.store.busy and not self.held)
+                or self.posted
+                or (self.sessions is not None and self.sessions.waiting and not self.sessions.held)
             )
-            if not working and (self.held or batch.is_empty()):
+            if not working and (self.held or (batch.is_empty() and not self.ticks.owes)):
                 return
         raise AssertionError("the broker does not come to rest")
 

@@ -72,9 +72,8 @@ class SessionDesk:
         if session is None:
             return False
         self._ticks.look_at_clock()
-        self._broker.connecting.remove(session)
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker.state.tick.batch.after_commit.append(partial(_tell, durable))
+        self._broker.connecting.remove(session, partial(_tell, durable))
         self._ticks.wake()
         await durable
         return True

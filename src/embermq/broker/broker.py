@@ -110,8 +110,11 @@ class Broker:
         state.counters.commits += 1
         state.log_end = receipt.base_offset + receipt.record_count
         state.committing_records = 0
+        state.tick.under_way = None
         if batch.writes.session.retained:
             self.publishing.retain(batch, receipt.base_offset)
+        for call in batch.after_log:
+            call()
         if receipt.whole:
             self.stored(batch)
         self.publishing.committed(batch, receipt.base_offset)
@@ -126,6 +129,7 @@ class Broker:
         state = self.state
         state.counters.commits_failed += 1
         state.committing_records = 0
+        state.tick.under_way = None
         state.tick.give_back(batch)
         self.subscribing.cap_offsets(state.tick.writes.cap_offsets(state.log_end))
         self.publishing.refused(batch, error)

@@ -9,7 +9,7 @@ from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
 from embermq.broker.holding import Holding
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
-from embermq.broker.session import PACKET_IDS, Session
+from embermq.broker.session import PACKET_IDS, Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.wills import Wills
 from embermq.model.session import NEVER_EXPIRES, SessionRow
@@ -107,8 +107,19 @@ class Connecting:
         attach = partial(self._attach, link, session, present, packet, client_id)
         if session.persistent or packet.will is not None or must_wait:
             self._state.tick.batch.after_commit.append(attach)
+            if self._state.connect_wait_ms:
+                due_ms = self._state.tick.now_ms + self._state.connect_wait_ms
+                self._state.timers.at(due_ms, partial(self._give_up, link, session))
         else:
             attach()
+
+    def _give_up(self, link: Link, session: Session) -> None:
+        """The session store has not answered in time."""
+        if session.claimant is link and not link.closing:
+            self._state.counters.refused_session_wait += 1
+            self._wills.forget(session, link)
+            self.refuse(link, ReasonCode.SERVER_UNAVAILABLE, "sessions cannot be stored or read now")
+            self.link_lost(link)
 
     def _identify(self, session: Session, identity: Identity, permissions: Permissions | None) -> None:
         """From now on the session is this client's, who may be another user than before; who may receive what has been
@@ -241,15 +252,30 @@ class Connecting:
         session.link = session.claimant = None
         return ended
 
-    def remove(self, session: Session) -> None:
-        """An operator ends the session, and its connection with it."""
+    def remove(self, session: Session, durable: Callable[[], None]) -> None:
+        """An operator ends the session, and its connection with it; `durable` is called when nothing of it is stored
+        any more."""
         self._cut_off(session, ReasonCode.ADMINISTRATIVE_ACTION, goes_on=False)
-        self.end_session(session)
+        self.end_session(session, durable)
 
     def _is_over(self, session: Session) -> bool:
         return session.expires_ms != 0 and self._state.tick.now_ms >= session.expires_ms
 
     def _attach(self, link: Link, session: Session, present: bool, packet: Connect, client_id: str) -> None:
+        """What CONNACK says is durable: read what the session owes its client, then let it in."""
+        if session.claimant is link and not session.dead and not link.closing:
+            open_to = partial(self._open, link, session, present, packet, client_id)
+            self._state.path(session).recall(session, open_to)
+
+    def _open(
+        self,
+        link: Link,
+        session: Session,
+        present: bool,
+        packet: Connect,
+        client_id: str,
+        owed: list[Delivery],
+    ) -> None:
         if session.claimant is not link or session.dead or link.closing:
             return
         session.claimant = None
@@ -260,7 +286,7 @@ class Connecting:
         properties = self._connack_properties(link, session, packet, client_id)
         known = present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
-        self._state.path(session).resume(session)
+        self._state.path(session).resume(session, owed)
         self._opened(link)
 
     def _connack_properties(
@@ -370,7 +396,7 @@ class Connecting:
             self._state.counters.sessions_expired += 1
             self.end_session(session)
 
-    def end_session(self, session: Session) -> None:
+    def end_session(self, session: Session, durable: Callable[[], None] | None = None) -> None:
         """Everything that belongs to the session goes [MQTT-4.1.0-2]; a will that waits goes out now
         [MQTT-3.1.2-8]."""
         if session.dead:
@@ -378,7 +404,7 @@ class Connecting:
         session.dead = True
         self._state.timers.cancel(session.timer)
         self._wills.session_ended(session)
-        self._handover.leave(session, ended=True)
+        self._handover.leave(session, ended=True, then=partial(self._delete, session, durable))
         for subscriber in session.subscriptions.values():
             self._state.router.discard(subscriber)
         session.subscriptions.clear()
@@ -386,10 +412,15 @@ class Connecting:
         session.window.clear()
         if self._state.sessions.get(session.client_id) is session:
             del self._state.sessions[session.client_id]
+
+    def _delete(self, session: Session, durable: Callable[[], None] | None) -> None:
+        tick = self._state.tick
         if session.persistent:
-            self._state.tick.session_writes.deleted_sessions.append(session.generation)
+            tick.session_writes.deleted_sessions.append(session.generation)
             if session.is_application:
-                self._state.tick.writes.ended_applications.append(session.generation)
+                tick.writes.ended_applications.append(session.generation)
+        if durable is not None:
+            tick.batch.after_commit.append(durable)
 
     def watch_expiry(self, session: Session) -> None:
         """Arm the timer of a session whose client is gone."""

@@ -8,6 +8,7 @@ class Counters(Struct):
 
     connections_accepted: int = 0
     connections_refused: int = 0
+    refused_session_wait: int = 0
     refused_connections_max: int = 0
     refused_address_max: int = 0
     refused_connect_rate: int = 0
@@ -34,6 +35,7 @@ class Counters(Struct):
     """Those of MQTT 5 clients that publish too fast, QoS 0 included."""
     publishers_throttled: int = 0
     """How often a client of MQTT 3 was not read for a while because it publishes too fast."""
+    refused_session_store: int = 0
     refused_subscriptions: int = 0
     refused_retained: int = 0
     publishes_denied: int = 0

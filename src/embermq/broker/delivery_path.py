@@ -33,13 +33,26 @@ class DeliveryPath(ABC):
         """PUBREC came: PUBREL may leave once that is durable."""
 
     @abstractmethod
-    def resume(self, session: Session) -> None:
-        """The session's client is connected, CONNACK is queued: send what is owed."""
+    def recall(self, session: Session, then: Callable[[list[Delivery]], None]) -> None:
+        """The session's client is about to be connected: read what it has not acknowledged on a connection before.
+        `then` is called once, possibly before this returns; while the store is away it waits."""
 
     @abstractmethod
-    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
+    def resume(self, session: Session, owed: list[Delivery]) -> None:
+        """The session's client is connected, CONNACK is queued: send what is owed, first what `recall` has read."""
+
+    @abstractmethod
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         """The session's client is gone: offer what came by shared subscriptions and is not under way with QoS 2; what
-        `take` returns True for is another session's now. With `ended` what is stored is offered as well."""
+        `take` returns True for is another session's now. With `ended` what is stored is offered as well. `then` is
+        called when all has been offered, possibly before this returns; while the store is away it waits."""
 
     @abstractmethod
     def write_down(self, session: Session) -> None:

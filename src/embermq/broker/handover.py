@@ -4,16 +4,20 @@ QoS 1 messages in flight and all that was never sent are handed over; QoS 2 mess
 and end with it [MQTT-4.8.2-4], [MQTT-4.8.2-5].
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
 
 from embermq.broker.publishing import choose_member
-from embermq.broker.router import NO_MATCH, Receiver
+from embermq.broker.router import NO_MATCH, Receiver, Turn
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.model.log_record import encode_record
+
+Groups = list[tuple[Turn, tuple[int, ...]]]
+"""The shared subscriptions of a session: whose turn it is, and the subscription identifiers."""
 
 
 class Handover:
@@ -22,18 +26,29 @@ class Handover:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
 
-    def leave(self, session: Session, *, ended: bool) -> None:
+    def leave(self, session: Session, *, ended: bool, then: Callable[[], None] | None = None) -> None:
         """The client is gone. Its subscriptions still stand. While its session goes on, only members that are there
-        get its messages; when it has ended, those that are away too."""
+        get its messages; when it has ended, those that are away too. `then` is called when all
+        has been offered, possibly later."""
         if any(subscriber.group for subscriber in session.subscriptions.values()):
-            take = partial(self._take, session, ended)
-            self._state.path(session).hand_over(session, take, ended=ended)
+            take = partial(self._take, session, self._groups(session), ended)
+            self._state.path(session).hand_over(session, take, ended=ended, then=then)
+        elif then is not None:
+            then()
 
-    def _take(self, leaving: Session, ended: bool, delivery: Delivery) -> bool:
+    def _groups(self, leaving: Session) -> Groups:
+        router = self._state.router
+        return [
+            (router.turn(subscriber), (subscriber.identifier,) if subscriber.identifier else ())
+            for subscriber in leaving.subscriptions.values()
+            if subscriber.group
+        ]
+
+    def _take(self, leaving: Session, groups: Groups, ended: bool, delivery: Delivery) -> bool:
         """True when another member has the message now."""
         now_ms = self._state.tick.now_ms
         message = delivery.message
-        receiver = None if message.is_expired(now_ms) else self._another(leaving, delivery)
+        receiver = None if message.is_expired(now_ms) else self._another(leaving, groups, delivery)
         if receiver is None or not (ended or receiver.session.link is not None):
             return False
         record = delivery.record or encode_record(message, b"")
@@ -44,16 +59,12 @@ class Handover:
         path.deliver(receiver.session, receiver, accepted)
         return True
 
-    def _another(self, leaving: Session, delivery: Delivery) -> Receiver | None:
+    def _another(self, leaving: Session, groups: Groups, delivery: Delivery) -> Receiver | None:
         """The next member of the group by which the message came. Of several groups that could be it, the one whose
         subscription identifier the delivery has."""
         router = self._state.router
         # Not by the receivers: who may not receive it any more is none of them.
-        identifiers = {
-            id(router.turn(subscriber)): (subscriber.identifier,) if subscriber.identifier else ()
-            for subscriber in leaving.subscriptions.values()
-            if subscriber.group
-        }
+        identifiers = {id(turn): found for turn, found in groups}
         found = [
             (identifiers[id(group.turn)] != delivery.identifiers, group)
             for group in router.match(delivery.message.topic).groups

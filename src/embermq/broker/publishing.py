@@ -93,9 +93,10 @@ class Publishing:
             if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
                 self._refusing.end_at_receive_maximum(link)
                 return
-        if (self._state.refuse_all or self._state.refused_generations) and self._refusing.is_pinned(
-            link, packet, match
-        ):
+        state = self._state
+        if (
+            state.refuse_all or state.refused_generations or state.session_store_full
+        ) and self._refusing.is_pinned(link, packet, match):
             return
         origin = None
         if receiving is not None:

@@ -21,6 +21,7 @@ from embermq.topics.names import is_system_topic, validate_topic
 
 DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
+BEHIND = "the store of sessions is too far behind"
 
 
 class Refusing:
@@ -135,7 +136,12 @@ class Refusing:
             link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
 
     def is_pinned(self, link: Link, packet: Publish, match: Match) -> bool:
-        """Readers that are too far behind hold the log, so nothing more is taken: for them, or at all."""
+        """Readers that are too far behind hold the log, or the session store is: nothing more is taken, for them or at
+        all."""
+        if self._state.session_store_full:
+            self._counters.refused_session_store += 1
+            self._answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, BEHIND)
+            return True
         refused = self._state.refused_generations
         if not self._state.refuse_all and not any(
             receiver.session.generation in refused for receiver in match.applications

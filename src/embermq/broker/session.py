@@ -57,8 +57,8 @@ class Session:
 
     Of the device queue: `queued` stored deliveries, with `queued_bytes` of records, are not done; `backlog` is True
     while some of them are still to be read and everything new queues behind them; `queue_read_seq` is the last one
-    read; `paging` is True while a page is on its way; `uncommitted` counts the ticks that hold rows of it and are not
-    committed.
+    read; up to `queue_dropped_seq` what was queued has been dropped; `paging` is True while a page is on its way;
+    `uncommitted` counts the ticks that hold rows of it and are not stored.
     """
 
     __slots__ = (
@@ -78,6 +78,7 @@ class Session:
         "paging",
         "permissions",
         "persistent",
+        "queue_dropped_seq",
         "queue_read_seq",
         "queue_seq_next",
         "queued",
@@ -124,6 +125,7 @@ class Session:
         self.last_packet_id = 0
         self.receiving: set[int] | None = None
         self.queue_seq_next = QUEUE_SEQ_STEP
+        self.queue_dropped_seq = 0
         self.queue_read_seq = 0
         self.queued = 0
         self.queued_bytes = 0
@@ -153,11 +155,25 @@ class Session:
                 self.last_packet_id = packet_id
                 return packet_id
 
+    def take_packet_id(self, wanted: int) -> int:
+        """The id that the store gave a row, if it gave one and that is free; else a free one."""
+        if wanted and wanted not in self.window:
+            self.last_packet_id = wanted
+            return wanted
+        return self.next_packet_id()
+
     def next_place(self) -> int:
         """A sequence number in the device queue, behind all others."""
         place = self.queue_seq_next
         self.queue_seq_next = place + QUEUE_SEQ_STEP
         return place
+
+    def forget_stored(self, record_bytes: int) -> None:
+        """One stored delivery is done or dropped."""
+        self.queued -= 1
+        self.queued_bytes -= record_bytes
+        if not self.queued:
+            self.queued_bytes = 0  # the store may have lost a record whose time was over
 
     def row(self) -> SessionRow:
         """What is stored of it now."""

@@ -54,6 +54,10 @@ class BrokerState:
         """Readers hold back too much of the log: no QoS 1 or 2 publish is taken."""
         self.refused_generations: frozenset[int] = frozenset()
         """APPLICATION sessions for which nothing more is taken."""
+        self.session_store_full = False
+        """Too much waits for a session store of its own: no QoS 1 or 2 publish is taken."""
+        self.connect_wait_ms = 0
+        """How long a CONNECT waits for that store; 0 without one: what is in the log is stored then."""
         self.generation_next = 1
         self._generations_reserved = 1
 

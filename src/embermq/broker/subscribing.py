@@ -72,8 +72,10 @@ class Subscribing:
         horizon = state.offset_next
         answer = partial(self._answer, link, Suback(packet.packet_id, tuple(codes)), session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
-        if session.persistent or horizon > state.log_end:
+        if session.persistent:
             state.tick.batch.after_commit.append(answer)
+        elif horizon > state.log_end:
+            state.tick.batch.after_log.append(answer)
         else:
             answer()
 

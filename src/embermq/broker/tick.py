@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from embermq.broker.link import Link
 from embermq.broker.router import Match
 from embermq.model.message import Message
+from embermq.model.session_writes import SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.protocol.reason_codes import ReasonCode
 
@@ -38,22 +39,27 @@ class Batch(Struct):
 
     writes: TickWrites = field(default_factory=TickWrites)
     accepted: list[Accepted] = field(default_factory=list)
+    after_log: list[Callable[[], None]] = field(default_factory=list)
+    """Calls that wait for the log's part alone."""
     after_commit: list[Callable[[], None]] = field(default_factory=list)
+    """Calls that wait for everything: session data may be stored later than the log, several ticks later."""
     record_bytes: int = 0
 
     def is_empty(self) -> bool:
         """True when nobody waits for it and it would write nothing."""
-        return not (self.accepted or self.after_commit) and self.writes.is_empty()
+        return not (self.accepted or self.after_commit or self.after_log) and self.writes.is_empty()
 
 
 class Tick:
     """The present moment, shared by every part of the broker."""
 
-    __slots__ = ("batch", "dirty", "now_ms", "session_writes", "writes")
+    __slots__ = ("batch", "dirty", "now_ms", "session_writes", "under_way", "writes")
 
     def __init__(self) -> None:
         self.now_ms = 0
         self.dirty: list[Link] = []
+        self.under_way: SessionWrites | None = None
+        """What the tick wants of sessions that is being committed: stores do not show it yet."""
         self._begin()
 
     def _begin(self) -> None:
@@ -74,10 +80,12 @@ class Tick:
     def take(self) -> Batch:
         """Hand over what has gathered and start anew."""
         batch = self.batch
+        self.under_way = self.session_writes
         self._begin()
         return batch
 
     def give_back(self, failed: Batch) -> None:
         """Put a batch that could not be committed in front of what has gathered since, without its records."""
         self.writes.put_before(failed.writes)
+        self.batch.after_log[:0] = failed.after_log
         self.batch.after_commit[:0] = failed.after_commit

@@ -53,15 +53,25 @@ class DurablePath(DeliveryPath):
         else:
             self.device.released(session, delivery)
 
-    def resume(self, session: Session) -> None:
-        self.device.resume(session)
+    def recall(self, session: Session, then: Callable[[list[Delivery]], None]) -> None:
+        self.device.recall(session, then)
+
+    def resume(self, session: Session, owed: list[Delivery]) -> None:
+        self.device.resume(session, owed)
         if session.is_application:
             self.applications.resume(session)
             self.device.refill(session)
             self.applications.pump(session)
 
-    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
-        self.device.hand_over(session, take, ended=ended)
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self.device.hand_over(session, take, ended=ended, then=then)
 
     def write_down(self, session: Session) -> None:
         self.device.write_down(session)

@@ -20,6 +20,9 @@ class StoredSession(Struct, frozen=True):
     """Stored deliveries that are not done."""
     queued_bytes: int
     """Bytes of their records."""
+    receiving_upto: int = -1
+    """Of a store of its own: `receiving` is complete for records below this offset of the log, 0 when nothing was ever
+    written to it. -1 where it shares its transactions with the log: it is complete."""
 
 
 class StoredState(Struct, frozen=True):

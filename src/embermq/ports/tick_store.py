@@ -54,6 +54,11 @@ class TickStore(ABC):
         it takes its turn."""
         return False
 
+    @property
+    def owes(self) -> bool:
+        """True while something of earlier ticks is to be written with the next one, be it empty."""
+        return False
+
     @abstractmethod
     def settle(self) -> None:
         """Called now and then: write what the level `memory` has answered for and not written yet."""

@@ -47,6 +47,7 @@ class TickLoop:
         self._device = delivery.device
         self._applications = delivery.applications
         self._store = store
+        self._device.requests.begin_tick = self.wake
         self._linger_s = linger_ms / 1000
         self._poll_s = poll_ms / 1000
         self._scheduled = False
@@ -146,12 +147,17 @@ class TickLoop:
                 self._finish(self._tick.take(), Receipt(self._state.log_end, 0))
                 if self._idle_waiters:
                     self.wake()
-            elif self._idle_waiters:
-                self._tell_idle()
-            elif self._failure is not None and self._tick.now_ms >= self._retry_at_ms:
-                # Nobody would find out that there is room again while publishers stay away.
-                batch.writes.generation_reserved = self._state.generations_reserved
+            elif self._failure is not None:
+                if self._idle_waiters:
+                    self._tell_idle()
+                elif self._tick.now_ms >= self._retry_at_ms:
+                    # Nobody would find out that there is room again while publishers stay away.
+                    batch.writes.generation_reserved = self._state.generations_reserved
+                    self._submit()
+            elif self._store.owes:
                 self._submit()
+            elif self._idle_waiters and not self._store.waits:
+                self._tell_idle()
             return
         if self._failure is not None and self._tick.now_ms < self._retry_at_ms:
             if batch.accepted:

@@ -211,7 +211,7 @@ class ApplicationReaders:
             pack.append(delivery)
         self._advance_floor(reader)
         reader.sending = True
-        self._state.tick.batch.after_commit.append(partial(self._send, reader, link, pack))
+        self._state.tick.batch.after_log.append(partial(self._send, reader, link, pack))
 
     def _is_withheld(self, session: Session, message: Message, now_ms: int) -> bool:
         """Whether nobody wants it any more, or the client may not have it any more."""
@@ -290,7 +290,7 @@ class ApplicationReaders:
         self._state.tick.writes.application_marks.append(mark)
         if session.link is not None:
             release = partial(self._release, session, session.link, delivery)
-            self._state.tick.batch.after_commit.append(release)
+            self._state.tick.batch.after_log.append(release)
 
     def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
         if session.link is link:

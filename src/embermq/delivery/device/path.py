@@ -16,8 +16,11 @@ from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch
+from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
+from embermq.delivery.device.requests import Requests
 from embermq.delivery.device.settings import DeviceSettings
+from embermq.delivery.device.stored import StoredOffers, delivery_from
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
     hand_over_unstored,
@@ -26,13 +29,10 @@ from embermq.delivery.sending import (
     send_pubrel,
     stored_frame,
 )
-from embermq.model.log_record import decode_record
 from embermq.model.message import Message
-from embermq.model.session_writes import QueueMark, QueueRow, QueueState
+from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
 from embermq.ports.device_queue import DeviceQueue
 
-OLDEST_ROWS = 64
-"""Stored deliveries looked at together when there are too many bytes of them."""
 FLOOR_WRITE_MS = 50
 """The dispatcher's floor is written at most this often."""
 
@@ -41,12 +41,12 @@ class DevicePath(DeliveryPath):
     """See the module."""
 
     def __init__(self, queue: DeviceQueue, settings: DeviceSettings) -> None:
-        self._queue = queue
+        self.requests = Requests(queue)
+        self._limit: QueueLimit
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
         self._state: BrokerState
         self._wanting_page: list[Session] = []
-        self._over_limit: set[Session] = set()
         self._touched: set[Session] = set()
         self._touched_batch: Batch | None = None
         self._floor = -1
@@ -56,6 +56,7 @@ class DevicePath(DeliveryPath):
     def attach(self, state: BrokerState) -> None:
         """Complete the circle: the state names its paths, the paths use the state."""
         self._state = state
+        self._limit = QueueLimit(state, self.requests, self._settings)
 
     # Messages come in
 
@@ -170,8 +171,7 @@ class DevicePath(DeliveryPath):
         )
         self._state.tick.session_writes.queue_rows.append(row)
         self._state.counters.messages_stored += 1
-        if self._excess(session):
-            self._over_limit.add(session)
+        self._limit.note(session)
         batch = self._state.tick.batch
         if self._touched_batch is not batch:
             self._touched_batch = batch
@@ -184,44 +184,9 @@ class DevicePath(DeliveryPath):
     def _rows_committed(self, sessions: set[Session]) -> None:
         for session in sessions:
             session.uncommitted -= 1
-            if session in self._over_limit:
-                self._enforce_limit(session)
+            self._limit.enforce(session)
             if session.backlog and not session.paging:
                 self._want_page(session)
-
-    def _enforce_limit(self, session: Session) -> None:
-        """Over the limit the oldest go first, but never one that is in flight."""
-        self._over_limit.discard(session)
-        if session.dead:
-            return
-        after_seq = session.queue_read_seq if session.link is not None else 0
-        self._look_at_oldest(session, after_seq, self._excess(session))
-
-    def _look_at_oldest(self, session: Session, after_seq: int, limit: int) -> None:
-        if limit:
-            drop = partial(self._drop_oldest, session, limit)
-            self._queue.oldest(session.generation, after_seq, limit, drop)
-
-    def _drop_oldest(self, session: Session, limit: int, oldest: list[tuple[int, int]]) -> None:
-        for seq, record_bytes in oldest:
-            if not self._excess(session):
-                return
-            self._state.tick.session_writes.queue_dropped.append((session.generation, seq))
-            self._forget_row(session, record_bytes)
-            self._state.counters.dropped_offline_limit += 1
-        if oldest and self._excess(session):
-            self._look_at_oldest(session, oldest[-1][0], 2 * limit)
-
-    def _excess(self, session: Session) -> int:
-        """How many of the oldest to look at for dropping; 0 within the limits."""
-        excess = session.queued - self._settings.queue_limit
-        if session.queued_bytes > self._settings.queue_bytes_max:
-            return max(excess, OLDEST_ROWS)
-        return max(excess, 0)
-
-    def _forget_row(self, session: Session, record_bytes: int) -> None:
-        session.queued -= 1
-        session.queued_bytes -= record_bytes
 
     def _spill(self, session: Session) -> None:
         """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""
@@ -283,31 +248,48 @@ class DevicePath(DeliveryPath):
         room = session.window_max - len(session.window)
         if link is None or link.closing or link.paused or room <= 0 or session.resend:
             return
-        self._queue.page(
+        session.paging = True
+        # Rows that are not durable yet are not seen, and more may come while the store is asked.
+        next_seq = 0 if session.uncommitted else session.queue_seq_next
+        self.requests.page(
             session.generation,
             session.queue_read_seq,
             min(room, self._settings.page_messages),
-            partial(self._take_page, session, link),
+            partial(self._take_page, session, link, next_seq),
             bytes_max=BULK_BYTES_MAX,
         )
 
-    def _take_page(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
+    def _take_page(self, session: Session, link: Link, next_seq: int, rows: list[QueueRow]) -> None:
+        if session.dead or session.link is not link or link.closing:
+            return  # what was read is queued still
+        session.paging = False
         if not rows:
-            if not session.uncommitted:
+            if next_seq == session.queue_seq_next:
                 session.backlog = False
+            elif not session.uncommitted:
+                self._want_page(session)
             return
-        session.queue_read_seq = rows[-1].seq
+        room = session.window_max - len(session.window)
+        taken = [row for row in rows if row.seq > session.queue_read_seq][: max(room, 0)]
+        if not taken:
+            if room > 0:
+                self._want_page(session)
+            return
+        session.queue_read_seq = taken[-1].seq
+        self._send_when_marked(session, link, taken)
+
+    def _send_when_marked(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
         now_ms = self._state.tick.now_ms
         writes = self._state.tick.session_writes
         deliveries: list[Delivery] = []
         for row in rows:
-            if row.expires_ms <= now_ms:
+            if row.expires_ms <= now_ms or not row.record:
                 writes.queue_dropped.append((session.generation, row.seq))
-                self._forget_row(session, len(row.record))
+                session.forget_stored(len(row.record))
                 self._state.counters.dropped_expired += 1
                 continue
-            delivery = _from_row(row)
-            delivery.packet_id = session.next_packet_id()
+            delivery = delivery_from(row)
+            delivery.packet_id = session.take_packet_id(row.packet_id)
             session.window[delivery.packet_id] = delivery
             writes.queue_marks.append(
                 QueueMark(session.generation, row.seq, row.offset, QueueState.SENT, delivery.packet_id)
@@ -366,7 +348,7 @@ class DevicePath(DeliveryPath):
         self.refill(session)
 
     def _mark_done(self, session: Session, delivery: Delivery) -> None:
-        self._forget_row(session, len(delivery.record))
+        session.forget_stored(len(delivery.record))
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.DONE, delivery.packet_id
         )
@@ -425,7 +407,28 @@ class DevicePath(DeliveryPath):
 
     # Connections come and go
 
-    def resume(self, session: Session) -> None:
+    def recall(self, session: Session, then: Callable[[list[Delivery]], None]) -> None:
+        if session.queued:
+            self.requests.in_flight(session.generation, partial(self._recalled, session, then))
+        else:
+            then([])
+
+    def _recalled(
+        self, session: Session, then: Callable[[list[Delivery]], None], rows: list[QueueRow]
+    ) -> None:
+        if session.dead:
+            then([])
+            return
+        owed: list[Delivery] = []
+        for row in rows:
+            if row.record:
+                owed.append(delivery_from(row))
+                continue
+            self._state.tick.session_writes.queue_dropped.append((session.generation, row.seq))
+            session.forget_stored(0)
+        then(owed)
+
+    def resume(self, session: Session, owed: list[Delivery]) -> None:
         """Unacknowledged first, with their packet ids and DUP [MQTT-4.4.0-1], then the backlog."""
         link = session.link
         assert link is not None
@@ -433,18 +436,15 @@ class DevicePath(DeliveryPath):
         session.waiting_bytes = 0
         session.window.clear()
         session.paging = False
-        session.queue_read_seq = 0
-        session.backlog = False
+        session.queue_read_seq = session.queue_dropped_seq
+        session.backlog = session.queued > len(owed)
+        self._limit.enforce(session)
         if not session.queued:
             return
-        self._queue.in_flight(session.generation, partial(self._resume, session, link))
-
-    def _resume(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
-        if rows and not session.last_packet_id:
-            session.last_packet_id = rows[-1].packet_id
-        session.backlog = session.queued > len(rows)
-        session.resend = deque(_from_row(row) for row in rows)
-        for delivery in session.resend:
+        if owed and not session.last_packet_id:
+            session.last_packet_id = owed[-1].packet_id
+        session.resend = deque(owed)
+        for delivery in owed:
             delivery.dup = True
         self._resend(session, link)
         if session.backlog:
@@ -458,19 +458,33 @@ class DevicePath(DeliveryPath):
             session.window[delivery.packet_id] = delivery
             self._send_or_drop(session, link, delivery, now_ms)
 
-    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         known = {delivery.seq for delivery in session.window.values()}
         for delivery in hand_over_unstored(session, take):
             if delivery.seq:
                 self._mark_done(session, delivery)
         if ended and session.queued:
-            writes = self._state.tick.session_writes
-            known |= {mark.seq for mark in writes.queue_marks if mark.generation == session.generation}
-            rows = [row for row in writes.queue_rows if row.generation == session.generation]
-            hand_over = partial(_hand_over_rows, take, known)
-            self._queue.in_flight(session.generation, hand_over)
-            self._queue.page(session.generation, 0, session.queued, hand_over)
-            hand_over(rows)
+            StoredOffers(take, then, known, self._unstored(session)).begin(self.requests, session)
+        elif then is not None:
+            then()
+
+    def _unstored(self, session: Session) -> SessionWrites:
+        """What ticks that the store has not been shown yet want of the session's queue."""
+        tick, found = self._state.tick, SessionWrites()
+        for writes in (tick.under_way, tick.session_writes):
+            if writes is not None:
+                generation = session.generation
+                found.queue_rows += [row for row in writes.queue_rows if row.generation == generation]
+                found.queue_marks += [mark for mark in writes.queue_marks if mark.generation == generation]
+                found.queue_dropped += [entry for entry in writes.queue_dropped if entry[0] == generation]
+        return found
 
     def write_down(self, session: Session) -> None:
         self._spill(session)
@@ -486,7 +500,7 @@ class DevicePath(DeliveryPath):
         session.waiting = session.resend = None
         session.waiting_bytes = 0
         session.paging = session.backlog = False
-        self._over_limit.discard(session)
+        self._limit.forget(session)
 
     def writable(self, session: Session) -> None:
         self.refill(session)
@@ -503,26 +517,3 @@ def _keep_places(session: Session) -> None:
             unwritten.append(delivery)
     for delivery in reversed(unwritten):
         delivery.place = session.next_place()
-
-
-def _hand_over_rows(take: Callable[[Delivery], bool], known: set[int], rows: list[QueueRow]) -> None:
-    for row in rows:
-        delivery = _from_row(row)
-        sent_qos_2 = delivery.qos == 2 and row.state != QueueState.QUEUED
-        if delivery.shared and not sent_qos_2 and row.seq not in known:
-            take(delivery)
-
-
-def _from_row(row: QueueRow) -> Delivery:
-    return Delivery(
-        decode_record(row.record).message,
-        row.record,
-        row.offset,
-        row.flags & 3,
-        bool(row.flags & 4),
-        row.identifiers,
-        row.seq,
-        row.packet_id,
-        released=row.state == QueueState.RELEASED,
-        shared=bool(row.flags & 8),
-    )

@@ -144,11 +144,23 @@ class DirectPath(DeliveryPath):
         if session.link is not None:
             send_pubrel(session.link, delivery)
 
-    def resume(self, session: Session) -> None:
+    def recall(self, session: Session, then: Callable[[list[Delivery]], None]) -> None:
+        then([])
+
+    def resume(self, session: Session, owed: list[Delivery]) -> None:
         """Nothing is owed: a session of this kind begins with its connection."""
 
-    def hand_over(self, session: Session, take: Callable[[Delivery], bool], *, ended: bool) -> None:
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         hand_over_unstored(session, take)
+        if then is not None:
+            then()
 
     def write_down(self, session: Session) -> None:
         """Nothing of it outlives the connection."""

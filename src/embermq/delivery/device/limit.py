@@ -1,0 +1,85 @@
+"""The limit of a session's stored queue: past it the oldest go first, but never one that is in flight."""
+
+from functools import partial
+
+from embermq.broker.link import Link
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.delivery.device.requests import Requests
+from embermq.delivery.device.settings import DeviceSettings
+
+OLDEST_ROWS = 64
+"""Stored deliveries looked at together when there are too many bytes of them."""
+
+
+class QueueLimit:
+    """Looks at sessions whose rows have become durable.
+
+    The store is asked which are the oldest, and may answer later. What it names has to be queued still: it is what the
+    present connection has not read, or there has been none since. While one is about to be made nothing is dropped, for
+    what is sent on it is being read.
+    """
+
+    def __init__(self, state: BrokerState, requests: Requests, settings: DeviceSettings) -> None:
+        self._state = state
+        self._requests = requests
+        self._settings = settings
+        self._over: set[Session] = set()
+
+    def note(self, session: Session) -> None:
+        """A row was added."""
+        if self._excess(session):
+            self._over.add(session)
+
+    def forget(self, session: Session) -> None:
+        """The session has ended."""
+        self._over.discard(session)
+
+    def enforce(self, session: Session) -> None:
+        """Nothing of the session is in the way: rows are durable, or its client has been let in."""
+        if session in self._over and session.claimant is None:
+            self._over.discard(session)
+            self._look(session, self._excess(session))
+
+    def _excess(self, session: Session) -> int:
+        """How many of the oldest to look at for dropping; 0 within the limits."""
+        excess = session.queued - self._settings.queue_limit
+        if session.queued_bytes > self._settings.queue_bytes_max:
+            return max(excess, OLDEST_ROWS)
+        return max(excess, 0)
+
+    def _look(self, session: Session, limit: int) -> None:
+        if limit and not session.dead:
+            after_seq = _queued_after(session)
+            drop = partial(self._drop, session, session.link, session.epoch, limit)
+            self._requests.oldest(session.generation, after_seq, limit, drop)
+
+    def _drop(
+        self, session: Session, link: Link | None, epoch: int, limit: int, oldest: list[tuple[int, int]]
+    ) -> None:
+        if session.dead:
+            return
+        if session.link is not link or session.epoch != epoch:  # what was queued may be in flight now
+            self._over.add(session)
+            self.enforce(session)
+            return
+        for seq, record_bytes in oldest:
+            if not self._excess(session):
+                return
+            if seq <= _queued_after(session):
+                continue  # it has been read, or dropped, while the store was asked
+            self._state.tick.session_writes.queue_dropped.append((session.generation, seq))
+            self._state.counters.dropped_offline_limit += 1
+            session.forget_stored(record_bytes)
+            session.queue_dropped_seq = seq
+            if link is not None:
+                session.queue_read_seq = seq
+        if oldest and self._excess(session):
+            self._look(session, 2 * limit)
+
+
+def _queued_after(session: Session) -> int:
+    """Behind it the store's queued rows are nobody's yet."""
+    if session.link is None:
+        return session.queue_dropped_seq
+    return max(session.queue_read_seq, session.queue_dropped_seq)

@@ -1,0 +1,43 @@
+"""Requests to the device queue: the store answers at once, or later and then begins a tick."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from embermq.ports.device_queue import DeviceQueue, Rows, Sizes
+
+Found = TypeVar("Found")
+
+
+class Requests:
+    """See the module. `begin_tick` is called before an answer that comes later is taken."""
+
+    def __init__(self, queue: DeviceQueue) -> None:
+        self._queue = queue
+        self._asking = False
+        self.begin_tick: Callable[[], None] = lambda: None
+
+    def in_flight(self, generation: int, then: Rows) -> None:
+        """See the port."""
+        self._asking = True
+        self._queue.in_flight(generation, partial(self._answer, then))
+        self._asking = False
+
+    def page(
+        self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
+    ) -> None:
+        """See the port."""
+        self._asking = True
+        self._queue.page(generation, after_seq, limit, partial(self._answer, then), bytes_max=bytes_max)
+        self._asking = False
+
+    def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
+        """See the port."""
+        self._asking = True
+        self._queue.oldest(generation, after_seq, limit, partial(self._answer, then))
+        self._asking = False
+
+    def _answer(self, then: Callable[[list[Found]], None], found: list[Found]) -> None:
+        if not self._asking:
+            self.begin_tick()
+        then(found)

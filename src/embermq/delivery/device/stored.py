@@ -1,0 +1,69 @@
+"""What the store holds of a session, as deliveries; and how it is offered to others when the session has ended."""
+
+from collections.abc import Callable
+
+from embermq.broker.session import Delivery, Session
+from embermq.delivery.device.requests import Requests
+from embermq.model.log_record import decode_record
+from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
+
+
+def delivery_from(row: QueueRow) -> Delivery:
+    """The delivery that a row stands for."""
+    return Delivery(
+        decode_record(row.record).message,
+        row.record,
+        row.offset,
+        row.flags & 3,
+        bool(row.flags & 4),
+        row.identifiers,
+        row.seq,
+        row.packet_id,
+        released=row.state == QueueState.RELEASED,
+        shared=bool(row.flags & 8),
+    )
+
+
+class StoredOffers:
+    """Offers what came by shared subscriptions and is stored, rows that the store has not been shown yet included.
+
+    `unstored` is what ticks before it still want of the queue; `known` are places of rows that are in nobody's way: in
+    flight, settled, or offered already.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Delivery], bool],
+        then: Callable[[], None] | None,
+        known: set[int],
+        unstored: SessionWrites,
+    ) -> None:
+        self._take = take
+        self._then = then
+        self._known = known
+        self._rows = unstored.queue_rows
+        done = QueueState.DONE
+        self._known.update(mark.seq for mark in unstored.queue_marks if mark.state == done)
+        self._sent = {mark.seq for mark in unstored.queue_marks if mark.state != done}
+        self._known.update(seq for _, seq in unstored.queue_dropped)
+
+    def begin(self, requests: Requests, session: Session) -> None:
+        """Both are asked for before the deletion of the session can reach the store."""
+        requests.in_flight(session.generation, self._offer)
+        requests.page(session.generation, 0, session.queued, self._finish)
+
+    def _offer(self, rows: list[QueueRow]) -> None:
+        for row in rows:
+            if row.seq in self._known or not row.record:
+                continue
+            self._known.add(row.seq)
+            delivery = delivery_from(row)
+            was_sent = row.state != QueueState.QUEUED or row.seq in self._sent
+            if delivery.shared and not (delivery.qos == 2 and was_sent):
+                self._take(delivery)
+
+    def _finish(self, rows: list[QueueRow]) -> None:
+        self._offer(rows)
+        self._offer(self._rows)
+        if self._then is not None:
+            self._then()

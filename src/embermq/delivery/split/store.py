@@ -1,0 +1,157 @@
+"""Ticks on two stores: the message log first, then the session data, in the order of the ticks.
+
+The log's answer is the receipt; the session data of several ticks may wait while the log goes on. Two things reach the
+log only when the session data of their tick, and of all before, is stored: the dispatcher's floor, because the log has
+to say again what the session store has not heard; and the end of an application's log, which its session outlives
+otherwise.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from embermq.broker.state import BrokerState
+from embermq.delivery.split.settings import SessionStoreSettings
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.errors import StoreError
+from embermq.ports.session_writer import SessionWriter
+from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
+
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callable soon on the broker's thread."""
+
+
+class _Waiting(Struct):
+    """A tick whose session data is not known to be durable."""
+
+    floor: int
+    ended_applications: list[int]
+    stored: Stored
+    is_stored: bool = False
+
+
+class SplitStore(TickStore):
+    """See the module. `log` is handed ticks without session data."""
+
+    def __init__(
+        self,
+        log: TickStore,
+        writer: SessionWriter,
+        state: BrokerState,
+        settings: SessionStoreSettings,
+        post: Post,
+    ) -> None:
+        self._log = log
+        self._writer = writer
+        self._state = state
+        self._limit_bytes = settings.waiting_bytes_max
+        self._post = post
+        self._answering = False
+        self._waiting: deque[_Waiting] = deque()
+        self._floor_due = -1
+        self._ended_due: list[int] = []
+
+    @property
+    def busy(self) -> bool:
+        return self._answering or self._log.busy
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def owes(self) -> bool:
+        return self._floor_due >= 0 or bool(self._ended_due)
+
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+        if self.busy:
+            raise RuntimeError("a tick is already being committed")
+        ended, self._ended_due = self._ended_due, []
+        floor, self._floor_due = self._floor_due, -1
+        log_part = TickWrites(
+            records=writes.records,
+            application_marks=writes.application_marks,
+            application_floors=writes.application_floors,
+            ended_applications=ended,
+            receipts=writes.receipts,
+            dispatcher_floor=floor,
+            generation_reserved=writes.generation_reserved,
+        )
+        if log_part.is_empty():
+            self._answering = True
+            self._post(partial(self._answer, writes, logged, stored))
+        else:
+            self._log.submit(log_part, partial(self._logged, log_part, writes, logged, stored), _whole)
+
+    def _answer(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+        """The log has nothing to do with this tick."""
+        self._answering = False
+        self._go_on(writes, Receipt(self._state.log_end, 0), logged, stored)
+
+    def _logged(
+        self,
+        log_part: TickWrites,
+        writes: TickWrites,
+        logged: Logged,
+        stored: Stored,
+        result: Receipt | StoreError,
+    ) -> None:
+        if not isinstance(result, Receipt):
+            self._floor_due = max(self._floor_due, log_part.dispatcher_floor)
+            self._ended_due[:0] = log_part.ended_applications
+            logged(result)
+            return
+        if log_part.dispatcher_floor >= 0:
+            self._writer.forget_below(log_part.dispatcher_floor)
+        self._go_on(writes, result, logged, stored)
+
+    def _go_on(self, writes: TickWrites, receipt: Receipt, logged: Logged, stored: Stored) -> None:
+        session = writes.session
+        waiting = _Waiting(writes.dispatcher_floor, writes.ended_applications, stored)
+        if session.is_empty() and not self._waiting:
+            self._let_go(waiting)
+            logged(receipt)
+            return
+        self._waiting.append(waiting)
+        if session.is_empty():
+            waiting.is_stored = True
+        else:
+            log_end = receipt.base_offset + receipt.record_count
+            self._writer.submit(session, receipt.base_offset, log_end, partial(self._stored, waiting))
+            self._look_at_limit()
+        logged(Receipt(receipt.base_offset, receipt.record_count, whole=False))
+
+    def _stored(self, stored: _Waiting) -> None:
+        """The session store has answered; ticks that had nothing for it follow."""
+        stored.is_stored = True
+        waiting = self._waiting
+        while waiting and waiting[0].is_stored:
+            first = waiting.popleft()
+            self._let_go(first)
+            first.stored()
+        self._look_at_limit()
+
+    def _let_go(self, tick: _Waiting) -> None:
+        self._floor_due = max(self._floor_due, tick.floor)
+        self._ended_due += tick.ended_applications
+
+    def _look_at_limit(self) -> None:
+        state, waiting_bytes = self._state, self._writer.waiting_bytes
+        if state.session_store_full:
+            state.session_store_full = waiting_bytes > self._limit_bytes * 3 // 4
+        else:
+            state.session_store_full = waiting_bytes > self._limit_bytes
+
+    def settle(self) -> None:
+        self._log.settle()
+        self._look_at_limit()
+
+    def close(self) -> None:
+        self._log.close()
+        self._writer.close()
+
+
+def _whole() -> None:
+    """The log's part has nothing that comes after its receipt."""

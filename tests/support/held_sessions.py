@@ -1,0 +1,171 @@
+"""A session store of its own, on SQLite, whose answers a test can hold back.
+
+It does what a store on a server does: requests and writes are answered in their order, later; rows that wait in the
+queue get packet ids when they are saved; a session of a newer generation replaces everything of its client; a retained
+message is replaced by a later one only; what waits is lost with the process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
+from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
+from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
+from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.model.session import RetainedRow
+from embermq.model.session_writes import QueueRow, QueueState, RetainedWrite, SessionWrites
+from embermq.ports.device_queue import DeviceQueue, Rows, Sizes
+from embermq.ports.session_writer import SessionWriter
+from embermq.ports.sessions import SessionStore, StoredState
+from embermq.ports.tick_store import Stored
+
+PACKET_IDS = 65_535
+
+
+class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
+    """See the module. `held`: nothing is answered until `release`."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = open_writer(path, synchronous="OFF")
+        apply_broker_schema(self.connection)
+        self.connection.execute(
+            "CREATE TABLE IF NOT EXISTS receiving_upto (generation INTEGER PRIMARY KEY, upto INTEGER)"
+        )
+        self.history = SqliteQueueHistory(self.connection)
+        self._queue = SqliteDeviceQueue(self.connection)
+        self.held = False
+        self.waiting: deque[tuple[Callable[[], None], int]] = deque()
+        """What is asked and not answered, with the bytes it holds."""
+        self.floors: list[int] = []
+        self._packet_ids: dict[int, int] = {}
+
+    # The test's part
+
+    def release(self, count: int = 1) -> None:
+        """Answer the next of what waits."""
+        for _ in range(count):
+            self.waiting.popleft()[0]()
+
+    def answer(self) -> bool:
+        """Answer everything, unless it is held; True when there was something."""
+        worked = False
+        while self.waiting and not self.held:
+            self.release()
+            worked = True
+        return worked
+
+    def crash(self) -> None:
+        """The broker dies: nobody hears of what waits."""
+        self.waiting.clear()
+        self.held = False
+
+    # Writes
+
+    def submit(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
+        size = sum(len(row.record) for row in writes.queue_rows)
+        size += sum(len(write.record) for write in writes.retained)
+        self.waiting.append((partial(self._write, writes, base_offset, log_end, stored), size))
+
+    def _write(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
+        run = self.connection.execute
+        run("BEGIN")
+        for row in writes.sessions:
+            older = run(
+                "SELECT generation FROM session WHERE client_id = ? AND generation < ?",
+                (row.client_id, row.generation),
+            ).fetchall()
+            gone = SessionWrites(deleted_sessions=[generation for (generation,) in older])
+            apply_session_writes(self.connection, gone, base_offset, self._floor)
+        found = msgspec.structs.replace(
+            writes,
+            queue_rows=[self._numbered(row) for row in writes.queue_rows],
+            retained=[write for write in writes.retained if self._is_later(write, base_offset)],
+        )
+        apply_session_writes(self.connection, found, base_offset, self._floor)
+        for generation in {entry[0] for entry in (*writes.receiving, *writes.released)}:
+            run("INSERT OR REPLACE INTO receiving_upto VALUES (?, ?)", (generation, log_end))
+        run("COMMIT")
+        stored()
+
+    def _numbered(self, row: QueueRow) -> QueueRow:
+        if row.state != QueueState.QUEUED:
+            return row
+        packet_id = self._packet_ids[row.generation] = (
+            self._packet_ids.get(row.generation, 100) % PACKET_IDS + 1
+        )
+        return msgspec.structs.replace(row, packet_id=packet_id)
+
+    def _is_later(self, write: RetainedWrite, base_offset: int) -> bool:
+        held = self.connection.execute(
+            'SELECT "offset" FROM retained WHERE topic = ?', (write.topic,)
+        ).fetchone()
+        return held is None or held[0] < base_offset + write.record_index
+
+    @property
+    def _floor(self) -> int:
+        return self.floors[-1] if self.floors else 0
+
+    def forget_below(self, floor: int) -> None:
+        self.floors.append(floor)
+        forget_done(self.connection, floor)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(size for _, size in self.waiting)
+
+    @property
+    def failing(self) -> str:
+        return "held by a test" if self.held else ""
+
+    def close(self) -> None:
+        self.connection.close()
+
+    # Requests
+
+    def in_flight(self, generation: int, then: Rows) -> None:
+        self.waiting.append((partial(self._queue.in_flight, generation, then), 0))
+
+    def page(
+        self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
+    ) -> None:
+        read = partial(self._queue.page, generation, after_seq, limit, then, bytes_max=bytes_max)
+        self.waiting.append((read, 0))
+
+    def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
+        self.waiting.append((partial(self._queue.oldest, generation, after_seq, limit, then), 0))
+
+    # At start
+
+    def load(self) -> StoredState:
+        upto = dict(self.connection.execute("SELECT generation, upto FROM receiving_upto").fetchall())
+        state = SqliteSessionStore(self.connection).load()
+        return msgspec.structs.replace(
+            state,
+            sessions=[
+                msgspec.structs.replace(entry, receiving_upto=upto.get(entry.row.generation, 0))
+                for entry in state.sessions
+            ],
+        )
+
+    def load_retained(self) -> list[RetainedRow]:
+        return SqliteSessionStore(self.connection).load_retained()
+
+    def rows(self, generation: int) -> list[tuple[int, int, int]]:
+        """(offset, state, packet id) of what is stored of a session's queue, in its order."""
+        found: list[tuple[int, int, int]] = self.connection.execute(
+            'SELECT "offset", state, packet_id FROM device_queue WHERE generation = ? ORDER BY seq',
+            (generation,),
+        ).fetchall()
+        return found
+
+
+def table(sessions: HeldSessions, name: str) -> list[tuple[object, ...]]:
+    """All rows of a table."""
+    found: list[tuple[object, ...]] = sessions.connection.execute(f"SELECT * FROM {name}").fetchall()
+    return found
