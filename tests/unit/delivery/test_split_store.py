@@ -383,6 +383,21 @@ def test_a_record_that_the_store_has_lost_is_counted_out(
     assert (hand.state.sessions["s"].queued, hand.state.sessions["s"].queued_bytes) == (0, 0)
 
 
+def test_a_pubrel_is_owed_though_the_store_has_lost_the_record(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    link = subscriber(hand, acknowledges=False)
+    hand.connects("p").publishes("t", b"1", qos=2)
+    hand.settle()
+    link.does(Pubrec(link.messages[0].packet_id))
+    hand.settle()
+    link.drops()
+    sessions.connection.execute("UPDATE device_queue SET record = x''")
+    back = hand.keeps("s")
+    assert back.all(Pubrel) == [Pubrel(link.messages[0].packet_id)]
+    assert hand.state.sessions["s"].queued == 0
+
+
 # Shared subscriptions
 
 

@@ -421,7 +421,7 @@ class DevicePath(DeliveryPath):
             return
         owed: list[Delivery] = []
         for row in rows:
-            if row.record:
+            if row.record or row.state == QueueState.RELEASED:
                 owed.append(delivery_from(row))
                 continue
             self._state.tick.session_writes.queue_dropped.append((session.generation, row.seq))

@@ -5,13 +5,17 @@ from collections.abc import Callable
 from embermq.broker.session import Delivery, Session
 from embermq.delivery.device.requests import Requests
 from embermq.model.log_record import decode_record
+from embermq.model.message import Message
 from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
+
+_LOST = Message("", b"", 2, False, "", 4, 0)
+"""Stands for a record that the store has let go of while its PUBREL was owed."""
 
 
 def delivery_from(row: QueueRow) -> Delivery:
-    """The delivery that a row stands for."""
+    """The delivery that a row stands for; one without its record is RELEASED."""
     return Delivery(
-        decode_record(row.record).message,
+        decode_record(row.record).message if row.record else _LOST,
         row.record,
         row.offset,
         row.flags & 3,
