@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import Struct
+
 from embermq.authorization.rule_set import Permissions
 from embermq.authorization.rules import Principal
 from embermq.broker.credentials import Credentials, Identity
@@ -34,6 +36,21 @@ UNSPEAKABLE_IN_3 = frozenset(
 
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
+
+
+class _Entrant(Struct, frozen=True):
+    """A client that waits for its CONNACK. `present`: the session was there before."""
+
+    link: Link
+    session: Session
+    present: bool
+    packet: Connect
+    client_id: str
+
+    @property
+    def is_welcome(self) -> bool:
+        """False when it has left meanwhile, or another one has come for the session."""
+        return self.session.claimant is self.link and not self.session.dead and not self.link.closing
 
 
 class Connecting:
@@ -104,7 +121,7 @@ class Connecting:
             self._wills.remember(session, link, packet.will)
         if link.inbox is None:
             link.inbox = []
-        attach = partial(self._attach, link, session, present, packet, client_id)
+        attach = partial(self._attach, _Entrant(link, session, present, packet, client_id))
         if session.persistent or packet.will is not None or must_wait:
             self._state.tick.batch.after_commit.append(attach)
             if self._state.connect_wait_ms:
@@ -261,30 +278,23 @@ class Connecting:
     def _is_over(self, session: Session) -> bool:
         return session.expires_ms != 0 and self._state.tick.now_ms >= session.expires_ms
 
-    def _attach(self, link: Link, session: Session, present: bool, packet: Connect, client_id: str) -> None:
+    def _attach(self, entrant: _Entrant) -> None:
         """What CONNACK says is durable: read what the session owes its client, then let it in."""
-        if session.claimant is link and not session.dead and not link.closing:
-            open_to = partial(self._open, link, session, present, packet, client_id)
-            self._state.path(session).recall(session, open_to)
+        if entrant.is_welcome:
+            session = entrant.session
+            self._state.path(session).recall(session, partial(self._open, entrant))
 
-    def _open(
-        self,
-        link: Link,
-        session: Session,
-        present: bool,
-        packet: Connect,
-        client_id: str,
-        owed: list[Delivery],
-    ) -> None:
-        if session.claimant is not link or session.dead or link.closing:
+    def _open(self, entrant: _Entrant, owed: list[Delivery]) -> None:
+        if not entrant.is_welcome:
             return
+        link, session, packet = entrant.link, entrant.session, entrant.packet
         session.claimant = None
         link.claimed = None
         session.link = link
         link.session = session
         self._state.counters.connections_accepted += 1
-        properties = self._connack_properties(link, session, packet, client_id)
-        known = present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
+        properties = self._connack_properties(link, session, packet, entrant.client_id)
+        known = entrant.present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
         self._state.path(session).resume(session, owed)
         self._opened(link)
