@@ -1,8 +1,7 @@
 """Static data in PostgreSQL, MySQL or MariaDB: accounts, and messages that are kept.
 
 Rules: one dialect of SQLAlchemy Core for all of them, no ORM; each call is one transaction; the schema is made by the
-migrations alone. `settings` and `database_url` are read by everybody's configuration and import no driver; all else
-is imported only where such a store is configured.
+migrations alone. Imported only where such a store is configured; how a server is reached is in `embermq.database`.
 """
 
 import logging

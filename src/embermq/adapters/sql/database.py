@@ -10,10 +10,10 @@ from threading import Lock
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import SQLAlchemyError, TimeoutError
 
-from embermq.adapters.sql.database_url import DatabaseUrl, Kind
-from embermq.adapters.sql.drivers import IDLE_S, connector
 from embermq.adapters.sql.errors import is_away, to_store_error
-from embermq.adapters.sql.settings import SqlSettings
+from embermq.database.database_url import DatabaseUrl, Kind
+from embermq.database.drivers import IDLE_S, connector
+from embermq.database.settings import SqlSettings
 from embermq.ports.errors import StoreUnavailable
 
 DIALECTS: dict[Kind, str] = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}

@@ -2,7 +2,7 @@
 
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError, TimeoutError
 
-from embermq.adapters.sql.database_url import DatabaseUrl
+from embermq.database.database_url import DatabaseUrl
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 TEXT_MAX = 500

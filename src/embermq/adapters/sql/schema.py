@@ -19,8 +19,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from embermq.adapters.sql.database import Database
-from embermq.adapters.sql.database_url import DatabaseUrl
-from embermq.adapters.sql.settings import SqlSettings
+from embermq.database.database_url import DatabaseUrl
+from embermq.database.settings import SqlSettings
 from embermq.ports.errors import StoreError, StoreUnavailable
 
 LOG = logging.getLogger("embermq.stores")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from embermq.adapters.sql.database_url import DatabaseUrl
-from embermq.adapters.sql.settings import SqlSettings
+from embermq.database.database_url import DatabaseUrl
+from embermq.database.settings import SqlSettings
 
 if TYPE_CHECKING:
     from psycopg.abc import PQGen
