@@ -17,7 +17,7 @@ from embermq.pipeline.errors import NewerFileError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogs
 from embermq.pipeline.sinks.lake import OTHER_ROOT, STAGING, Lake
-from embermq.pipeline.sinks.message_store import MessageStoreSink
+from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.traffic_windows import TrafficWindows
 from embermq.pipeline.transforms.archive import stored_messages
 from embermq.pipeline.transforms.dispatch import application_entries
@@ -79,7 +79,7 @@ def test_the_message_store_repeated_with_other_boundaries(
     spark: SparkSession, log: LogWriter, places: Places
 ) -> None:
     fill(log)
-    sink = MessageStoreSink(places.messages)
+    sink = MessageFile(places.messages)
     for start, end in REPLAYS:
         sink.write(stored_messages(log_rows(spark, places, start, end)))
     assert sink.file.counts() == {"records": 40, "entries": 32, "rejected": 8}
@@ -102,7 +102,7 @@ def test_the_message_store_is_pruned_by_age_a_bounded_number_at_a_time(
     spark: SparkSession, log: LogWriter, places: Places
 ) -> None:
     log.append([record(accepted_ms=NOON_MS + i) for i in range(10)])
-    sink = MessageStoreSink(places.messages)
+    sink = MessageFile(places.messages)
     sink.write(stored_messages(log_rows(spark, places, 0, 10)))
     assert [sink.prune(NOON_MS + 5, 3) for _ in range(3)] == [3, 2, 0]
     assert rows_of(places.messages, 'SELECT MIN("offset"), COUNT(*) FROM message') == [(5, 5)]

@@ -13,7 +13,7 @@ import msgspec
 
 from embermq.pipeline.driver import Driver, lead_process_group, stop_when_parent_goes
 from embermq.pipeline.errors import PipelineError
-from embermq.pipeline.settings import PipelineSettings, check_settings
+from embermq.pipeline.settings import DriverSettings, check_settings
 
 EXIT_REFUSED = 78
 
@@ -32,7 +32,7 @@ def main() -> int:
     text = sys.stdin.buffer.readline() if from_parent else Path(arguments.settings_json).read_bytes()
     lead_process_group()
     try:
-        settings = msgspec.json.decode(text, type=PipelineSettings)
+        settings = msgspec.json.decode(text, type=DriverSettings)
         check_settings(settings)
         os.nice(settings.nice)  # the JVM and Spark's Python processes inherit it
         driver = Driver(settings, arguments.data_dir)

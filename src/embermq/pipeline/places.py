@@ -26,6 +26,11 @@ class Places(Struct, frozen=True):
         return self.data_dir / "messages.db"
 
     @property
+    def archive(self) -> Path:
+        """archive.db: what a message store on a server has confirmed."""
+        return self.data_dir / "archive.db"
+
+    @property
     def lake_ledger(self) -> Path:
         """lake.db: which Parquet files belong to the lake."""
         return self.data_dir / "lake.db"

@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import PipelineSettingsError
 
 QueryName = Literal["dispatch", "archive", "lake", "traffic"]
@@ -78,6 +79,18 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long the driver may take to stop before it is killed with all that it started."""
     driver_log_bytes_max: int = 4 * 1024 * 1024
     """Past this size `driver.log` is moved to `driver.log.1`, in place of the one before."""
+
+
+class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the broker hands to the driver, over its standard input: the settings, and where other stores are."""
+
+    message_store: str = ""
+    """URL of the server that holds the message store, its password included; "" for messages.db."""
+    sql: SqlSettings = SqlSettings()
+    """How that server is spoken to."""
+
+    def __repr__(self) -> str:
+        return f"DriverSettings({'message_store on a server' if self.message_store else 'message_store in a file'})"
 
 
 NICE_MAX = 19

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -122,11 +123,9 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
     try:
         bounds = log.bounds() or LogBounds(0, 0)
         queries = tuple(
-            _query_status(
-                _read_sink(getattr(places, place), name), log, bounds, driver if alive else None, now_ms
-            )
-            for name, place in _FILES
-            if getattr(places, place).exists() or (driver and any(q.name == name for q in driver.queries))
+            _query_status(_read_sink(path, name), log, bounds, driver if alive else None, now_ms)
+            for name, path in _sink_files(places)
+            if path.exists() or (driver and any(q.name == name for q in driver.queries))
         )
     finally:
         log.close()
@@ -147,6 +146,13 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
         warnings=_warnings(state, waiting, queries),
         queries=queries,
     )
+
+
+def _sink_files(places: Places) -> Iterator[tuple[str, Path]]:
+    """Each query and the file that has its progress. Beside archive.db messages.db is of an earlier time."""
+    for name, place in _FILES:
+        path: Path = getattr(places, place)
+        yield name, places.archive if name == "archive" and places.archive.exists() else path
 
 
 class _Sink(Struct, frozen=True):

@@ -15,7 +15,12 @@ class StoredMessage(Struct, frozen=True):
 
 
 class MessageStore(ABC):
-    """Reads the message store. Guarantees: one row an offset; ranges come in offset order."""
+    """Reads the message store, and lets go of what is old. Only the pipeline adds to it: its sinks put a batch and
+    their position into the store in one transaction, each position once.
+
+    Guarantees: one row an offset; ranges come in offset order; a topic is found by its exact characters. Every method
+    raises StoreUnavailable when the store does not answer, and may be called again then.
+    """
 
     @abstractmethod
     def get(self, topic: str, offset: int) -> StoredMessage | None:
@@ -24,3 +29,16 @@ class MessageStore(ABC):
     @abstractmethod
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
         """At most `limit` messages of the topic with offset > `after_offset`."""
+
+    @abstractmethod
+    def count_older(self, than_ms: int) -> int:
+        """How many messages were accepted before that time, Unix milliseconds. Reads the whole store."""
+
+    @abstractmethod
+    def prune(self, older_than_ms: int, rows_max: int) -> int:
+        """Delete at most `rows_max` of them, the lowest offsets first, and say how many; fewer than `rows_max` when no
+        other one is left."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release files and connections."""

@@ -1,10 +1,13 @@
 """The tables as statements speak of them; the migrations make them.
 
 Names of accounts may have 65,535 bytes, more than an index takes, and MySQL compares texts by rules of its own. So an
-account is found by `name_key`, the SHA-256 of its name, and the name itself is only read.
+account is found by `name_key`, the SHA-256 of its name, and the name itself is only read. A topic may be as long: its
+messages are found by `topic_hash` and the topic (model/message_table.py).
 """
 
-from sqlalchemy import BigInteger, Boolean, Column, LargeBinary, MetaData, SmallInteger, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
+
+from embermq.model.message_table import SERVER_MESSAGES, SERVER_PROGRESS
 
 metadata = MetaData()
 
@@ -34,4 +37,34 @@ meta = Table(
     Column("name", Text, primary_key=True),
     Column("number", BigInteger, nullable=False),
     Column("value", LargeBinary, nullable=False),
+)
+
+messages = Table(
+    SERVER_MESSAGES,
+    metadata,
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("topic_hash", BigInteger, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("accepted_ms", BigInteger, nullable=False),
+    Column("qos", SmallInteger, nullable=False),
+    Column("retain", SmallInteger, nullable=False),
+    Column("publisher", Text, nullable=False),
+    Column("version", SmallInteger, nullable=False),
+    Column("expires_ms", BigInteger),
+    Column("properties", Text),
+    Column("payload", LargeBinary, nullable=False),
+)
+
+message_progress = Table(
+    SERVER_PROGRESS,
+    metadata,
+    Column("reader", Text, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("log_id", BigInteger, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("entries", BigInteger, nullable=False),
+    Column("rejected", BigInteger, nullable=False),
+    Column("updated_ms", BigInteger, nullable=False),
 )

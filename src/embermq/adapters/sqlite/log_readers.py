@@ -7,7 +7,8 @@ from embermq.adapters.sqlite.connection import open_reader
 from embermq.ports.errors import StoreError
 from embermq.ports.log_readers import LogReader, LogReaders
 
-PIPELINE_FILES = ("applications.db", "messages.db", "lake.db", "traffic.db")
+PIPELINE_FILES = ("applications.db", "messages.db", "archive.db", "lake.db", "traffic.db")
+"""messages.db before archive.db, which is there when the messages are on a server, and then speaks for the archive."""
 
 
 class SqliteLogReaders(LogReaders):
@@ -17,12 +18,12 @@ class SqliteLogReaders(LogReaders):
         self._data_dir = data_dir
 
     def positions(self) -> list[LogReader]:
-        found: list[LogReader] = []
+        found: dict[str, LogReader] = {}
         for name in PIPELINE_FILES:
             path = self._data_dir / name
             if path.exists():
-                found.extend(_positions(path))
-        return found
+                found.update((reader.name, reader) for reader in _positions(path))
+        return list(found.values())
 
 
 def _positions(path: Path) -> list[LogReader]:

@@ -1,39 +1,29 @@
 """Reading the message store, the pipeline's messages.db."""
 
 import sqlite3
-from base64 import b64decode
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
-from embermq.adapters.sqlite.connection import open_reader, to_store_error
+from embermq.adapters.sqlite.connection import open_reader, open_writer, to_store_error
 from embermq.model.message import Message
+from embermq.model.message_table import properties_of
+from embermq.model.pipeline_files import newer_file
+from embermq.ports.errors import StoreUnavailable
 from embermq.ports.message_store import MessageStore, StoredMessage
-from embermq.protocol.properties import Properties
 
 _SELECT = (
     'SELECT "offset", topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties'
     " FROM message"
 )
+_COUNT = "SELECT COUNT(*) FROM message WHERE accepted_ms < ?"
+_PRUNE = """
+DELETE FROM message WHERE "offset" IN (
+    SELECT "offset" FROM message WHERE accepted_ms < ? ORDER BY "offset" LIMIT ?
+)
+"""
+
+READING = "cannot read the message store"
 
 _Row = tuple[int, str, bytes, int, int, str, int, int, int | None, str | None]
-
-
-class _Pair(Struct):
-    name: str
-    value: str
-
-
-class _Stored(Struct):
-    """The JSON of `properties`; see model/messages.sql."""
-
-    payload_format_indicator: int | None = None
-    message_expiry_interval: int | None = None
-    content_type: str | None = None
-    response_topic: str | None = None
-    correlation_data: str | None = None
-    user_properties: list[_Pair] = []
 
 
 class SqliteMessageStore(MessageStore):
@@ -53,6 +43,30 @@ class SqliteMessageStore(MessageStore):
             (topic, after_offset, limit),
         )
 
+    def count_older(self, than_ms: int) -> int:
+        connection = self._open()
+        if connection is None:
+            return 0
+        try:
+            return int(connection.execute(_COUNT, (than_ms,)).fetchone()[0])
+        except sqlite3.Error as error:
+            raise to_store_error(error, READING) from error
+
+    def prune(self, older_than_ms: int, rows_max: int) -> int:
+        """Beside the pipeline's own writer: each waits for the other's transaction, which are short."""
+        if not self._path.exists():
+            return 0
+        connection = open_writer(self._path, synchronous="FULL")
+        try:
+            problem = newer_file(self._path.name, connection.execute("PRAGMA user_version").fetchone()[0])
+            if problem:
+                raise StoreUnavailable(problem)
+            return connection.execute(_PRUNE, (older_than_ms, rows_max)).rowcount
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot prune the message store") from error
+        finally:
+            connection.close()
+
     def close(self) -> None:
         """Release the file."""
         if self._connection is not None:
@@ -60,14 +74,19 @@ class SqliteMessageStore(MessageStore):
             self._connection = None
 
     def _query(self, sql: str, parameters: tuple[str | int, ...]) -> list[StoredMessage]:
-        if self._connection is None:
-            if not self._path.exists():
-                return []
-            self._connection = open_reader(self._path)
+        connection = self._open()
+        if connection is None:
+            return []
         try:
-            return [_stored(row) for row in self._connection.execute(sql, parameters)]
+            return [_stored(row) for row in connection.execute(sql, parameters)]
         except sqlite3.Error as error:
-            raise to_store_error(error, "cannot read the message store") from error
+            raise to_store_error(error, READING) from error
+
+    def _open(self) -> sqlite3.Connection | None:
+        """None until the pipeline has made its file."""
+        if self._connection is None and self._path.exists():
+            self._connection = open_reader(self._path)
+        return self._connection
 
 
 def _stored(row: _Row) -> StoredMessage:
@@ -81,20 +100,6 @@ def _stored(row: _Row) -> StoredMessage:
         version,
         accepted_ms,
         expires_ms or 0,
-        _properties(properties),
+        properties_of(properties),
     )
     return StoredMessage(offset, message)
-
-
-def _properties(text: str | None) -> Properties | None:
-    if text is None:
-        return None
-    stored = msgspec.json.decode(text, type=_Stored)
-    return Properties(
-        payload_format_indicator=stored.payload_format_indicator,
-        message_expiry_interval=stored.message_expiry_interval,
-        content_type=stored.content_type,
-        response_topic=stored.response_topic,
-        correlation_data=b64decode(stored.correlation_data) if stored.correlation_data is not None else None,
-        user_properties=tuple((pair.name, pair.value) for pair in stored.user_properties),
-    )

@@ -4,7 +4,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.transforms.archive import stored_messages
 
@@ -18,12 +19,19 @@ class Archive(StreamJob):
 
     def __init__(self, settings: PipelineSettings, places: Places) -> None:
         super().__init__(settings, places)
-        self._sink = MessageStoreSink(places.messages)
+        self._sink = message_sink(settings, places)
         self.file = self._sink.file
 
     @property
     def trigger_ms(self) -> int:
         return self.settings.archive_trigger_ms
+
+    def confirmed(self) -> int | None:
+        self._sink.open()
+        return self.file.position()
+
+    def begin_at(self, offset: int) -> None:
+        self._sink.begin_at(offset)
 
     def read(self, spark: SparkSession, start: int) -> DataFrame:
         return stored_messages(self.read_log(spark, start, "all"))
@@ -35,3 +43,13 @@ class Archive(StreamJob):
         self._sink.prune(
             now_ms - self.settings.archive_retention_hours * _MS_PER_HOUR, self.settings.prune_rows_max
         )
+
+
+def message_sink(settings: PipelineSettings, places: Places) -> MessageStoreSink:
+    """The message store that the settings name. The drivers of servers are loaded for a server alone."""
+    if not isinstance(settings, DriverSettings) or not settings.message_store:
+        return MessageFile(places.messages)
+    from embermq.pipeline.sinks.message_server import MessageServer
+    from embermq.pipeline.sinks.sql_server import sql_server
+
+    return MessageServer(sql_server(settings.message_store, settings.sql), places.archive, places.log)

@@ -65,6 +65,14 @@ class StreamJob(ABC):
     def keep_up(self, now_ms: int) -> None:
         """One bounded round of trimming or pruning."""
 
+    def confirmed(self) -> int | None:
+        """The sink's progress, as it is asked for before each start; None for a new sink."""
+        return self.file.position()
+
+    def begin_at(self, offset: int) -> None:
+        """Tell a new sink where it starts."""
+        self.file.begin_at(offset)
+
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start from the sink's progress. Spark's checkpoint is made anew, so a lost or torn one means nothing."""
         checkpoint = self.places.checkpoints / self.name
@@ -124,13 +132,15 @@ class StreamJob(ABC):
 
     def _first_offset(self) -> int:
         """The sink's progress; a new sink begins with the oldest record that is there, and says so to the broker."""
-        position = self.file.position()
+        with self._lock:
+            position = self.confirmed()
         if position is None:
             log = LogFile(self.places.log)
             bounds = log.bounds()
             log.close()
             position = bounds.first if bounds else 0
-            self.file.begin_at(position)
+            with self._lock:
+                self.begin_at(position)
         self._check_log()
         return position
 

@@ -1,67 +1,68 @@
-"""messages.db: every QoS 1 and 2 message by position, until it is too old."""
+"""Every QoS 1 and 2 message by position, until it is too old: the sink of the archive, wherever its store is."""
 
-from pathlib import Path
+from abc import ABC, abstractmethod
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 from pyspark.sql import DataFrame
 
+from embermq.model.message_table import COLUMNS
 from embermq.pipeline.sinks.sink_file import SinkFile
 
-READER = "archive"
 
-_COLUMNS = (
-    "offset",
-    "partition",
-    "topic",
-    "accepted_ms",
-    "qos",
-    "retain",
-    "publisher",
-    "version",
-    "expires_ms",
-    "properties",
-    "payload",
-)
-_INSERT = f"INSERT OR IGNORE INTO message VALUES ({', '.join('?' for _ in _COLUMNS)})"
-_PRUNE = """
-DELETE FROM message WHERE "offset" IN (
-    SELECT "offset" FROM (SELECT "offset", accepted_ms FROM message ORDER BY "offset" LIMIT ?)
-    WHERE accepted_ms < ?
-)
-"""
-_ROWS_PER_INSERT = 5_000
+class Batch(Struct, frozen=True):
+    """Positions [begin, end) of the log, and the messages among them in the columns of `model.message_table`."""
+
+    begin: int
+    end: int
+    messages: pa.Table
+
+    @property
+    def rejected(self) -> int:
+        """Positions that are no message."""
+        return self.end - self.begin - len(self.messages)
 
 
-class MessageStoreSink:
-    """Writes a batch of the archive in one transaction."""
+class MessageStoreSink(ABC):
+    """Writes a batch of the archive and its position in one transaction.
 
-    def __init__(self, path: Path) -> None:
-        self.file = SinkFile(path, READER, ("embermq.model", "messages.sql"))
+    `file` says to the broker, and to status, which position the store has confirmed.
+    """
+
+    file: SinkFile
+
+    @abstractmethod
+    def open(self) -> None:
+        """Before the query starts: find the store, and bring `file` to what the store says."""
+
+    @abstractmethod
+    def begin_at(self, offset: int) -> None:
+        """Say where a new store starts; no effect when it has started."""
 
     def write(self, messages: DataFrame) -> int:
         """Take what `stored_messages` gives; returns the number of log positions it covered."""
         return self.write_table(messages.toArrow())
 
+    @abstractmethod
     def write_table(self, table: pa.Table) -> int:
         """As `write`. Positions below the progress are skipped."""
-        done = self.file.position() or 0
-        table = table.filter(pc.greater_equal(table["offset"], done))
-        if not len(table):
-            return 0
-        end = pc.max(pc.add(table["offset"], table["span"])).as_py()
-        begin = pc.min(table["offset"]).as_py()
-        good = table.filter(pc.is_null(table["error"])).select(_COLUMNS)
-        with self.file.transaction() as connection:
-            for batch in good.to_batches(max_chunksize=_ROWS_PER_INSERT):
-                connection.executemany(
-                    _INSERT, zip(*(column.to_pylist() for column in batch.columns), strict=True)
-                )
-            self.file.count(records=end - begin, entries=len(good), rejected=end - begin - len(good))
-            self.file.move_to(end)
-        return int(end - begin)
 
+    @abstractmethod
     def prune(self, older_than_ms: int, rows_max: int) -> int:
         """Delete from the oldest position on what was accepted before that time, at most `rows_max` rows."""
-        with self.file.transaction() as connection:
-            return connection.execute(_PRUNE, (rows_max, older_than_ms)).rowcount
+
+    def close(self) -> None:
+        """Release files and connections."""
+        self.file.close()
+
+
+def batch_from(table: pa.Table, done: int) -> Batch | None:
+    """What is left to do of a table of `stored_messages` when everything below `done` is in the store; None for
+    nothing."""
+    table = table.filter(pc.greater_equal(table["offset"], done))
+    if not len(table):
+        return None
+    begin = pc.min(table["offset"]).as_py()
+    end = pc.max(pc.add(table["offset"], table["span"])).as_py()
+    return Batch(begin, end, table.filter(pc.is_null(table["error"])).select(COLUMNS))

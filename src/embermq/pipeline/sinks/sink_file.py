@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -80,6 +80,15 @@ class SinkFile:
             " next_offset = MAX(next_offset, excluded.next_offset), updated_ms = excluded.updated_ms",
             (self.reader, next_offset, _now_ms()),
         )
+
+    def copy(self, next_offset: int | None, totals: Mapping[str, int]) -> None:
+        """Take over, in a transaction of its own, what a store elsewhere has confirmed, also when that is less."""
+        with self.transaction() as connection:
+            connection.execute("DELETE FROM progress WHERE reader = ?", (self.reader,))
+            connection.execute("DELETE FROM counted WHERE reader = ?", (self.reader,))
+            if next_offset is not None:
+                self.move_to(next_offset)
+                self.count(**totals)
 
     def count(self, **amounts: int) -> None:
         """Inside a transaction: add to the totals that status shows."""
