@@ -13,7 +13,7 @@ from tests.support.sql_server import SqlServer
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.message_store import SqlMessageStore
 from embermq.adapters.sql.schema import upgrade_schema
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
+from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_writer
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.database.database_url import parse_url
 from embermq.database.settings import SqlSettings
@@ -79,23 +79,31 @@ def table(rows: Sequence[dict[str, object]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), SCHEMA)
 
 
+def new_log(folder: Path) -> int:
+    """A broker's message log with nothing in it; its identity."""
+    with closing(open_writer(folder / "broker.db", synchronous="OFF")) as connection:
+        apply_broker_schema(connection)
+        return log_identity(connection)
+
+
 class MessageStores:
     """One store, empty. `sinks` and `readers` may be opened several times, as several processes do."""
 
-    def __init__(self, kind: Kind, folder: Path, server: SqlServer | None) -> None:
+    def __init__(self, kind: Kind, folder: Path, server: SqlServer | None, *, url: str = "") -> None:
+        """`url`: a database that is there already, and stays."""
         self.kind = kind
         self.places = Places(folder)
         self.server = server
-        self.url = ""
-        with closing(open_writer(self.places.log, synchronous="OFF")) as connection:
-            apply_broker_schema(connection)
-        if server is not None:
+        self.url = url
+        self.log_id = new_log(folder)
+        self._own = server is not None and not url
+        if server is not None and not url:
             self.url = server.database()
             upgrade_schema(parse_url(self.url), SETTINGS)
 
-    def open_sink(self, folder: Path | None = None) -> MessageStoreSink:
-        """As the archive does, of a broker in another folder if it is given."""
-        places = self.places if folder is None else Places(folder)
+    def open_sink(self) -> MessageStoreSink:
+        """As the archive does, which opens it once more before each start."""
+        places = self.places
         if not self.url:
             return MessageFile(places.messages)
         return MessageServer(sql_server(self.url, SETTINGS), places.archive, places.log)
@@ -103,7 +111,7 @@ class MessageStores:
     def open_reader(self) -> MessageStore:
         if not self.url:
             return SqliteMessageStore(self.places.messages)
-        return SqlMessageStore(Database(parse_url(self.url), SETTINGS))
+        return SqlMessageStore(Database(parse_url(self.url), SETTINGS), self.log_id)
 
     @contextmanager
     def sink(self) -> Iterator[MessageStoreSink]:
@@ -122,5 +130,5 @@ class MessageStores:
         return self.server.execute(statement, database=self.url.rpartition("/")[2])
 
     def close(self) -> None:
-        if self.server is not None:
+        if self.server is not None and self._own:
             self.server.drop(self.url)

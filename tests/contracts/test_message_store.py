@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -20,10 +19,10 @@ from tests.contracts.message_stores import (
     table,
 )
 
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.model.message import Message
-from embermq.pipeline.errors import ForeignStoreError, MessageServerError
+from embermq.model.message_table import topic_hash
+from embermq.pipeline.errors import MessageServerError
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.message_store import MessageStore
@@ -229,6 +228,8 @@ def test_a_new_store_says_where_it_begins(stores: MessageStores) -> None:
 def test_two_drivers_at_once_store_nothing_twice(on_server: MessageStores) -> None:
     """An older driver that was thought dead may still be writing."""
     sinks = [on_server.open_sink() for _ in range(2)]
+    for sink in sinks:
+        sink.open()
     sinks[0].begin_at(0)
     failures: list[BaseException] = []
 
@@ -279,21 +280,27 @@ def test_a_person_prunes_what_is_older_wherever_it_is(sink: MessageStoreSink, st
     assert offsets(store) == [0, 3, 4, 6, 7, 10]
 
 
-@pytest.mark.promise("pipeline-5", "repositories-9")
-def test_a_store_of_another_log_is_refused_and_left_alone(on_server: MessageStores, tmp_path: Path) -> None:
-    with on_server.sink() as sink:
-        sink.write_table(table([message(n) for n in range(3)]))
-    other = tmp_path / "other"
-    other.mkdir()
-    with closing(open_writer(other / "broker.db", synchronous="OFF")) as connection:
-        apply_broker_schema(connection)
-    with closing(on_server.open_sink(other)) as sink:
-        for attempt in (sink.open, lambda: sink.begin_at(0), lambda: sink.write_table(table([message(3)]))):
-            with pytest.raises(ForeignStoreError, match="another broker"):
-                attempt()
-        assert sink.file.position() is None
-    with on_server.reader() as store:
-        assert offsets(store) == [0, 1, 2]
+@pytest.mark.promise("pipeline-2", "repositories-9")
+def test_brokers_that_share_a_database_have_their_own_messages(
+    on_server: MessageStores, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = MessageStores(on_server.kind, tmp_path / "other", on_server.server, url=on_server.url)
+    with on_server.sink() as one, other.sink() as two:
+        one.write_table(table([message(n, accepted_ms=NOON_MS + n) for n in range(5)]))
+        assert two.file.position() is None
+        two.write_table(table([message(n, payload=b"other", accepted_ms=NOON_MS + n) for n in range(3, 9)]))
+        one.write_table(table([message(n, accepted_ms=NOON_MS + n) for n in range(5, 7)]))
+        assert one.prune(NOON_MS + 2, 10) == 2
+    assert confirmed(on_server) == 7 and confirmed(other) == 9
+    with on_server.reader() as store, other.reader() as others:
+        assert offsets(store) == [2, 3, 4, 5, 6] and offsets(others) == [3, 4, 5, 6, 7, 8]
+        assert {found.message.payload for found in others.range("t", BEFORE_ALL, MANY)} == {b"other"}
+        three = store.get("t", 3)
+        assert three is not None and three.message.payload == b"3" and store.get("t", 8) is None
+        assert others.count_older(NOON_MS + 6) == 3
+        assert others.prune(NOON_MS + 6, 10) == 3
+        assert offsets(store) == [2, 3, 4, 5, 6]
 
 
 @pytest.mark.promise("pipeline-5")
@@ -396,12 +403,14 @@ def test_a_text_that_does_not_fit_is_refused_not_cut(on_server: MessageStores) -
 
 def test_a_range_of_a_topic_is_read_from_the_index(on_server: MessageStores) -> None:
     with on_server.sink() as sink:
-        sink.write_table(table([message(n, topic=f"t/{n % 100}") for n in range(20_000)]))
+        sink.write_table(table([message(n, topic="t/7" if n % 2 else f"u/{n}") for n in range(20_000)]))
     on_server.rows(
         "ANALYZE embermq_messages" if on_server.kind == "postgres" else "ANALYZE TABLE embermq_messages"
     )
+    quoted = '"offset"' if on_server.kind == "postgres" else "`offset`"
     plan = on_server.rows(
-        "EXPLAIN SELECT * FROM embermq_messages WHERE topic_hash = 5 AND topic = 't/7' ORDER BY topic_hash LIMIT 9"
+        f"EXPLAIN SELECT * FROM embermq_messages WHERE topic_hash = {topic_hash('t/7')} AND topic = 't/7'"
+        f" AND log_id = {on_server.log_id} AND {quoted} > 3 ORDER BY {quoted} LIMIT 9"
     )
     assert "embermq_messages_by_topic" in str(plan)
     assert "filesort" not in str(plan) and "Sort" not in str(plan)

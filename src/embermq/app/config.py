@@ -18,8 +18,6 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import FieldInfo, fields, replace
 
-from embermq.adapters.sql import settings as sql_settings
-from embermq.adapters.sql.settings import SqlSettings
 from embermq.adapters.sqlite import settings as log_settings
 from embermq.adapters.sqlite.settings import LogSettings
 from embermq.admin.settings import HttpSettings
@@ -37,6 +35,8 @@ from embermq.authentication.settings import (
 from embermq.authorization import settings as authorization_settings
 from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.settings import MqttSettings
+from embermq.database import settings as sql_settings
+from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.observability.settings import LoggingSettings

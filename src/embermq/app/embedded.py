@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
@@ -15,6 +15,7 @@ from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
+from embermq.app.message_archive import confirmed_offset
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
@@ -70,9 +71,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
 
     sessions = SqliteSessionStore(reader)
     stored = sessions.load()
-    store.begin_at(
-        max((position.next_offset for position in SqliteLogReaders(data_dir).positions()), default=0)
-    )
+    store.begin_at(confirmed_offset(settings, log_identity(writer)))
     try:
         broker.restore(stored, sessions.load_retained())
         state.log_end = store.log_end

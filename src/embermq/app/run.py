@@ -23,6 +23,7 @@ from embermq.app.config import Settings
 from embermq.app.control import ControlSide
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
+from embermq.app.message_archive import driver_settings
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
 from embermq.app.static_store import open_users
@@ -249,7 +250,7 @@ def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | Non
         return None
     from embermq.pipeline.supervisor import PipelineSupervisor
 
-    return PipelineSupervisor(settings.pipeline, data_dir)
+    return PipelineSupervisor(driver_settings(settings), data_dir)
 
 
 class HttpSide:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.adapters.sql.database_url import parse_url
+from embermq.database.database_url import parse_url
 from embermq.ports.store_url import without_password
 
 SQLITE = "sqlite"

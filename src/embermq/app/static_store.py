@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embermq.adapters.sql.database_url import DatabaseUrl, parse_url
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.settings import SQLITE
+from embermq.database.database_url import DatabaseUrl, parse_url
 from embermq.ports.errors import StoreError
 from embermq.ports.users import Users
 
@@ -43,7 +43,7 @@ def static_url(settings: Settings) -> DatabaseUrl | None:
 
 def static_status(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
     """What the database has, and what this program needs. Raises StartError."""
-    with _named(url):
+    with named_store(url):
         from embermq.adapters.sql.schema import schema_status
 
         return schema_status(url, settings.sql)
@@ -51,14 +51,14 @@ def static_status(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
 
 def upgrade_static(settings: Settings, url: DatabaseUrl) -> SchemaStatus:
     """Bring the database up; returns what was found. Raises StartError."""
-    with _named(url):
+    with named_store(url):
         from embermq.adapters.sql.schema import upgrade_schema
 
         return upgrade_schema(url, settings.sql)
 
 
 def _open_sql_users(settings: Settings, url: DatabaseUrl) -> Users:
-    with _named(url):
+    with named_store(url):
         from embermq.adapters.sql.database import Database
         from embermq.adapters.sql.schema import check_schema, upgrade_schema
         from embermq.adapters.sql.users import SqlUsers
@@ -71,7 +71,7 @@ def _open_sql_users(settings: Settings, url: DatabaseUrl) -> Users:
 
 
 @contextmanager
-def _named(url: DatabaseUrl) -> Iterator[None]:
+def named_store(url: DatabaseUrl) -> Iterator[None]:
     """Every problem says which setting it comes from; its libraries are an extra."""
     try:
         yield

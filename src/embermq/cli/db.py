@@ -12,9 +12,9 @@ import typer
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 
 if TYPE_CHECKING:
-    from embermq.adapters.sql.database_url import DatabaseUrl
     from embermq.adapters.sql.schema import SchemaStatus
     from embermq.app.config import Settings
+    from embermq.database.database_url import DatabaseUrl
 
 app = typer.Typer(
     help="Tables of static data on an SQL server: status, upgrade.",

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import sys
+import time
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
-    from embermq.adapters.sqlite.message_store import SqliteMessageStore
-    from embermq.ports.message_store import StoredMessage
+    from embermq.ports.message_store import MessageStore, StoredMessage
 
 PAGE = 500
+PRUNE_ROWS = 5_000
+"""Deleted in one transaction: the pipeline waits for so long to go on writing."""
 BEFORE_ALL = -1
+MS_PER_HOUR = 3_600_000
 
-app = typer.Typer(help="The message store: show.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The message store: show, prune.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def messages() -> None:
-    """The message store: show."""
+    """The message store: show, prune."""
 
 
 @app.command("show")
@@ -52,13 +52,9 @@ def show(
 
     With --json one object a line: `payload` is text, or `payload_base64` where it is not UTF-8.
     """
-    from embermq.adapters.sqlite.message_store import SqliteMessageStore
+    from embermq.app.message_archive import message_store_of
 
-    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
-    path = directory / "messages.db"
-    if not path.is_file():
-        raise UserError(f"{directory} has no message store: the pipeline's query `archive` has not run there")
-    with closing(SqliteMessageStore(path)) as store:
+    with message_store_of(configuration(config, assignments, data_dir).settings) as store:
         for found in _range(store, topic, after, limit):
             if raw:
                 sys.stdout.buffer.write(found.message.payload)
@@ -66,7 +62,42 @@ def show(
                 print(_as_json(found) if as_json else _as_line(found))
 
 
-def _range(store: SqliteMessageStore, topic: str, after: int, limit: int) -> Iterator[StoredMessage]:
+@app.command("prune")
+def prune(
+    *,
+    older_than_hours: Annotated[
+        float, typer.Option("--older-than-hours", min=0, metavar="HOURS", help="By when they were accepted.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete archived messages that are older, a few thousand at a time. The broker may run, and goes on."""
+    from embermq.app.message_archive import message_store_of
+    from embermq.cli.message_bar import MessageBar
+
+    before_ms = round(time.time() * 1000 - older_than_hours * MS_PER_HOUR)
+    with message_store_of(configuration(config, assignments, data_dir).settings) as store:
+        found = store.count_older(before_ms)
+        deleted = 0
+        with MessageBar() as bar:
+            while not dry_run:
+                rows = store.prune(before_ms, PRUNE_ROWS)
+                deleted += rows
+                bar.show(deleted, max(found, deleted))
+                if rows < PRUNE_ROWS:
+                    break
+    if as_json:
+        print(msgspec.json.encode({"older": found, "deleted": deleted}).decode())
+    elif dry_run:
+        print(f"{found:,} messages are older than {_time(before_ms)}; nothing was deleted")
+    else:
+        print(f"deleted {deleted:,} messages that were older than {_time(before_ms)}")
+
+
+def _range(store: MessageStore, topic: str, after: int, limit: int) -> Iterator[StoredMessage]:
     """Page by page, so that the pipeline's writer is not held up."""
     while limit:
         page = store.range(topic, after, min(limit, PAGE))

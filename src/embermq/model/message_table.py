@@ -1,7 +1,8 @@
 """What the tables of the message store have in common, whichever database they are in.
 
-The pipeline writes them, adapters read them. On a server the messages have `topic_hash` besides the columns of
-messages.sql: an index finds by it topics that are longer than an index may hold.
+The pipeline writes them, adapters read them. On a server, which several brokers may share, rows have `log_id` besides
+the columns of messages.sql: which message log they are of. And they have `topic_hash`: an index finds by it topics that
+are longer than an index may hold.
 """
 
 from base64 import b64decode
@@ -14,7 +15,7 @@ from embermq.protocol.properties import Properties
 
 SERVER_MESSAGES = "embermq_messages"
 SERVER_PROGRESS = "embermq_message_progress"
-"""The tables on a server. The second one has a row a reader and partition: how far it is, and its totals."""
+"""The tables on a server. The second one has a row a log, reader and partition: how far it is, and its totals."""
 
 COLUMNS = (
     "partition",

@@ -21,9 +21,5 @@ class NewerFileError(PipelineError):
     """The world's fault: a sink's file was written by a newer EmberMQ."""
 
 
-class ForeignStoreError(PipelineError):
-    """The user's fault: a store on a server that belongs to another message log."""
-
-
 class MessageServerError(PipelineError):
     """The world's fault: the server of the message store does not answer, or refuses. Says which, without password."""

@@ -12,45 +12,72 @@ from embermq.model.message_table import properties_of, topic_hash
 from embermq.ports.log_readers import LogReader, LogReaders
 from embermq.ports.message_store import MessageStore, StoredMessage
 
+_SELECTED = (
+    messages.c.offset,
+    messages.c.topic,
+    messages.c.payload,
+    messages.c.qos,
+    messages.c.retain,
+    messages.c.publisher,
+    messages.c.version,
+    messages.c.accepted_ms,
+    messages.c.expires_ms,
+    messages.c.properties,
+)
 _READING = "cannot read the message store"
 
 
 class SqlMessageStore(MessageStore):
-    """Reads what the pipeline has put there. `close` leaves the database to its owner."""
+    """Reads what the pipeline has put there from one message log; other logs may have messages beside it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, log_id: int) -> None:
         self._database = database
+        self._log_id = log_id
 
     def get(self, topic: str, offset: int) -> StoredMessage | None:
-        found = self._read(_of(topic).where(messages.c.offset == offset))
+        found = self._read(self._of(topic).where(messages.c.offset == offset))
         return _stored(found[0]) if found else None
 
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
-        wanted = _of(topic).where(messages.c.offset > after_offset).order_by(messages.c.offset).limit(limit)
+        wanted = (
+            self._of(topic).where(messages.c.offset > after_offset).order_by(messages.c.offset).limit(limit)
+        )
         return [_stored(row) for row in self._read(wanted)]
 
     def count_older(self, than_ms: int) -> int:
-        rows = self._read(select(func.count()).select_from(messages).where(_older(than_ms)))
+        rows = self._read(select(func.count()).select_from(messages).where(self._older(than_ms)))
         return int(rows[0][0])
 
     def prune(self, older_than_ms: int, rows_max: int) -> int:
         oldest = (
             select(messages.c.partition, messages.c.offset)
-            .where(_older(older_than_ms))
+            .where(self._older(older_than_ms))
             .order_by(messages.c.partition, messages.c.offset)
             .limit(rows_max)
         )
         deleted = 0
         with self._database.begin("cannot prune the message store") as connection:
             # The last one of each partition, since they come in order.
-            bounds: dict[int, int] = dict(connection.execute(oldest).tuples().all())
+            bounds: dict[int, int] = {row.partition: row.offset for row in connection.execute(oldest)}
             for partition, last in bounds.items():
                 within = (messages.c.partition == partition) & (messages.c.offset <= last)
-                deleted += connection.execute(delete(messages).where(within & _older(older_than_ms))).rowcount
+                deleted += connection.execute(
+                    delete(messages).where(within & self._older(older_than_ms))
+                ).rowcount
         return deleted
 
     def close(self) -> None:
         self._database.close()
+
+    def _of(self, topic: str) -> Select[Any]:
+        return select(*_SELECTED).where(
+            messages.c.topic_hash == topic_hash(topic),
+            messages.c.topic == topic,
+            messages.c.log_id == self._log_id,
+        )
+
+    def _older(self, than_ms: int) -> ColumnElement[bool]:
+        return (messages.c.log_id == self._log_id) & (messages.c.accepted_ms < than_ms)
 
     def _read(self, query: Select[Any]) -> Sequence[Row[Any]]:
         with self._database.begin(_READING) as connection:
@@ -58,36 +85,19 @@ class SqlMessageStore(MessageStore):
 
 
 class SqlLogReaders(LogReaders):
-    """How far the pipeline has come, as the server itself has it; asked when the broker starts."""
+    """How far the pipeline has come with a message log, as the server itself has it; asked when the broker starts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, log_id: int) -> None:
         self._database = database
+        self._log_id = log_id
 
     def positions(self) -> list[LogReader]:
         progress = message_progress.c
-        query = select(progress.reader, progress.next_offset, progress.updated_ms)
+        query = select(progress.reader, progress.next_offset, progress.updated_ms).where(
+            progress.log_id == self._log_id
+        )
         with self._database.begin("cannot read what the pipeline has confirmed") as connection:
             return [LogReader(*row) for row in connection.execute(query)]
-
-
-def _of(topic: str) -> Select[Any]:
-    stored = messages.c
-    return select(
-        stored.offset,
-        stored.topic,
-        stored.payload,
-        stored.qos,
-        stored.retain,
-        stored.publisher,
-        stored.version,
-        stored.accepted_ms,
-        stored.expires_ms,
-        stored.properties,
-    ).where(stored.topic_hash == topic_hash(topic), stored.topic == topic)
-
-
-def _older(than_ms: int) -> ColumnElement[bool]:
-    return messages.c.accepted_ms < than_ms
 
 
 def _stored(row: Row[Any]) -> StoredMessage:

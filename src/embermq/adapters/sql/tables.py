@@ -42,6 +42,7 @@ meta = Table(
 messages = Table(
     SERVER_MESSAGES,
     metadata,
+    Column("log_id", BigInteger, primary_key=True, autoincrement=False),
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("offset", BigInteger, primary_key=True, autoincrement=False),
     Column("topic_hash", BigInteger, nullable=False),
@@ -59,9 +60,9 @@ messages = Table(
 message_progress = Table(
     SERVER_PROGRESS,
     metadata,
+    Column("log_id", BigInteger, primary_key=True, autoincrement=False),
     Column("reader", Text, primary_key=True),
     Column("partition", Integer, primary_key=True, autoincrement=False),
-    Column("log_id", BigInteger, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
     Column("records", BigInteger, nullable=False),
     Column("entries", BigInteger, nullable=False),

@@ -14,10 +14,9 @@ import pyarrow as pa
 from msgspec import Struct
 
 from embermq.model.message_table import ARCHIVE, COLUMNS, SERVER_MESSAGES, SERVER_PROGRESS, topic_hash
-from embermq.pipeline.errors import ForeignStoreError
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.message_file import rows_of
-from embermq.pipeline.sinks.message_store import MessageStoreSink, batch_from
+from embermq.pipeline.sinks.message_store import Batch, MessageStoreSink, batch_from
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sinks.sql_server import SqlServer
 from embermq.pipeline.sources.log_file import LogFile
@@ -26,50 +25,60 @@ _ROWS_AT_A_TIME = 5_000
 _TOPIC = COLUMNS.index("topic")
 _TOPICS_REMEMBERED = 10_000
 
+_OF = 'log_id = %s AND "partition" = %s'
 _POSITION = (
-    f"SELECT log_id, next_offset, records, entries, rejected FROM {SERVER_PROGRESS}"
-    ' WHERE reader = %s AND "partition" = %s FOR UPDATE'
+    f"SELECT next_offset, records, entries, rejected FROM {SERVER_PROGRESS}"
+    f" WHERE {_OF} AND reader = %s FOR UPDATE"
 )
 _BEGIN = (
-    f'INSERT INTO {SERVER_PROGRESS} (reader, "partition", log_id, next_offset, records, entries, rejected,'
-    " updated_ms) VALUES (%s, %s, %s, %s, 0, 0, 0, %s)"
+    f'INSERT INTO {SERVER_PROGRESS} (next_offset, records, entries, rejected, updated_ms, log_id, "partition", reader)'
+    " VALUES (%s, 0, 0, 0, %s, %s, %s, %s)"
 )
 _MOVE = (
     f"UPDATE {SERVER_PROGRESS} SET next_offset = %s, records = %s, entries = %s, rejected = %s, updated_ms = %s"
-    ' WHERE reader = %s AND "partition" = %s'
+    f" WHERE {_OF} AND reader = %s"
 )
 _OLDEST = (
-    f'SELECT MAX("offset") FROM (SELECT "offset" FROM {SERVER_MESSAGES} WHERE "partition" = %s'
+    f'SELECT MAX("offset") FROM (SELECT "offset" FROM {SERVER_MESSAGES} WHERE {_OF}'
     ' ORDER BY "offset" LIMIT %s) AS oldest'
 )
-_PRUNE = f'DELETE FROM {SERVER_MESSAGES} WHERE "partition" = %s AND "offset" <= %s AND accepted_ms < %s'
+_PRUNE = f'DELETE FROM {SERVER_MESSAGES} WHERE {_OF} AND "offset" <= %s AND accepted_ms < %s'
 
 _hash = lru_cache(_TOPICS_REMEMBERED)(topic_hash)
 
 
 class _Kept(Struct, frozen=True):
-    """The row of message_progress."""
+    """What message_progress says of the archive of this log."""
 
-    log_id: int
     next_offset: int
-    records: int
-    entries: int
-    rejected: int
+    records: int = 0
+    entries: int = 0
+    rejected: int = 0
 
     def totals(self) -> dict[str, int]:
         return {"records": self.records, "entries": self.entries, "rejected": self.rejected}
+
+    def after(self, batch: Batch) -> "_Kept":
+        return _Kept(
+            batch.end,
+            self.records + batch.end - batch.begin,
+            self.entries + len(batch.messages),
+            self.rejected + batch.rejected,
+        )
 
 
 class MessageServer(MessageStoreSink):
     """Raises MessageServerError while the server does not answer; the next call tries again."""
 
     def __init__(self, server: SqlServer, copy: Path, log: Path) -> None:
-        """`copy` is archive.db, `log` broker.db: one store belongs to one message log."""
+        """`copy` is archive.db, `log` broker.db, whose identity is that of the rows."""
         self.file = SinkFile(copy, ARCHIVE)
         self._server = server
         self._log = log
+        self._partition = (0, PARTITION)
 
     def open(self) -> None:
+        self._partition = (self._log_id(), PARTITION)
         with self._server.transaction() as cursor:
             kept = self._kept(cursor)
         self.file.copy(kept.next_offset if kept else None, kept.totals() if kept else {})
@@ -77,49 +86,30 @@ class MessageServer(MessageStoreSink):
     def begin_at(self, offset: int) -> None:
         with self._server.transaction() as cursor:
             if self._kept(cursor) is None:
-                cursor.execute(_BEGIN, (ARCHIVE, PARTITION, self._log_id(), offset, _now_ms()))
+                self._begin(cursor, offset)
         self.open()
 
     def write_table(self, table: pa.Table) -> int:
         with self._server.transaction() as cursor:
             kept = self._kept(cursor)
-            done = kept.next_offset if kept else 0
-            batch = batch_from(table, done)
+            batch = batch_from(table, kept.next_offset if kept else 0)
             if batch is None:
                 return 0
-            if kept is None:
-                cursor.execute(_BEGIN, (ARCHIVE, PARTITION, self._log_id(), batch.begin, _now_ms()))
-                kept = _Kept(self._log_id(), batch.begin, 0, 0, 0)
-            self._server.put(cursor, _with_hash(batch.messages))
-            kept = _Kept(
-                kept.log_id,
-                batch.end,
-                kept.records + batch.end - batch.begin,
-                kept.entries + len(batch.messages),
-                kept.rejected + batch.rejected,
-            )
-            cursor.execute(
-                _MOVE,
-                (
-                    kept.next_offset,
-                    kept.records,
-                    kept.entries,
-                    kept.rejected,
-                    _now_ms(),
-                    ARCHIVE,
-                    PARTITION,
-                ),
-            )
+            kept = kept or self._begin(cursor, batch.begin)
+            self._server.put(cursor, self._rows(batch.messages))
+            kept = kept.after(batch)
+            values = (kept.next_offset, kept.records, kept.entries, kept.rejected, _now_ms())
+            cursor.execute(_MOVE, (*values, *self._partition, ARCHIVE))
         self.file.copy(kept.next_offset, kept.totals())
         return batch.end - batch.begin
 
     def prune(self, older_than_ms: int, rows_max: int) -> int:
         with self._server.transaction() as cursor:
-            cursor.execute(_OLDEST, (PARTITION, rows_max))
+            cursor.execute(_OLDEST, (*self._partition, rows_max))
             (last,) = cursor.fetchone()
             if last is None:
                 return 0
-            cursor.execute(_PRUNE, (PARTITION, last, older_than_ms))
+            cursor.execute(_PRUNE, (*self._partition, last, older_than_ms))
             return int(cursor.rowcount)
 
     def close(self) -> None:
@@ -128,17 +118,18 @@ class MessageServer(MessageStoreSink):
 
     def _kept(self, cursor: Any) -> _Kept | None:
         """The store's position, locked until the transaction ends; None before its first."""
-        cursor.execute(_POSITION, (ARCHIVE, PARTITION))
+        cursor.execute(_POSITION, (*self._partition, ARCHIVE))
         row = cursor.fetchone()
-        if row is None:
-            return None
-        kept = _Kept(*map(int, row))
-        if kept.log_id != self._log_id():
-            raise ForeignStoreError(
-                f"{self._server.place} holds the messages of another broker (log {kept.log_id}, this one is"
-                f" {self._log_id()}): give each broker a database of its own"
-            )
-        return kept
+        return None if row is None else _Kept(*map(int, row))
+
+    def _begin(self, cursor: Any, offset: int) -> _Kept:
+        cursor.execute(_BEGIN, (offset, _now_ms(), *self._partition, ARCHIVE))
+        return _Kept(offset)
+
+    def _rows(self, messages: pa.Table) -> Iterator[tuple[Any, ...]]:
+        log_id = self._partition[0]
+        for row in rows_of(messages, _ROWS_AT_A_TIME):
+            yield (*row, log_id, _hash(row[_TOPIC]))
 
     def _log_id(self) -> int:
         log = LogFile(self._log)
@@ -146,11 +137,6 @@ class MessageServer(MessageStoreSink):
             return log.identity()
         finally:
             log.close()
-
-
-def _with_hash(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
-    for row in rows_of(messages, _ROWS_AT_A_TIME):
-        yield (*row, _hash(row[_TOPIC]))
 
 
 def _now_ms() -> int:

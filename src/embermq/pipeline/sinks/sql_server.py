@@ -20,7 +20,7 @@ ANSWER_S = 60.0
 
 Row = Sequence[Any]
 
-COLUMNS_THERE = (*COLUMNS, "topic_hash")
+COLUMNS_THERE = (*COLUMNS, "log_id", "topic_hash")
 _NAMES = ", ".join(f'"{name}"' for name in COLUMNS_THERE)
 
 
@@ -100,6 +100,7 @@ _POSTGRES_TYPES = {
     "expires_ms": "int8",
     "properties": "text",
     "payload": "bytea",
+    "log_id": "int8",
     "topic_hash": "int8",
 }
 

@@ -20,6 +20,7 @@ def upgrade() -> None:
     """
     op.create_table(
         "embermq_messages",
+        sa.Column("log_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("offset", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("topic_hash", sa.BigInteger, nullable=False),
@@ -37,12 +38,12 @@ def upgrade() -> None:
     )
     there = {index["name"] for index in sa.inspect(op.get_bind()).get_indexes("embermq_messages")}
     if "embermq_messages_by_topic" not in there:
-        op.create_index("embermq_messages_by_topic", "embermq_messages", ["topic_hash", "offset"])
+        op.create_index("embermq_messages_by_topic", "embermq_messages", ["topic_hash", "log_id", "offset"])
     op.create_table(
         "embermq_message_progress",
+        sa.Column("log_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("reader", WORD, primary_key=True),
         sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("log_id", sa.BigInteger, nullable=False),
         sa.Column("next_offset", sa.BigInteger, nullable=False),
         sa.Column("records", sa.BigInteger, nullable=False),
         sa.Column("entries", sa.BigInteger, nullable=False),

@@ -1,0 +1,78 @@
+"""The store of archived messages that the settings name, and what broker and pipeline tell one another about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from embermq.adapters.sqlite.connection import log_identity, open_reader
+from embermq.adapters.sqlite.log_readers import SqliteLogReaders
+from embermq.adapters.sqlite.message_store import SqliteMessageStore
+from embermq.app.config import Settings
+from embermq.app.errors import UserError
+from embermq.app.static_store import named_store, static_url
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import DriverSettings
+from embermq.ports.message_store import MessageStore
+
+SEARCH_S = 3_600.0
+"""What looks through a whole store may take so long."""
+
+
+@contextmanager
+def message_store_of(settings: Settings) -> Iterator[MessageStore]:
+    """What a broker with these settings has archived. Raises UserError when there is nothing yet, or StartError."""
+    places = Places(Path(settings.data_dir))
+    url = static_url(settings)
+    if url is None:
+        if not places.messages.is_file():
+            raise UserError(
+                f"{places.data_dir} has no message store: the pipeline's query `archive` has not run there"
+            )
+        with closing(SqliteMessageStore(places.messages)) as store:
+            yield store
+        return
+    if not places.log.is_file():
+        raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
+    with closing(open_reader(places.log)) as connection:
+        log_id = log_identity(connection)
+    with named_store(url):
+        from embermq.adapters.sql.database import Database
+        from embermq.adapters.sql.message_store import SqlMessageStore
+        from embermq.adapters.sql.schema import check_schema
+
+        check_schema(url, settings.sql)
+        found = SqlMessageStore(Database(url, settings.sql, timeout_s=SEARCH_S), log_id)
+    with closing(found) as store:
+        yield store
+
+
+def confirmed_offset(settings: Settings, log_id: int) -> int:
+    """The first offset that no query of the pipeline has confirmed: this log gives no lower one to a new record.
+
+    A server is asked itself: the data directory may have been put back to an earlier day.
+    """
+    places = Places(Path(settings.data_dir))
+    url = static_url(settings)
+    if url is None:
+        # The store has moved back into the data directory: nobody is to believe what the server had.
+        for suffix in ("", "-wal", "-shm"):
+            places.archive.with_name(places.archive.name + suffix).unlink(missing_ok=True)
+    positions = SqliteLogReaders(places.data_dir).positions()
+    if url is not None:
+        from embermq.adapters.sql.database import Database
+        from embermq.adapters.sql.message_store import SqlLogReaders
+
+        with closing(Database(url, settings.sql)) as database:
+            positions += SqlLogReaders(database, log_id).positions()
+    return max((position.next_offset for position in positions), default=0)
+
+
+def driver_settings(settings: Settings) -> DriverSettings:
+    """What the pipeline's process is given."""
+    fields = msgspec.structs.asdict(settings.pipeline)
+    message_store = "" if static_url(settings) is None else settings.stores.static
+    return DriverSettings(**fields, message_store=message_store, sql=settings.sql)
