@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import RedisServer
+
+from embermq.model.redis_layout import client_keys
 
 
 class SessionStore(Protocol):
@@ -39,9 +43,35 @@ class SqliteStore:
         return expires_ms
 
 
+class RedisStore:
+    """A Redis or a Redis Cluster."""
+
+    def __init__(self, url: str, node_of: Callable[[str], RedisServer]) -> None:
+        self.settings: Mapping[str, object] = {"stores.session": url}
+        self._node_of = node_of
+
+    def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
+        key = f"{client_keys(client_id).message}{packet_id}"
+        return int(self._node_of(key).ask("PEXPIRETIME", key))
+
+
 def _sqlite(request: pytest.FixtureRequest) -> SessionStore:
     return SqliteStore()
 
 
-SESSION_STORES: Mapping[str, Callable[[pytest.FixtureRequest], SessionStore]] = {"sqlite": _sqlite}
+def _redis(request: pytest.FixtureRequest) -> SessionStore:
+    server: RedisServer = request.getfixturevalue("redis_server")
+    return RedisStore(server.url, lambda key: server)
+
+
+def _redis_cluster(request: pytest.FixtureRequest) -> SessionStore:
+    cluster: RedisCluster = request.getfixturevalue("redis_cluster")
+    return RedisStore(cluster.url, cluster.master_of)
+
+
+SESSION_STORES: Mapping[str, Callable[[pytest.FixtureRequest], SessionStore]] = {
+    "sqlite": _sqlite,
+    "redis": _redis,
+    "redis_cluster": _redis_cluster,
+}
 """By name; each is made for one test, which may ask for the fixture of a server."""

@@ -18,6 +18,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import FieldInfo, fields, replace
 
+from embermq.adapters.redis import settings as redis_settings
+from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite import settings as log_settings
 from embermq.adapters.sqlite.settings import LogSettings
 from embermq.admin.settings import HttpSettings
@@ -39,6 +41,7 @@ from embermq.database import settings as sql_settings
 from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
+from embermq.delivery.split.settings import SessionStoreSettings
 from embermq.observability.settings import LoggingSettings
 from embermq.pipeline import settings as pipeline_settings
 from embermq.pipeline.settings import PipelineSettings
@@ -79,6 +82,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     stores: StoreSettings = field(default_factory=StoreSettings)
+    session_store: SessionStoreSettings = field(default_factory=SessionStoreSettings)
+    redis: RedisSettings = field(default_factory=RedisSettings)
     sql: SqlSettings = field(default_factory=SqlSettings)
     log: LogSettings = field(default_factory=LogSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)
@@ -337,6 +342,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         ),
         partial(authorization_settings.check_settings, settings.authorization),
         partial(store_settings.check_settings, settings.stores),
+        partial(redis_settings.check_settings, settings.redis),
         partial(sql_settings.check_settings, settings.sql),
         partial(log_settings.check_settings, settings.log),
         partial(pipeline_settings.check_settings, settings.pipeline),

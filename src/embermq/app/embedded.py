@@ -1,14 +1,16 @@
-"""The embedded profile: SQLite stores and the broker on them."""
+"""The broker on its stores: the message log in SQLite, session data beside it or on a Redis."""
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
-from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
@@ -16,6 +18,7 @@ from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.message_archive import confirmed_offset
+from embermq.app.session_store import SessionSide, open_session_store
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
@@ -26,9 +29,17 @@ from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
 from embermq.delivery.recovery import Recovery
 from embermq.delivery.retention import Retention, RetentionLimits
+from embermq.delivery.split.completion import behind_log, complete
+from embermq.delivery.split.store import SplitStore
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError
+from embermq.ports.sessions import StoredState
+from embermq.ports.tick_store import TickStore
 
+if TYPE_CHECKING:
+    from embermq.app.redis_sessions import RedisSessions
+
+LOG = logging.getLogger("embermq")
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
 
 
@@ -38,9 +49,15 @@ class Embedded(Struct):
     broker: Broker
     delivery: DurablePath
     store: SqliteTickStore
+    """The message log's."""
+    ticks: TickStore
+    """What ticks are handed to: the message log's store, or that and the session store behind it."""
+    session_store: "RedisSessions | None"
+    """None while sessions are kept beside the log."""
     log: SqliteMessageLog
     retention: Retention
     close: Callable[[], None]
+    """After the session store."""
     redelivered: int
     """Deliveries that were repaired after the last end of the broker."""
 
@@ -54,11 +71,11 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     reader = writer if durability == "memory" else open_reader(data_dir / "broker.db")
     store = SqliteTickStore(writer, durability=durability, post=post)
     log = SqliteMessageLog(reader, store)
-    queue = SqliteDeviceQueue(reader)
+    side = open_session_store(settings, reader, post, log_identity(writer))
     application_log = SqliteApplicationLog(reader, data_dir / "applications.db")
 
     direct = DirectPath()
-    device = DevicePath(queue, settings.device)
+    device = DevicePath(side.queue, settings.device)
     parked = SqliteParkedBodies(data_dir)
     applications = ApplicationReaders(application_log, log, parked, settings.application)
     delivery = DurablePath(device, applications)
@@ -69,15 +86,22 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     broker = Broker(state)
     state.tick.now_ms = time.time_ns() // 1_000_000
 
-    sessions = SqliteSessionStore(reader)
-    stored = sessions.load()
     store.begin_at(confirmed_offset(settings, log_identity(writer)))
+    ticks: TickStore = store
     try:
-        broker.restore(stored, sessions.load_retained())
-        state.log_end = store.log_end
-        redelivered = Recovery(state, device, log, SqliteQueueHistory(reader)).run(stored.dispatcher_floor)
-    except RecordError as error:  # damaged, or written by a version that this one does not understand
-        raise StoreError(f"cannot read what broker.db holds: {error}") from error
+        beside_log = replace(SqliteSessionStore(reader).load(), log_end=store.log_end)
+        stored = _restore(broker, side, beside_log, log, application_log)
+        redelivered = Recovery(state, device, log, side.history).run(stored.dispatcher_floor)
+        if side.apart is not None:
+            ticks = SplitStore(store, side.apart.writer, state, settings.session_store, post)
+            state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
+            side.apart.begin()
+    except BaseException as error:
+        if side.apart is not None:
+            side.apart.abandon()
+        if isinstance(error, RecordError):  # damaged, or written by a version that this one does not know
+            raise StoreError(f"cannot read what broker.db holds: {error}") from error
+        raise
 
     retention, close_retention = _open_retention(data_dir, settings, store)
 
@@ -93,11 +117,35 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         broker,
         delivery,
         store,
+        ticks,
+        side.apart,
         log,
         retention,
         close,
         redelivered,
     )
+
+
+def _restore(
+    broker: Broker,
+    side: SessionSide,
+    beside_log: StoredState,
+    log: SqliteMessageLog,
+    applications: SqliteApplicationLog,
+) -> StoredState:
+    """Take over what is stored; returns it. `beside_log` is what broker.db holds."""
+    if side.apart is None:
+        broker.restore(beside_log, side.sessions.load_retained())
+        return beside_log
+    if beside_log.sessions:
+        LOG.warning(
+            "broker.db holds %d sessions from when they were kept there; %s does not have them, and they are not used",
+            len(beside_log.sessions),
+            side.apart.place,
+        )
+    stored = behind_log(side.sessions.load(), beside_log)
+    complete(broker, stored, side.sessions.load_retained(), log, applications)
+    return stored
 
 
 def _open_retention(

@@ -116,7 +116,7 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
     ticks = TickLoop(
         embedded.broker,
         embedded.delivery,
-        embedded.store,
+        embedded.ticks,
         linger_ms=settings.log.linger_ms,
         poll_ms=settings.application.poll_interval_ms,
     )
@@ -191,6 +191,8 @@ class _Application:
             stopping.append(parts.supervisor.stop(self._settings.pipeline.stop_timeout_s))
         await asyncio.gather(*stopping)
         parts.ticks.stop()
+        if parts.embedded.session_store is not None:
+            await parts.embedded.session_store.close()
         parts.embedded.close()
         await parts.authentication.close()
         parts.users.close()

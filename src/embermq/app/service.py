@@ -60,6 +60,7 @@ class BrokerService:
         self._metrics: Metrics | None = None
         self._news = PipelineNews()
         self._said_failing = False
+        self._said_away = False
 
     def health(self) -> Health:
         # Who asks is answered by the event loop that serves clients; a store that fails is for `ready` to tell, since
@@ -74,7 +75,11 @@ class BrokerService:
             "log": failing or "ok",
             "pipeline": pipeline,
         }
-        return Readiness(bool(self.bound) and not failing and pipeline != "failed", parts)
+        apart = self._embedded.session_store
+        away = apart.writer.failing if apart is not None else ""
+        if apart is not None:
+            parts["session_store"] = away or "ok"
+        return Readiness(bool(self.bound) and not failing and not away and pipeline != "failed", parts)
 
     def pipeline_status(self) -> Mapping[str, object]:
         found: dict[str, object] = msgspec.to_builtins(self._pipeline or read_status(self._data_dir))
@@ -88,6 +93,7 @@ class BrokerService:
         if self._metrics is None:
             self._metrics = Metrics()
         state = self._embedded.broker.state
+        apart = self._embedded.session_store
         return self._metrics.text(
             Snapshot(
                 counters=state.counters,
@@ -102,6 +108,7 @@ class BrokerService:
                 retention=self.retained,
                 pipeline=self._pipeline,
                 supervisor=self._supervisor.statistics() if self._supervisor is not None else None,
+                session_store=apart.statistics() if apart is not None else None,
             )
         )
 
@@ -130,6 +137,7 @@ class BrokerService:
             except (OSError, sqlite3.Error) as error:
                 LOG.warning("cannot read what the pipeline does: %s", error)
             self._say_failing()
+            self._say_away()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _look_at_pipeline(self) -> None:
@@ -147,6 +155,18 @@ class BrokerService:
         elif self._said_failing and not failing:
             LOG.info("application logs can be read again")
         self._said_failing = bool(failing)
+
+    def _say_away(self) -> None:
+        """One line when the session store does not answer, and one when it does again."""
+        apart = self._embedded.session_store
+        if apart is None:
+            return
+        away = apart.writer.failing
+        if away and not self._said_away:
+            LOG.error("the session store does not answer, what it is to keep waits in memory: %s", away)
+        elif self._said_away and not away:
+            LOG.info("the session store answers again")
+        self._said_away = bool(away)
 
     def _say_pins(self, now: RetentionState) -> None:
         """One line when readers begin or cease to hold back more of the log than they may."""
@@ -179,6 +199,7 @@ class BrokerService:
             lines.append(f"  {listener:<10} {', '.join(map(str, addresses))}")
         lines += [
             f"  {'data':<10} {self._data_dir.absolute()}",
+            *([f"  {'sessions':<10} {apart.place}"] if (apart := self._embedded.session_store) else []),
             *([f"  {'static':<10} {static}"] if (static := settings.stores.shown().static) != SQLITE else []),
             f"  {'durability':<10} {meaning[settings.log.durability]}",
             f"  {'pipeline':<10} {pipeline}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.adapters.redis.address import parse_address
 from embermq.database.database_url import parse_url
 from embermq.ports.store_url import without_password
 
@@ -15,6 +16,10 @@ SQLITE = "sqlite"
 class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where data is kept that several brokers share; see [stores](stores.md)."""
 
+    session: str = SQLITE
+    """Sessions, what is queued for them, and retained messages: `sqlite` for the data directory, or
+    `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
+    `rediss+cluster://`."""
     static: str = SQLITE
     """Accounts: `sqlite` for the data directory, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or
     `mariadb://` likewise."""
@@ -25,15 +30,23 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __repr__(self) -> str:
         """Without passwords, so that no log can hold them."""
         shown = self.shown()
-        return f"StoreSettings(static={shown.static!r}, static_upgrade={shown.static_upgrade})"
+        return (
+            f"StoreSettings(session={shown.session!r}, static={shown.static!r}, "
+            f"static_upgrade={shown.static_upgrade})"
+        )
 
     def shown(self) -> StoreSettings:
         """The same without passwords."""
-        return replace(self, static=without_password(self.static))
+        return replace(self, session=without_password(self.session), static=without_password(self.static))
 
 
 def check_settings(settings: StoreSettings) -> None:
     """Raise ValueError, naming the setting, for what names no store; the text has no password."""
+    if settings.session != SQLITE:
+        try:
+            parse_address(settings.session)
+        except ValueError as error:
+            raise ValueError(f"stores.session: {error}; or {SQLITE} for the data directory") from None
     if settings.static != SQLITE:
         try:
             parse_url(settings.static)

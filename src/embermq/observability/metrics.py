@@ -11,6 +11,7 @@ from embermq.broker.counters import Counters
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.ports.session_writer import SessionStoreStatistics
 from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
 
@@ -32,6 +33,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     retention: RetentionState | None
     pipeline: PipelineStatus | None
     supervisor: SupervisorStatistics | None
+    session_store: SessionStoreStatistics | None = None
+    """None while sessions are kept beside the log."""
 
 
 class Metrics(Collector):
@@ -78,6 +81,8 @@ class Metrics(Collector):
             listeners.add_metric([listener], connections)
         yield listeners
         yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=snapshot.ticks.ticks)
+        if snapshot.session_store is not None:
+            yield from _session_store(snapshot.session_store)
         if snapshot.retention is not None:
             yield from _retention(snapshot.retention)
         if snapshot.supervisor is not None:
@@ -88,6 +93,29 @@ class Metrics(Collector):
             )
         if snapshot.pipeline is not None:
             yield from _pipeline(snapshot.pipeline)
+
+
+def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
+    gauges = {
+        "failing": int(bool(state.failing)),
+        "waiting_ticks": state.waiting_ticks,
+        "waiting_bytes": state.waiting_bytes,
+    }
+    for name, value in gauges.items():
+        text = f"session store: {name.replace('_', ' ')}"
+        yield GaugeMetricFamily(f"embermq_session_store_{name}", text, value=value)
+    counts = {
+        "operations": state.operations,
+        "round_trips": state.round_trips,
+        "retries": state.retries,
+        "refused": state.refused,
+        "fenced": state.fenced,
+        "unreadable": state.unreadable,
+        "connections": state.connections,
+    }
+    for name, value in counts.items():
+        text = f"session store: {name.replace('_', ' ')}"
+        yield CounterMetricFamily(f"embermq_session_store_{name}", text, value=value)
 
 
 def _retention(state: RetentionState) -> Iterator[Metric]:

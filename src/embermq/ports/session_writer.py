@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 
+from msgspec import Struct
+
 from embermq.model.session_writes import SessionWrites
 from embermq.ports.tick_store import Stored
 
@@ -43,3 +45,25 @@ class SessionWriter(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of connections. What waits is not written: the log has it, behind the dispatcher's floor."""
+
+
+class SessionStoreStatistics(Struct, frozen=True):
+    """A session store of its own at one moment, for operators. Counts are since the start."""
+
+    failing: str
+    """Why it does not answer, "" when it works. Without credentials."""
+    waiting_ticks: int
+    """Ticks whose session data is not stored yet."""
+    waiting_bytes: int
+    operations: int
+    """Operations that were answered."""
+    round_trips: int
+    retries: int
+    refused: int
+    """Operations that the store will never do (an error in a script, a key of a foreign type)."""
+    fenced: int
+    """Writes that it refused because it holds a newer session."""
+    unreadable: int
+    """Stored messages that could not be understood; they stay in the store."""
+    connections: int
+    """How often a connection was opened."""

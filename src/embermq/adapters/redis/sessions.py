@@ -112,7 +112,7 @@ class RedisSessionStore(SessionStore):
         owner = self._owners.take(row)
         if positions:
             self._owners.note_positions(owner, 0, 0, trimmed=False)
-        ids, _ = _receiving(keys.receiving, receiving)
+        ids, upto = _receiving(keys.receiving, receiving)
         return StoredSession(
             row,
             tuple(_subscriptions(keys.subscriptions, subscriptions)),
@@ -120,6 +120,7 @@ class RedisSessionStore(SessionStore):
             int(last) + QUEUE_SEQ_STEP,
             queued,
             queued_bytes,
+            upto,
         )
 
     def _wills(self, master: Any) -> Iterator[tuple[int, WillRow]]:

@@ -1,0 +1,131 @@
+"""Session data on a Redis: whose it is, read at start, written while the broker runs. Imported only when needed."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from embermq.adapters.redis import device_queue, session_writer
+from embermq.adapters.redis.address import RedisAddress, parse_address
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
+from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.session_writer import Post, RedisSessionWriter
+from embermq.adapters.redis.sessions import RedisSessionStore
+from embermq.adapters.redis.settings import RedisSettings
+from embermq.app.errors import StartError
+from embermq.model.redis_layout import (
+    SCHEMA_KEY,
+    SCHEMA_VERSION,
+    SESSION_PREFIX,
+    LayoutError,
+    decode_schema,
+    encode_schema,
+)
+from embermq.ports.errors import StoreError
+from embermq.ports.session_writer import SessionStoreStatistics
+
+LOG = logging.getLogger("embermq")
+CLOSE_S = 5.0
+"""How long the end of the broker waits for what Redis has not answered yet; the log has it all the same."""
+
+
+class RedisSessions:
+    """One session store. `place` is its URL without credentials. Before the broker serves: `load`, the repair with
+    `history`, `begin`; then the writer and the queue; at the end `close`. Raises StartError for settings that cannot
+    be, StoreError for a Redis that does not answer or holds what it should not."""
+
+    def __init__(self, url: str, settings: RedisSettings, post: Post) -> None:
+        address = _with_password(parse_address(url), settings)
+        self.place = str(address)
+        self._blocking = BlockingRedis(address, settings)
+        owners = Owners()
+        try:
+            self._link = RedisLink(address, settings, (*session_writer.SCRIPTS, *device_queue.SCRIPTS))
+        except ValueError as error:
+            raise StartError(str(error)) from error
+        self.sessions = RedisSessionStore(self._blocking, owners)
+        self.history = RedisDeviceQueueHistory(self._blocking, owners)
+        self.writer = RedisSessionWriter(self._link, owners, post, platform.node())
+        self.queue = RedisDeviceQueue(self._link, owners)
+
+    def claim(self, log_id: int) -> None:
+        """Make sure that what is there belongs to this log; what is empty belongs to it from now on. Raises
+        StoreError."""
+        redis, ours = self._blocking, str(log_id)
+        value = redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
+        if value is None:
+            for master in redis.masters:
+                for keys in redis.keys(master, SESSION_PREFIX + "*"):
+                    raise StoreError(
+                        f"session store {self.place}: has key {keys[0].decode(errors='replace')!r} but no "
+                        f"{SCHEMA_KEY}: it holds data that EmberMQ cannot place; empty it, or name another one"
+                    )
+            redis.command(SCHEMA_KEY, "SET", SCHEMA_KEY, encode_schema(ours), "NX")
+            value = redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
+        try:
+            schema = decode_schema(value if isinstance(value, bytes) else b"")
+        except LayoutError as error:
+            raise StoreError(f"session store {self.place}: {error}") from error
+        if schema.version != SCHEMA_VERSION:
+            raise StoreError(
+                f"session store {self.place}: its layout has version {schema.version}, this version of EmberMQ knows "
+                f"{SCHEMA_VERSION}: start it with the EmberMQ that wrote it"
+            )
+        if schema.log != ours:
+            raise StoreError(
+                f"session store {self.place}: belongs to the message log {schema.log}, not to the one in this data "
+                f"directory, {ours}: name the data directory that it was used with, or another Redis, or an empty one"
+            )
+
+    def begin(self) -> None:
+        """The repair is done; from now on nobody waits for an answer. On the running loop."""
+        self._blocking.close()
+        self._link.start()
+
+    def abandon(self) -> None:
+        """The start failed."""
+        self._blocking.close()
+
+    async def close(self) -> None:
+        """After the last tick."""
+        waiting = self.writer.waiting_ticks
+        if not await self._link.close(drain_s=CLOSE_S) and waiting:
+            LOG.warning(
+                "session store %s does not answer: %d ticks are repaired from the log at the next start",
+                self.place,
+                waiting,
+            )
+
+    def statistics(self) -> SessionStoreStatistics:
+        """A frozen snapshot."""
+        link, writer = self._link.statistics(), self.writer.statistics()
+        return SessionStoreStatistics(
+            failing=self.writer.failing,
+            waiting_ticks=self.writer.waiting_ticks,
+            waiting_bytes=link.waiting_bytes,
+            operations=link.commands,
+            round_trips=link.round_trips,
+            retries=link.retries,
+            refused=link.refused,
+            fenced=writer.fenced,
+            unreadable=self.queue.unreadable,
+            connections=link.connections,
+        )
+
+
+def _with_password(address: RedisAddress, settings: RedisSettings) -> RedisAddress:
+    if not settings.password_file:
+        return address
+    try:
+        password = Path(settings.password_file).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise StartError(f"redis.password_file: {settings.password_file!r}: {reason}") from None
+    if not password:
+        raise StartError(f"redis.password_file: {settings.password_file!r}: is empty")
+    return replace(address, password=password)
