@@ -18,10 +18,13 @@ import msgspec
 import typer
 
 from benchmarks.machine import describe
+from embermq.adapters.sql.schema import upgrade_schema
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
+from embermq.database.database_url import parse_url
+from embermq.database.settings import SqlSettings
 from embermq.model.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import read_status
 from embermq.pipeline.supervisor import PipelineSupervisor
 
@@ -36,20 +39,30 @@ DEADLINE_S = 300.0
 def main(
     records: Annotated[int, typer.Option(min=BATCH_RECORDS, help="Size of the backlog.")] = 500_000,
     query: Annotated[list[str] | None, typer.Option(help="Only this one; repeatable.")] = None,
+    static: Annotated[
+        str,
+        typer.Option(envvar="EMBERMQ_STORES__STATIC", help="An empty database for the archive, as a URL."),
+    ] = "",
 ) -> None:
     """Records a second of each query from a backlog; those that are named, or all, work at once."""
     machine = describe()
     typer.echo(f"{machine.processor}, {machine.cores} cores, load {machine.load_average[0]:.2f}")
     with tempfile.TemporaryDirectory(prefix="embermq-bulk-") as directory:
-        rates = asyncio.run(_measure(Path(directory), records, query or []))
+        rates = asyncio.run(_measure(Path(directory), records, _settings(query or [], static)))
     for name, rate in rates.items():
         typer.echo(f"{name:<10} {rate:>10,.0f} records/s")
 
 
-async def _measure(data_dir: Path, records: int, queries: list[str]) -> dict[str, float]:
+def _settings(queries: list[str], static: str) -> DriverSettings:
+    if static:
+        upgrade_schema(parse_url(static), SqlSettings())
+    chosen = {"queries": queries} if queries else {}
+    return msgspec.convert({**chosen, "message_store": static}, DriverSettings)
+
+
+async def _measure(data_dir: Path, records: int, settings: DriverSettings) -> dict[str, float]:
     log = _Log(data_dir)
     log.append(BATCH_RECORDS)
-    settings = msgspec.convert({"queries": queries} if queries else {}, PipelineSettings)
     supervisor = PipelineSupervisor(settings, data_dir)
     await supervisor.start()
     try:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.message_stores import SERVERS, SETTINGS, MessageStores
+from tests.contracts.message_stores import SERVERS, SETTINGS, MessageStores, message, table
 from tests.pipeline.log_writer import LogWriter
 from tests.pipeline.test_processes import GONE_S, START_S, DriverProcess, fresh_records, position
+from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_until
 
 from embermq.pipeline.settings import DriverSettings
@@ -120,8 +125,6 @@ def test_what_is_too_old_leaves_the_server(
     now_ms = time.time_ns() // 1_000_000
     log.append(fresh_records(0, 10))
     with stores.sink() as sink, stores.reader() as reader:
-        from tests.contracts.message_stores import message, table
-
         hour_ms = 3_600_000
         sink.write_table(
             table([message(n, accepted_ms=now_ms - 2 * hour_ms if n < 4 else now_ms) for n in range(10)])
@@ -143,3 +146,47 @@ def test_what_is_too_old_leaves_the_server(
             "the old ones are gone",
             poll_s=0.1,
         )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.promise("pipeline-1", "pipeline-11", "pipeline-16")
+def test_the_broker_tells_its_pipeline_where_the_messages_go(
+    running_postgres: SqlServer, tmp_path: Path
+) -> None:
+    running_postgres.heal()
+    url = running_postgres.database()
+    settings = {"pipeline.queries": "archive", "pipeline.archive_trigger_ms": 0}
+
+    async def published(port: int) -> None:
+        client = MqttClient("pump")
+        await client.connect(port)
+        for n in range(20):
+            await client.publish("tank/7", b"%d" % n, qos=1 + n % 2)
+        client.close()
+        await client.ended
+
+    environment = {"EMBERMQ_STORES__STATIC": url}
+    with BrokerProcess(tmp_path / "data", pipeline=True, settings=settings, env=environment) as broker:
+        run(published(broker.port))
+
+        def payloads() -> list[str]:
+            words = [
+                EMBERMQ,
+                "messages",
+                "show",
+                "--topic",
+                "tank/7",
+                "--json",
+                "--data-dir",
+                broker.data_dir,
+            ]
+            done = subprocess.run(words, capture_output=True, check=True, env=os.environ | environment)
+            return [json.loads(line)["payload"] for line in done.stdout.splitlines()]
+
+        wait_until(lambda: len(payloads()) == 20, START_S, "all are archived", poll_s=1)
+        assert payloads() == [str(n) for n in range(20)]
+        assert broker.stop() == 0
+        told = broker.output() + (broker.data_dir / "pipeline" / "driver.log").read_text()
+        assert running_postgres.password not in told and url not in told
+    assert not (broker.data_dir / "messages.db").exists()
+    running_postgres.drop(url)

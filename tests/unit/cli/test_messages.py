@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -74,3 +75,53 @@ def test_a_directory_without_an_archive_is_named(tmp_path: Path, capsys: pytest.
 def test_an_offset_below_all_is_refused(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["messages", "show", "--topic", "t", "--after", "-2", "--data-dir", str(data_dir)]) == 2
     assert "-2 is not in the range" in capsys.readouterr().err
+
+
+OLD_MS, HOUR_MS = 1_700_000_000_000, 3_600_000
+
+
+def hours_since(moment_ms: int) -> str:
+    """As many hours ago, give or take some seconds, as `--older-than-hours` takes them."""
+    return str((time.time() * 1000 - moment_ms) / HOUR_MS)
+
+
+def offsets(data_dir: Path) -> list[int]:
+    connection = sqlite3.connect(data_dir / "messages.db")
+    found = [row[0] for row in connection.execute('SELECT "offset" FROM message ORDER BY 1')]
+    connection.close()
+    return found
+
+
+def test_old_messages_are_counted_and_then_deleted(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embermq.cli.messages.PRUNE_ROWS", 100)
+    everything = offsets(data_dir)
+    words = ["messages", "prune", "--data-dir", str(data_dir), "--older-than-hours"]
+    before = hours_since(OLD_MS + HOUR_MS)  # all of them
+    assert main([*words, before, "--dry-run"]) == 0
+    assert f"{MANY + 3:,} messages are older than 2023-11-14T23:13" in capsys.readouterr().out
+    assert offsets(data_dir) == everything
+    connection = sqlite3.connect(data_dir / "messages.db")
+    connection.execute(
+        'UPDATE message SET accepted_ms = accepted_ms + ? WHERE "offset" IN (9, 150)', (HOUR_MS * 2,)
+    )
+    connection.commit()
+    connection.close()
+    assert main([*words, before, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"older": MANY + 1, "deleted": MANY + 1}
+    assert offsets(data_dir) == [9, 150]
+    assert main([*words, before]) == 0
+    assert capsys.readouterr().out.startswith("deleted 0 messages")
+
+
+def test_a_message_store_of_a_newer_embermq_is_not_pruned(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connection = sqlite3.connect(data_dir / "messages.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    everything = offsets(data_dir)
+    assert main(["messages", "prune", "--data-dir", str(data_dir), "--older-than-hours", "0"]) == 1
+    assert "messages.db has schema version 99" in capsys.readouterr().err
+    assert offsets(data_dir) == everything
