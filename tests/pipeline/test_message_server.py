@@ -170,7 +170,7 @@ def test_the_broker_tells_its_pipeline_where_the_messages_go(
         run(published(broker.port))
 
         def payloads() -> list[str]:
-            words = [
+            words: list[str | Path] = [
                 EMBERMQ,
                 "messages",
                 "show",

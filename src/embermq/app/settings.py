@@ -21,8 +21,8 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
     `rediss+cluster://`."""
     static: str = SQLITE
-    """Accounts: `sqlite` for the data directory, or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or
-    `mariadb://` likewise."""
+    """Accounts and archived messages: `sqlite` for the data directory, or
+    `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or `mariadb://` likewise."""
     static_upgrade: bool = True
     """Whether the tables there are made, and brought up to date, by whoever opens them; else only by
     `embermq db upgrade`."""
