@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.session_stores import InRedis, InSqlite, SessionStores
+from tests.contracts.split_stores import SplitStores
 from tests.contracts.stores import KINDS, Stores
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, "split"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """Every adapter, at every level of durability."""
-    opened = Stores(request.param, tmp_path)
+    opened = SplitStores(tmp_path) if request.param == "split" else Stores(request.param, tmp_path)
     yield opened
     opened.close()
 

@@ -40,6 +40,7 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
         self.history = SqliteQueueHistory(self.connection)
         self._queue = SqliteDeviceQueue(self.connection)
         self.held = False
+        self.numbers_rows = True
         self.waiting: deque[tuple[Callable[[], None], int]] = deque()
         """What is asked and not answered, with the bytes it holds."""
         self.floors: list[int] = []
@@ -94,7 +95,7 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
         stored()
 
     def _numbered(self, row: QueueRow) -> QueueRow:
-        if row.state != QueueState.QUEUED:
+        if row.state != QueueState.QUEUED or not self.numbers_rows:
             return row
         packet_id = self._packet_ids[row.generation] = (
             self._packet_ids.get(row.generation, 100) % PACKET_IDS + 1

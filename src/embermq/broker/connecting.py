@@ -34,6 +34,7 @@ UNSPEAKABLE_IN_3 = frozenset(
 """Refusals for which MQTT 3.x has no return code."""
 
 
+STORE_AWAY = "sessions cannot be stored or read now"
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
 
@@ -93,16 +94,19 @@ class Connecting:
         if objection is not None:
             self.refuse(link, *objection)
             return
+        old = self._state.sessions.get(client_id)
+        expiry_s = self._expiry_s(packet)
+        must_wait = expiry_s > 0 or packet.will is not None or (old is not None and old.persistent)
+        if must_wait and self._state.session_store_full:
+            self._state.counters.refused_session_wait += 1
+            self.refuse(link, ReasonCode.SERVER_UNAVAILABLE, STORE_AWAY)
+            return
         self._configure(link, packet)
         self.credentials.hold(link, identity)
-        old = self._state.sessions.get(client_id)
-        must_wait = False
         if old is not None:
             self._take_over(old, packet.clean_start)
-            must_wait = old.persistent
         session = self._state.sessions.get(client_id)
         present = session is not None
-        expiry_s = self._expiry_s(packet)
         if session is None:
             session = self._new_session(client_id, packet, identity, expiry_s)
         else:
@@ -122,7 +126,7 @@ class Connecting:
         if link.inbox is None:
             link.inbox = []
         attach = partial(self._attach, _Entrant(link, session, present, packet, client_id))
-        if session.persistent or packet.will is not None or must_wait:
+        if must_wait:
             self._state.tick.batch.after_commit.append(attach)
             if self._state.connect_wait_ms:
                 due_ms = self._state.tick.now_ms + self._state.connect_wait_ms
@@ -135,7 +139,7 @@ class Connecting:
         if session.claimant is link and not link.closing:
             self._state.counters.refused_session_wait += 1
             self._wills.forget(session, link)
-            self.refuse(link, ReasonCode.SERVER_UNAVAILABLE, "sessions cannot be stored or read now")
+            self.refuse(link, ReasonCode.SERVER_UNAVAILABLE, STORE_AWAY)
             self.link_lost(link)
 
     def _identify(self, session: Session, identity: Identity, permissions: Permissions | None) -> None:

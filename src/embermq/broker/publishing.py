@@ -9,7 +9,7 @@ from embermq.broker.router import NO_MATCH, Match, Receiver
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch
-from embermq.model.log_record import Origin, encode_record
+from embermq.model.log_record import Origin, decode_record, encode_record
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import RetainedWrite
@@ -111,7 +111,7 @@ class Publishing:
         accepted = Accepted(message, record, match, link, packet.packet_id, receiving=receiving)
         self._take(accepted)
 
-    def accept_own(self, message: Message) -> None:
+    def accept_own(self, message: Message, origin: Origin | None = None) -> None:
         """Take a message that no client waits for: a will."""
         match = self._state.router.match_for(message.topic, message.publisher)
         self._counters.deliveries_denied += match.denied
@@ -121,7 +121,7 @@ class Publishing:
         if message.retain and not self._refusing.has_room(message):
             self._counters.refused_retained += 1
             message = replace(message, retain=False)
-        record = encode_record(message, match.stamps if message.qos else b"")
+        record = encode_record(message, match.stamps if message.qos else b"", origin)
         self._take(Accepted(message, record, match, None, 0))
 
     def publish_unstored(self, message: Message) -> None:
@@ -318,7 +318,7 @@ class Publishing:
             if message.retain:
                 self._state.retained.settle(message.topic)
             if link is None:
-                self.accept_own(message)
+                self.accept_own(message, decode_record(accepted.record).origin)
                 continue
             if accepted.receiving is not None:
                 accepted.receiving.discard(accepted.packet_id)

@@ -80,11 +80,17 @@ class Subscribing:
             answer()
 
     def _is_over_limit(self, session: Session, topic_filter: str) -> bool:
-        """One more would be too many; replacing one is not one more."""
+        """One more would be too many; replacing one is not one more. So would one that has to wait for a session store
+        for which too much waits."""
         settings = self._state.settings
         held = session.subscriptions
         filter_bytes = session.subscription_bytes + len(topic_filter.encode())
-        within = len(held) < settings.subscriptions_max and filter_bytes <= settings.subscriptions_bytes_max
+        full = self._state.session_store_full and session.persistent
+        within = (
+            not full
+            and len(held) < settings.subscriptions_max
+            and filter_bytes <= settings.subscriptions_bytes_max
+        )
         if within or topic_filter in held:
             return False
         self._state.counters.refused_subscriptions += 1

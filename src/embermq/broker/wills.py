@@ -13,7 +13,7 @@ from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
-from embermq.model.log_record import decode_record, encode_record
+from embermq.model.log_record import WILL_ID, Origin, decode_record, encode_record
 from embermq.model.message import Message
 from embermq.model.session import WillRow
 from embermq.protocol.packets import Will
@@ -119,7 +119,7 @@ class Wills:
             return
         now_ms = self._state.tick.now_ms
         self._state.counters.wills_published += 1
-        self._publishing.accept_own(_published_at(pending.message, now_ms))
+        self._publishing.accept_own(_published_at(pending.message, now_ms), Origin(generation, WILL_ID))
 
     def _drop(self, generation: int) -> None:
         self._state.timers.cancel(self._wills.pop(generation).timer)

@@ -16,7 +16,7 @@ newer broker and an older job understand each other. Known tags:
     2 expires_ms   i64, absolute deadline
     3 stamps       u16 count, then per matched application log: u16 length, log name; i64 session generation;
                    u8 bits 0-1 granted QoS, bit 2 retain as published; u8 count, u32 subscription identifiers
-    4 origin       for QoS 2: i64 generation of the publisher's session, u16 packet id
+    4 origin       for QoS 2: i64 generation of the publisher's session, u16 packet id; for a will: the id is 0
 
 A batch is the plain concatenation of records; record i of a batch has offset base + i.
 """
@@ -60,6 +60,10 @@ _HEAD_AFTER_SIZE = _HEAD.size - 4
 _FIXED_BYTES = {FIELD_EXPIRES: _I64.size, FIELD_ORIGIN: _ORIGIN.size}
 
 
+WILL_ID = 0
+"""Packet id in the origin of a will."""
+
+
 class RecordError(ValueError):
     """A record that cannot be understood: says which offset in the batch and what was wrong with it."""
 
@@ -75,7 +79,7 @@ class Stamp(Struct, frozen=True, gc=False):
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """Where an incoming QoS 2 PUBLISH came from: repairs the receiving set after a crash."""
+    """Where an incoming QoS 2 PUBLISH came from, or a will: tells after a crash that it has been taken."""
 
     generation: int
     packet_id: int

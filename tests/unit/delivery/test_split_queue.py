@@ -14,6 +14,10 @@ from embermq.protocol.packets import (
     Puback,
     Pubrec,
     Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
 )
 from embermq.protocol.version import ProtocolVersion
 
@@ -53,6 +57,30 @@ def test_past_the_limit_of_what_waits_publishes_are_refused(
     back = hand.keeps("s")
     hand.settle()
     assert back.payloads == [payload] * 4 + [b"sixth"]
+
+
+def test_past_that_limit_nothing_is_promised_to_sessions(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    there = subscriber(hand)
+    subscriber(hand, name="away").drops()
+    publisher = hand.connects("p")
+    sessions.held = True
+    for number in range(1, 5):
+        publisher.publishes("t", bytes(300_000), first_id=number)
+        hand.settle()
+    assert hand.state.session_store_full
+    waiting = len(sessions.waiting)
+    late = [hand.keeps("late"), hand.keeps("away"), hand.connects("w", will=Will("t", b"", 0, False))]
+    there.does(Subscribe(9, (Subscription("u", 1),)))
+    hand.connects("direct").subscribes("t")
+    hand.settle()
+    assert [link.last(Connack).reason_code for link in late] == [0x88] * 3
+    sessions.held = False
+    hand.settle()
+    assert there.last(Suback).reason_codes == (0x97,)
+    assert waiting >= 4
+    assert hand.keeps("late").last(Connack).reason_code == 0
 
 
 @pytest.mark.promise("device-6")

@@ -304,6 +304,32 @@ def test_retained_messages_are_completed_from_the_log(hand: HandDrivenBroker, se
         hand.passes(s=1)
 
 
+@pytest.mark.promise("repositories-6")
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_will_that_went_out_does_not_go_out_again(
+    hand: HandDrivenBroker, sessions: HeldSessions, stored: bool
+) -> None:
+    subscriber(hand, name="w")
+    hand.state.sessions["w"].link.drops()  # type: ignore[union-attr]
+    leaves = hand.keeps("c", will=Will("t", b"first", 2, False))
+    hand.passes(s=1)
+    sessions.held = not stored
+    leaves.drops()
+    hand.settle()
+    hand.passes(s=1)
+    sessions.held = False
+    if stored:  # another one, of the same session
+        hand.keeps("c", will=Will("t", b"second", 2, False))
+        sessions.held = True
+    hand = hand.restarted()
+    hand.settle()
+    hand.passes(s=1)
+    again = hand.restarted()
+    again.settle()
+    expected = [b"first", b"second"] if stored else [b"first"]
+    assert again.keeps("w").payloads == expected
+
+
 @pytest.mark.promise("application-2")
 def test_the_end_of_an_application_reaches_the_log_after_its_session(
     hand: HandDrivenBroker, sessions: HeldSessions

@@ -1,20 +1,18 @@
 """After a start: what the session store has not heard of before the crash, from the tail of the log.
 
 Deliveries are repaired by `Recovery`. Here: packet ids of incoming QoS 2 messages, without which a repeated PUBLISH
-would be taken for a new one; retained messages; and logs of applications whose sessions were never stored.
+would be taken for a new one; wills that went out; retained messages; and logs of applications whose sessions were never
+stored.
 """
-
-from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from embermq.broker.broker import Broker
-from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
-from embermq.model.log_record import LogRecord, decode_record, iter_frames
-from embermq.model.session import RetainedRow
+from embermq.model.log_record import WILL_ID, Origin, decode_record, iter_frames
+from embermq.model.session import RetainedRow, WillRow
 from embermq.model.session_writes import RetainedWrite
-from embermq.ports.application_log import ApplicationFloor, ApplicationLog
+from embermq.ports.application_log import ApplicationLog
 from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import StoredState
 
@@ -41,70 +39,89 @@ def complete(
     log: MessageLog,
     applications: ApplicationLog,
 ) -> None:
-    """Restore the broker from `stored`, see `behind_log`, and from the log's tail. Raises RecordError, StoreError."""
-    broker.restore(stored, retained)
-    completion = Completion(broker.state, log)
-    completion.run(stored)
-    completion.forget_orphans(applications.floors())
+    """Restore the broker from `stored`, see `behind_log`, and from the log's tail; what that adds is stored with the
+    first tick. Raises RecordError, StoreError."""
+    tail = _Tail(stored)
+    tail.read(log)
+    published = {generation for generation, row in stored.wills if tail.has_published(generation, row)}
+    wills = [entry for entry in stored.wills if entry[0] not in published]
+    broker.restore(replace(stored, wills=wills), retained)
+    broker.state.tick.session_writes.wills += [(generation, None) for generation in published]
+    tail.receive(broker.state)
+    tail.retain(broker.state)
+    generations = {session.generation for session in broker.state.sessions.values()}
+    for floor in applications.floors():
+        if floor.generation not in generations:
+            broker.state.tick.writes.ended_applications.append(floor.generation)
 
 
-class Completion:
-    """Called once, with what was restored, before anybody is served. What it finds is stored with the first tick."""
+class _Tail:
+    """What the records from the dispatcher's floor on say: below it everything has been stored."""
 
-    def __init__(self, state: BrokerState, log: MessageLog) -> None:
-        self._state = state
-        self._log = log
-        self._sessions: dict[int, Session] = {}
-        self._complete_to: dict[int, int] = {}
-
-    def run(self, stored: StoredState) -> None:
-        """Read the log from the dispatcher's floor: below it everything has been stored."""
-        self._sessions = {session.generation: session for session in self._state.sessions.values()}
+    def __init__(self, stored: StoredState) -> None:
+        self._floor = stored.dispatcher_floor
+        self._end = stored.log_end
         self._complete_to = {entry.row.generation: entry.receiving_upto for entry in stored.sessions}
-        offset, end = stored.dispatcher_floor, self._state.log_end
-        while offset < end:
-            batches = self._log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES)
+        self._wills: dict[int, int] = {}
+        """Generation -> when its will went out."""
+        self._received: dict[tuple[int, int], int] = {}
+        """(generation, packet id) -> offset."""
+        self._retained: dict[str, tuple[int, bytes]] = {}
+        """Topic -> offset and record, b"" where the message was deleted."""
+
+    def read(self, log: MessageLog) -> None:
+        offset = self._floor
+        while offset < self._end:
+            batches = log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES)
             if not batches:
                 return
             for batch in batches:
                 for index, frame in enumerate(iter_frames(batch.body)):
-                    if batch.base_offset + index >= stored.dispatcher_floor:
+                    if batch.base_offset + index >= self._floor:
                         self._look_at(batch.base_offset + index, frame)
             offset = batches[-1].base_offset + batches[-1].record_count
 
     def _look_at(self, offset: int, frame: bytes) -> None:
         record = decode_record(frame)
-        self._receive(offset, record)
-        if record.message.retain:
-            self._retain(offset, record, frame)
+        message = record.message
+        if record.origin is not None:
+            self._note(record.origin, offset, message.accepted_ms)
+        if message.retain:
+            self._retained[message.topic] = (offset, frame if message.payload else b"")
 
-    def _receive(self, offset: int, record: LogRecord) -> None:
-        origin = record.origin
-        session = self._sessions.get(origin.generation) if origin is not None else None
-        if origin is None or session is None or offset < self._complete_to.get(origin.generation, 0):
-            return
-        if session.receiving is None:
-            session.receiving = set()
-        session.receiving.add(origin.packet_id)
-        entry = (origin.generation, origin.packet_id, offset - self._state.log_end)
-        self._state.tick.session_writes.receiving.append(entry)
+    def _note(self, origin: Origin, offset: int, accepted_ms: int) -> None:
+        generation = origin.generation
+        if origin.packet_id == WILL_ID:
+            self._wills[generation] = accepted_ms
+        elif offset >= self._complete_to.get(generation, self._end):
+            self._received[generation, origin.packet_id] = offset
 
-    def _retain(self, offset: int, record: LogRecord, frame: bytes) -> None:
+    def has_published(self, generation: int, row: WillRow) -> bool:
+        """Whether this will went out, and not one that the client left before it."""
+        published_ms = self._wills.get(generation)
+        return published_ms is not None and decode_record(row.record).message.accepted_ms <= published_ms
+
+    def receive(self, state: BrokerState) -> None:
+        """Complete the sets of packet ids whose PUBREL has not come."""
+        sessions = {session.generation: session for session in state.sessions.values()}
+        for (generation, packet_id), offset in self._received.items():
+            session = sessions.get(generation)
+            if session is None:
+                continue
+            if session.receiving is None:
+                session.receiving = set()
+            session.receiving.add(packet_id)
+            entry = (generation, packet_id, offset - self._end)
+            state.tick.session_writes.receiving.append(entry)
+
+    def retain(self, state: BrokerState) -> None:
         """Only one of a later position replaces [repositories 5a]."""
-        state, message = self._state, record.message
-        held = state.retained.get(message.topic)
-        if held is not None and held.offset >= offset:
-            return
-        state.retained.discard(message.topic)
-        kept = frame if message.payload else b""
-        write = RetainedWrite(message.topic, offset - state.log_end, kept)
-        state.tick.session_writes.retained.append(write)
-        if kept:
-            state.retained.restore(RetainedRow(message.topic, offset, frame))
-
-    def forget_orphans(self, floors: Iterable[ApplicationFloor]) -> None:
-        """Logs of applications whose sessions the session store does not have."""
-        generations = {session.generation for session in self._state.sessions.values()}
-        for floor in floors:
-            if floor.generation not in generations:
-                self._state.tick.writes.ended_applications.append(floor.generation)
+        for topic, (offset, record) in self._retained.items():
+            held = state.retained.get(topic)
+            if held is not None and held.offset >= offset:
+                continue
+            state.retained.discard(topic)
+            write = RetainedWrite(topic, offset - self._end, record)
+            state.tick.session_writes.retained.append(write)
+            if record:
+                state.retained.restore(RetainedRow(topic, offset, record))
