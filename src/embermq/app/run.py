@@ -1,7 +1,6 @@
 """`embermq run`: everything together, from the lock on the data directory to the last byte written."""
 
 import asyncio
-import fcntl
 import gc
 import logging
 import os
@@ -21,6 +20,7 @@ from msgspec import Struct
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
+from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
 from embermq.app.message_archive import driver_settings
@@ -54,36 +54,10 @@ def run_broker(settings: Settings) -> int:
     os.umask(0o077)  # messages are nobody else's business on this machine
     data_dir = Path(settings.data_dir)
     try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StartError(f"cannot make the data directory {data_dir}: {error.strerror}") from error
-    lock = _lock(data_dir)
-    try:
-        return uvloop.run(_Application(settings, data_dir).run())
+        with held_data_dir(data_dir):
+            return uvloop.run(_Application(settings, data_dir).run())
     except StoreError as error:
         raise StartError(str(error)) from error
-    finally:
-        os.close(lock)
-
-
-def _lock(data_dir: Path) -> int:
-    """Hold the data directory; a second broker on it is refused with the first one's process id."""
-    path = data_dir / "broker.lock"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StartError(f"cannot write in the data directory {data_dir}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(descriptor, 32).decode(errors="replace").strip() or "?"
-        os.close(descriptor)
-        raise StartError(
-            f"the data directory {data_dir} is in use by another broker (process {holder})"
-        ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
 
 
 class _Parts(Struct):
