@@ -23,3 +23,10 @@ class NewerFileError(PipelineError):
 
 class MessageServerError(PipelineError):
     """The world's fault: the server of the message store does not answer, or refuses. Says which, without password."""
+
+
+class MigrationError(PipelineError):
+    """Why tables of 1.x cannot be brought over: a server that does not answer, tables that are none, a target in use.
+
+    Never shows a password.
+    """
