@@ -23,12 +23,12 @@ class MessageBar:
         self._task = self._progress.add_task("messages", total=None)
 
     def __enter__(self) -> MessageBar:
-        self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def show(self, done: int, total: int) -> None:
-        """Move the line."""
+        """Move the line; the first time it appears."""
+        self._progress.start()
         self._progress.update(self._task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""`embermq pipeline`: what the Spark queries do."""
+"""`embermq pipeline`: what the Spark queries do, and the job that brings an older broker's messages over."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from embermq.app.errors import UserError
+from embermq.cli.migrate import command as migrate
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import table
 
@@ -20,12 +21,15 @@ HEADINGS = ("query", "state", "position", "behind", "behind for", "last batch", 
 NAMES = 2
 """The first columns are names, to the left; the others are numbers, to the right."""
 
-app = typer.Typer(help="The Spark pipeline: status.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The Spark pipeline: status, migrate.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def pipeline() -> None:
-    """The Spark pipeline: status."""
+    """The Spark pipeline: status, migrate."""
+
+
+app.command("migrate")(migrate)
 
 
 @app.command("status")
