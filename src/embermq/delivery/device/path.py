@@ -292,7 +292,9 @@ class DevicePath(DeliveryPath):
             delivery.packet_id = session.take_packet_id(row.packet_id)
             session.window[delivery.packet_id] = delivery
             writes.queue_marks.append(
-                QueueMark(session.generation, row.seq, row.offset, QueueState.SENT, delivery.packet_id)
+                QueueMark(
+                    session.generation, row.seq, row.offset, QueueState.SENT, delivery.packet_id, delivery.qos
+                )
             )
             deliveries.append(delivery)
         session.paging = True

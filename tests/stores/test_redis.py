@@ -1,0 +1,353 @@
+"""Sessions on a real Redis, as a person with redis-cli and an operator see them: keys, outages, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.conftest import quiet
+from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.dialogue import DAY_S, arrived, client, gone, kept, make, present, talk
+from tests.support.metrics import metric
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_for, wait_until
+
+from embermq.protocol.packets import Subscription, Will
+from embermq.protocol.properties import Properties
+from embermq.protocol.version import ProtocolVersion
+
+SERVER_UNAVAILABLE = 0x88
+
+
+@pytest.fixture
+def broker(redis_server: RedisServer, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Not started. It must be silent."""
+    found = BrokerProcess(
+        tmp_path / "data",
+        settings={
+            "stores.session": redis_server.url,
+            "session_store.connect_wait_s": 1,
+            "redis.command_timeout_s": 1,
+            "redis.breaker_pause_s": 0.2,
+        },
+    )
+    try:
+        yield found
+        quiet(found)
+    finally:
+        found.close()
+
+
+def keys(server: RedisServer) -> dict[str, str]:
+    """Every key with its type."""
+    names = [bytes(name).decode() for name in server.ask("KEYS", "*")]
+    return {name: bytes(server.ask("TYPE", name)).decode() for name in names}
+
+
+def ready(broker: BrokerProcess) -> tuple[int, dict[str, str]]:
+    address = f"http://127.0.0.1:{broker.http_port}/ready"
+    try:
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            return answer.status, json.load(answer)["parts"]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)["parts"]
+
+
+def refused(broker: BrokerProcess) -> str:
+    """What the broker says when it does not start."""
+    broker.launch()
+    assert broker.wait() == 1
+    return broker.output()
+
+
+@pytest.mark.promise("device-2", "repositories-9")
+def test_a_person_with_redis_cli_finds_what_the_documents_say(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    broker.start()
+
+    async def dialogue() -> None:
+        will = Will("wills", b"gone", 1, False, Properties(will_delay_interval=600))
+        holder = await kept(broker, "pump{7}", acknowledges=False, will=will)
+        await holder.subscribe(Subscription("fleet/#", 2))
+        publisher = await kept(broker, "p")
+        await publisher.publish("fleet/a", b"sent", qos=2)
+        await arrived(holder, 1)
+        await gone(holder)
+        await publisher.publish("fleet/b", b"waits", qos=1)
+        await publisher.publish("status", b"kept", qos=1, retain=True)
+        await publisher.subscribe(Subscription("nothing", 1))
+
+    talk(dialogue)
+    wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 10, "all is stored")
+    assert keys(redis_server) == {
+        "embermq:schema": "string",
+        "s:ol:{p}": "string",
+        "s:s:{p}": "hash",
+        "s:f:ri:{p}": "hash",
+        "s:ol:{pump%7B7%7D}": "string",
+        "s:s:{pump%7B7%7D}": "hash",
+        "s:w:{pump%7B7%7D}": "string",
+        "s:f:p:{pump%7B7%7D}": "hash",
+        "{pump%7B7%7D}_messages": "zset",
+        "{pump%7B7%7D}_messages_1": "string",
+        "{pump%7B7%7D}_messages_2": "string",
+        "{pump%7B7%7D}_last_packet_id": "string",
+        "t:r:{status}": "list",
+    } | {name: "zset" for name in keys(redis_server) if name.endswith("_positions")}
+    session = json.loads(redis_server.ask("GET", "s:ol:{pump%7B7%7D}"))
+    assert (session["client_id"], session["status"]) == ("pump{7}", "offline")
+    message = json.loads(redis_server.ask("GET", "{pump%7B7%7D}_messages_2"))
+    assert (message["packetType"], message["packetId"], message["topicName"]) == ("PUBLISH", 2, "fleet/b")
+    assert 0 < redis_server.ask("PTTL", "{pump%7B7%7D}_messages_2") <= 7 * DAY_S * 1000
+
+
+@pytest.mark.promise("device-9", "repositories-1")
+def test_everything_is_there_after_a_kill(broker: BrokerProcess) -> None:
+    broker.start()
+
+    async def before() -> None:
+        holder = await kept(broker, "s", acknowledges=False)
+        await holder.subscribe(Subscription("t", 2))
+        publisher = await client(broker, "p")
+        await publisher.publish("t", b"1", qos=2)
+        await arrived(holder, 1)
+        await gone(holder)
+        for number in range(2, 30):
+            await publisher.publish("t", b"%d" % number, qos=1 + number % 2)
+        await publisher.publish("kept", b"retained", qos=1, retain=True)
+
+    async def after() -> None:
+        back = await kept(broker, "s")
+        assert present(back)
+        assert await arrived(back, 29) == [b"%d" % number for number in range(1, 30)]
+        assert back.messages[0].dup
+        await back.subscribe(Subscription("kept", 1))
+        assert (await arrived(back, 30))[-1] == b"retained"
+        publisher = await client(broker, "p")
+        await publisher.publish("t", b"more", qos=2)
+        assert (await arrived(back, 31))[-1] == b"more"
+
+    talk(before)
+    broker.kill()
+    broker.start()
+    talk(after)
+
+
+def test_while_redis_is_away_the_log_goes_on(broker: BrokerProcess, redis_server: RedisServer) -> None:
+    broker.start()
+
+    async def dialogue() -> None:
+        live = await kept(broker, "live")
+        await live.subscribe(Subscription("t", 1))
+        await live.subscribe(Subscription("two", 2))
+        absent = await kept(broker, "absent")
+        await absent.subscribe(Subscription("t", 1))
+        await gone(absent)
+        publisher = await client(broker, "p")
+        await publisher.publish("t", b"0", qos=1)
+        await arrived(live, 1)
+        redis_server.kill()
+        for number in range(1, 200):
+            assert await publisher.publish("t", b"%d" % number, qos=1) < 0x80
+        assert await arrived(live, 200) == [b"%d" % number for number in range(200)]
+        assert await publisher.publish("two", b"exactly once", qos=2) < 0x80
+        await asyncio.to_thread(
+            wait_until, lambda: metric(broker, "session_store_failing") == 1, 20, "seen as away"
+        )
+        status, parts = await asyncio.to_thread(ready, broker)
+        assert status == 503 and parts["session_store"] != "ok"
+        assert len(live.messages) == 200  # what is QoS 2 waits for its state
+        began = time.monotonic()
+        waiting = make("absent")
+        connack = await waiting.connect(
+            broker.port, clean_start=False, properties=Properties(session_expiry_interval=DAY_S)
+        )
+        assert connack.reason_code == SERVER_UNAVAILABLE
+        assert 0.5 < time.monotonic() - began < 10
+        old = make("older", version=ProtocolVersion.V311)
+        assert (await old.connect(broker.port, clean_start=False)).reason_code == 3
+        await client(broker, "passing")  # keeps nothing, so it need not wait
+        await asyncio.to_thread(redis_server.start)
+        await wait_for(lambda: len(live.messages) == 201, 30, "what waited arrives")
+        back = await kept(broker, "absent")
+        assert present(back)
+        assert await arrived(back, 200) == [b"%d" % number for number in range(200)]
+        status, parts = await asyncio.to_thread(ready, broker)
+        assert (status, parts["session_store"]) == (200, "ok")
+
+    talk(dialogue)
+
+
+def test_what_waited_for_redis_when_the_broker_died_is_repaired_from_the_log(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    broker.start()
+
+    async def before() -> None:
+        absent = await kept(broker, "absent")
+        await absent.subscribe(Subscription("t", 2))
+        await gone(absent)
+        sender = await kept(broker, "sender", acknowledges=False)
+        await sender.subscribe(Subscription("x", 1))
+        redis_server.kill()
+        for number in range(50):
+            assert await sender.publish("t", b"%d" % number, qos=1) < 0x80
+        await sender.publish("kept", b"retained", qos=1, retain=True)
+
+    async def after() -> None:
+        back = await kept(broker, "absent")
+        assert await arrived(back, 50) == [b"%d" % number for number in range(50)]
+        await back.subscribe(Subscription("kept", 1))
+        assert (await arrived(back, 51))[-1] == b"retained"
+        await back.ping()
+        assert len(back.messages) == 51
+
+    talk(before)
+    broker.kill()
+    redis_server.start()
+    broker.start()
+    talk(after)
+
+
+def test_the_broker_ends_though_redis_does_not_answer(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    broker.start()
+
+    async def before() -> None:
+        absent = await kept(broker, "absent")
+        await absent.subscribe(Subscription("t", 1))
+        await gone(absent)
+        redis_server.kill()
+        publisher = await client(broker, "p")
+        assert await publisher.publish("t", b"1", qos=1) < 0x80
+
+    async def after() -> None:
+        assert await arrived(await kept(broker, "absent"), 1) == [b"1"]
+
+    talk(before)
+    assert broker.stop(deadline_s=20) == 0
+    redis_server.start()
+    broker.start()
+    talk(after)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("SET", "s:ol:{broken}", "{"), "s:ol:{broken}"),
+        (("SET", "s:ol:{broken}", '{"epoch":1,"generation":1,"client_id":"other"}'), "s:ol:{broken}"),
+        (("RPUSH", "s:ol:{broken}", "x"), "'s:ol:{broken}': is a list, not a string"),
+        (("SET", "s:s:{s}", "x"), "'s:s:{s}': is a string, not a hash"),
+        (("HSET", "s:s:{s}", "t", "x"), "'s:s:{s}, field t'"),
+        (("HSET", "s:f:ri:{s}", "70000", "1"), "'s:f:ri:{s}'"),
+        (("SET", "{s}_messages", "x"), "'{s}_messages': is a string, not a zset"),
+        (("SET", "s:w:{s}", "x"), "s:w:{s}"),
+        (("RPUSH", "t:r:{t}", "x"), "t:r:{t}"),
+        (("SET", "t:r:{t}", "x"), "t:r:{t}"),
+        (("SET", "embermq:schema", "x"), "embermq:schema"),
+        (("SET", "embermq:schema", '{"version":2,"log":"1"}'), "has version 2"),
+        (("SET", "embermq:schema", '{"version":1,"log":"1"}'), "belongs to the message log 1"),
+        (("DEL", "embermq:schema"), "but no embermq:schema"),
+    ],
+)
+def test_what_is_broken_is_named_and_the_start_refused(
+    broker: BrokerProcess, redis_server: RedisServer, words: tuple[str, ...], told: str
+) -> None:
+    broker.start()
+
+    async def before() -> None:
+        await kept(broker, "s")
+
+    talk(before)
+    broker.stop()
+    redis_server.ask(*words)
+    assert told in refused(broker)
+
+
+def test_a_redis_that_is_not_there_is_told_without_its_password(tmp_path: Path) -> None:
+    settings = {"stores.session": "redis://somebody:hunter2@127.0.0.1:1/3"}
+    broker = BrokerProcess(tmp_path / "data", settings=settings)
+    text = refused(broker)
+    assert "redis://127.0.0.1:1/3" in text
+    assert "hunter2" not in text
+    broker.close()
+
+
+def test_check_config_shows_the_store_without_its_password() -> None:
+    command = [str(EMBERMQ), "check-config", "--set", "stores.session=redis://u:hunter2@127.0.0.1:6379"]
+    for words in (command, [*command, "--json"]):
+        made = subprocess.run(words, capture_output=True, text=True)
+        assert made.returncode == 0, made.stderr
+        assert "hunter2" not in made.stdout + made.stderr
+        assert "redis://u:***@127.0.0.1:6379" in made.stdout
+    made = subprocess.run(
+        [EMBERMQ, "check-config", "--set", "stores.session=rediss+sentinel://u:hunter2@h"],
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode != 0
+    assert "stores.session" in made.stdout + made.stderr
+    assert "hunter2" not in made.stdout + made.stderr
+
+
+def test_a_password_from_a_file_and_a_start_up_block_without_it(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2\n")
+    with RedisServer(tmp_path_factory.mktemp("closed"), password="hunter2") as server:
+        url = f"redis://127.0.0.1:{server.port}"
+        settings = {"stores.session": url, "redis.password_file": secret}
+        with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+            assert f"sessions   {url}" in broker.output()
+            assert "hunter2" not in broker.output()
+
+
+def test_a_cluster_has_all_of_it(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings={"stores.session": redis_cluster.url}) as broker:
+
+        async def before() -> None:
+            for number in range(20):
+                found = await kept(broker, f"s{number}")
+                await found.subscribe(Subscription("t", 1))
+                await gone(found)
+            publisher = await client(broker, "p")
+            await publisher.publish("t", b"1", qos=1)
+
+        async def after() -> None:
+            for number in range(20):
+                assert await arrived(await kept(broker, f"s{number}"), 1) == [b"1"]
+
+        talk(before)
+        broker.kill()
+        broker.start()
+        talk(after)
+        quiet(broker)
+
+
+def test_a_backup_says_what_it_does_not_have(broker: BrokerProcess, tmp_path: Path) -> None:
+    broker.start()
+    session = f"stores.session={broker.settings['stores.session']}"
+    command = [
+        str(EMBERMQ),
+        "backup",
+        str(tmp_path / "copy"),
+        "--data-dir",
+        str(broker.data_dir),
+        "--set",
+        session,
+    ]
+    made = subprocess.run(command, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    assert "sessions" in made.stdout and "are not in it" in made.stdout
