@@ -196,7 +196,7 @@ def test_the_tables_are_brought_up_by_command_alone(sql_url: str, tmp_path: Path
 
 
 def test_accounts_move_to_the_server_and_back(sql_url: str, tmp_path: Path) -> None:
-    here = ["--data-dir", tmp_path / "here"]
+    here = ["--data-dir", str(tmp_path / "here")]
     embermq("users", "add", "ann", *here, stdin="secret\n")
     embermq("users", "add", "app", "--type", "application", "--scram", *here, stdin="secret\n")
     embermq("users", "disable", "app", *here)
@@ -205,7 +205,7 @@ def test_accounts_move_to_the_server_and_back(sql_url: str, tmp_path: Path) -> N
     assert embermq("users", "list", *here) == embermq("users", "list", *on(sql_url))
     kept = embermq("users", "copy", "--from", "sqlite", *here, *on(sql_url), "--json")
     assert json.loads(kept)["kept"] == 2
-    back = ["--data-dir", tmp_path / "back"]
+    back = ["--data-dir", str(tmp_path / "back")]
     assert embermq("users", "copy", "--from", sql_url, *back) == added
     assert embermq("users", "list", *here) == embermq("users", "list", *back)
     told = embermq("users", "copy", "--from", sql_url, *on(sql_url), code=1)
@@ -217,7 +217,7 @@ def test_a_missing_driver_is_told_with_its_extra(tmp_path: Path) -> None:
         "import sys; sys.modules['pymysql'] = None\n"
         "from embermq.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
-    words = ["run", "--no-pipeline", "--data-dir", tmp_path, *on("mysql://u:hidden@h/d")]
+    words = ["run", "--no-pipeline", "--data-dir", str(tmp_path), *on("mysql://u:hidden@h/d")]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "needs pymysql" in done.stderr

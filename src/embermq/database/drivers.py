@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Generator
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -65,7 +66,12 @@ def _postgresql(url: DatabaseUrl, settings: SqlSettings, tls: str, timeout_s: fl
                 raise psycopg.OperationalError(f"the server did not answer in {timeout_s + 1:g} s") from None
 
     def connect() -> DBAPIConnection:
-        connection = BoundedConnection.connect(**given, autocommit=True)
+        try:
+            connection = BoundedConnection.connect(**given, autocommit=True)
+        except psycopg.Error as error:
+            # The driver's frame and its error hold one another, and the socket of an attempt that it gave up.
+            clear_frames(error.__traceback__)
+            raise
         try:
             connection.execute(session.encode())
             connection.autocommit = False

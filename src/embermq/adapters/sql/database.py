@@ -14,7 +14,7 @@ from embermq.adapters.sql.errors import is_away, to_store_error
 from embermq.database.database_url import DatabaseUrl, Kind
 from embermq.database.drivers import IDLE_S, connector
 from embermq.database.settings import SqlSettings
-from embermq.ports.errors import StoreUnavailable
+from embermq.ports.errors import StoreError, StoreUnavailable
 
 DIALECTS: dict[Kind, str] = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
 
@@ -73,16 +73,21 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            told = to_store_error(error, doing, self.url)
-            if is_away(error):
-                self._away.found(str(told))
-            elif not isinstance(error, TimeoutError):
-                self._away.over()
-            raise told from error
+            # In a variable here, the new error would hold this frame and the frame the error: what a driver left open
+            # when it gave up would stay open as well.
+            raise self._translate(error, doing) from error
         except BaseException:
             self._away.over()
             raise
         self._away.over()
+
+    def _translate(self, error: SQLAlchemyError, doing: str) -> StoreError:
+        told = to_store_error(error, doing, self.url)
+        if is_away(error):
+            self._away.found(str(told))
+        elif not isinstance(error, TimeoutError):
+            self._away.over()
+        return told
 
     def close(self) -> None:
         """Close the connections; those in use follow when they are free."""
