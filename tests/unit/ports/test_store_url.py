@@ -1,0 +1,27 @@
+"""What is shown of a URL has no password, however badly it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from embermq.ports.store_url import without_password
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite", "sqlite"),
+        ("postgresql://ann:hidden@h:5432/d", "postgresql://ann:***@h:5432/d"),
+        ("postgresql://ann@h/d", "postgresql://ann@h/d"),
+        ("redis://:hidden@h/0", "redis://:***@h/0"),
+        ("redis+cluster://u:hidden@a:1,b:2", "redis+cluster://u:***@a:1,b:2"),
+        ("mysql://u:hid/den@h/d", "mysql://u:***@h/d"),
+        ("mysql://u:hid@den@h/d", "mysql://u:***@h/d"),
+        ("mysql://u:hid den\n@h/d", "mysql://u:***@h/d"),
+        ("mysql://u@h/d?password=hidden&a=1", "mysql://u@h/d?password=***&a=1"),
+        ("mysql://h:3306/d", "mysql://h:3306/d"),
+        ("'mysql://u:hidden@h/d' is wrong", "'mysql://u:***@h/d' is wrong"),
+    ],
+)
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
