@@ -320,3 +320,38 @@ def test_a_listener_has_a_table_of_its_own(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_listener_is_told_by_name(assignment: str, problem: str) -> None:
     (told,) = refused(assignment)
     assert told.startswith(problem)
+
+
+SECRET_URL = "postgresql://ann:hidden@db.example.com/data"
+
+
+def test_the_password_of_a_store_is_shown_nowhere() -> None:
+    found = load_configuration(assignments=[f"stores.static={SECRET_URL}"])
+    assert found.settings.stores.static == SECRET_URL
+    shown = {setting.key: setting.value for setting in found.effective()}
+    assert shown["stores.static"] == "postgresql://ann:***@db.example.com/data"
+    assert "hidden" not in f"{found.settings!r} {found.shown!r} {shown} {found.settings.stores}"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "problem"),
+    [
+        ("stores.static=mongodb://ann:hidden@h/d", "does not begin with one of postgresql://"),
+        ("stores.static=mysql://ann:hidden@h", "does not name a database"),
+        ("stores.static=mysql://ann:hid/den@h/d", "is not a URL"),
+        ("stores.static=users.db", "or sqlite for the data directory"),
+        ("stores.static:mysql://ann:hidden@h/d", "is not section.key=value"),
+        ("stores.statik=mysql://ann:hidden@h/d", "the nearest is stores.static"),
+        ("stores.statik:mysql://ann:hidden@h/d?socket=x", "unknown setting"),
+        ("stores.static_upgrade=mysql://ann:hidden@h/d", "is not true or false"),
+        ("sql.tls_key=k.pem", "there is no sql.tls_cert"),
+        ("sql.tls=sometimes", "is not one of auto, off, require, verify"),
+        ("sql.connect_timeout_s=1", "less than the smallest allowed 2"),
+    ],
+)
+def test_what_names_no_store_is_refused_without_its_password(assignment: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_configuration(assignments=[assignment])
+    assert problem in str(refused.value)
+    for secret in ("hid", "den@"):
+        assert secret not in str(refused.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embermq.adapters.sql.database_url import DatabaseUrl, parse_url
+from embermq.database.database_url import DatabaseUrl, parse_url
 
 
 def test_everything_is_unquoted() -> None:
@@ -56,7 +56,7 @@ def test_what_is_not_said_is_usual(url: str, kind: str, port: int, local: bool) 
     ],
 )
 def test_what_is_no_such_url_is_told_without_its_password(url: str, told: str) -> None:
-    with pytest.raises(ValueError, match="is|has|does") as caught:
+    with pytest.raises(ValueError, match=r"is|has|does") as caught:
         parse_url(url)
     assert told in str(caught.value)
     for secret in ("hid", "den"):
