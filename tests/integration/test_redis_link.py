@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.support.held_path import HeldPath
 from tests.support.redis_asking import APPEND, FREE, Asking, linked, on_the_loop
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
@@ -126,6 +127,26 @@ async def test_a_server_that_stands_still_is_given_up_and_asked_again(redis_serv
         await asking.all_answered()
         assert link.failing == ""
         assert link.statistics().connections == 2
+    asking.assert_done(asking.lists(redis_server))
+
+
+@on_the_loop
+async def test_nothing_of_a_connection_that_was_given_up_comes_late(redis_server: RedisServer) -> None:
+    patience = RedisSettings(command_timeout_s=0.2)
+    async with (
+        HeldPath(redis_server.port) as path,
+        linked(f"redis://127.0.0.1:{path.port}", patience) as link,
+    ):
+        asking = Asking(link, KEYS)
+        asking.append()
+        await asking.all_answered()
+        path.hold()
+        asking.append(each=20)
+        await asking.all_answered()
+        assert path.held_bytes > KEYS * 20 * 50
+        await path.release()
+        asking.append()
+        await asking.all_answered()
     asking.assert_done(asking.lists(redis_server))
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.integration.conftest import quiet
 from tests.stores.session_stores import SESSION_STORES, SessionStore
 from tests.support.broker_process import BrokerProcess
+from tests.support.dialogue import Talk, talk
 
 
 @pytest.fixture(params=sorted(SESSION_STORES))
@@ -28,7 +29,12 @@ def broker(session_store: SessionStore, tmp_path: Path) -> Iterator[BrokerProces
         found.close()
 
 
-def kill(broker: BrokerProcess) -> None:
-    """kill -9, and up again."""
-    broker.kill()
+def talk_until_killed(broker: BrokerProcess, dialogue: Talk) -> None:
+    """kill -9 at the end of the dialogue, while its clients are still connected; and up again."""
+
+    async def whole() -> None:
+        await dialogue()
+        broker.kill()
+
+    talk(whole)
     broker.start()

@@ -6,11 +6,10 @@ import asyncio
 from random import Random
 
 import pytest
-from tests.stores.conftest import kill
+from tests.stores.conftest import talk_until_killed
 from tests.support.broker_process import BrokerProcess
-from tests.support.dialogue import DAY_S, arrived, client, flood, gone, kept, present, talk
+from tests.support.dialogue import DAY_S, arrived, client, flood, gone, kept, passed, present, talk
 from tests.support.mqtt_client import MqttClient
-from tests.support.waiting import wait_for
 
 from embermq.protocol.packets import Puback, Publish, Pubrec, Pubrel, Subscription, Will
 from embermq.protocol.properties import Properties
@@ -72,8 +71,7 @@ def test_what_is_in_flight_is_resent_in_the_order_of_its_first_sending(
         assert [(message.payload, message.packet_id, message.qos) for message in back.messages] == left
         assert all(message.dup for message in back.messages)
 
-    talk(before)
-    kill(broker)
+    talk_until_killed(broker, before)
     talk(after)
 
 
@@ -106,8 +104,7 @@ def test_an_incoming_qos_2_message_is_known_after_a_kill(broker: BrokerProcess) 
         await subscriber.ping()
         assert len(subscriber.messages) == 3
 
-    talk(before)
-    kill(broker)
+    talk_until_killed(broker, before)
     talk(after)
 
 
@@ -173,8 +170,7 @@ def test_the_newest_retained_message_is_there_after_a_kill(broker: BrokerProcess
         assert {message.topic: message.payload for message in reader.messages} == wanted
         assert len(reader.messages) == len(wanted)
 
-    talk(before)
-    kill(broker)
+    talk_until_killed(broker, before)
     talk(after)
 
 
@@ -205,11 +201,11 @@ def test_wills_after_a_kill(broker: BrokerProcess) -> None:
     async def after() -> None:
         watcher = await kept(broker, "w")
         assert sorted(await arrived(watcher, 2)) == [b"cut", b"there"]
+        await passed(2.2)  # a will that should not be there would wait for its delay
         await watcher.ping()
         assert len(watcher.messages) == 2
 
-    talk(before)
-    kill(broker)
+    talk_until_killed(broker, before)
     talk(after)
 
 
@@ -246,8 +242,7 @@ def test_a_clean_start_takes_all_of_the_session_also_after_a_kill(
         await found.ping()
         assert found.messages == []
 
-    talk(before)
-    kill(broker)
+    talk_until_killed(broker, before)
     talk(after)
 
 
@@ -263,10 +258,6 @@ def test_a_session_ends_in_time_also_when_the_broker_is_down_then(broker: Broker
         publisher = await client(broker, "p")
         await publisher.publish("t", b"x", qos=1)
 
-    async def pause() -> None:
-        began = asyncio.get_running_loop().time()
-        await wait_for(lambda: asyncio.get_running_loop().time() - began > 1.2)
-
     async def after() -> None:
         for client_id in ("long", "never"):
             found = await kept(broker, client_id)
@@ -276,7 +267,7 @@ def test_a_session_ends_in_time_also_when_the_broker_is_down_then(broker: Broker
 
     talk(before)
     broker.kill()
-    talk(pause)
+    talk(lambda: passed(1.2))
     broker.start()
     talk(after)
 
@@ -311,6 +302,5 @@ def test_what_the_old_connection_acknowledged_counts_and_nothing_that_it_says_la
         back = await kept(broker, "s")
         assert [int(payload) for payload in await arrived(back, count // 2)] == list(range(count // 2, count))
 
-    talk(before)
-    kill(broker)
+    talk_until_killed(broker, before)
     talk(after)

@@ -59,6 +59,13 @@ async def kept(broker: BrokerProcess, client_id: str, **options: object) -> Mqtt
     return await client(broker, client_id, clean_start=False, expiry_s=DAY_S, **options)
 
 
+async def passed(duration_s: float) -> None:
+    """So much time is over."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await wait_for(lambda: loop.time() - began_s > duration_s, duration_s + 10)
+
+
 async def arrived(found: MqttClient, count: int, deadline_s: float = 30) -> list[bytes]:
     """The payloads of all messages so far, once there are so many."""
     await wait_for(lambda: len(found.messages) >= count, deadline_s, f"{count} messages")

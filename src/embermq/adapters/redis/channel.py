@@ -332,7 +332,8 @@ class Channel(WireEnds):
             try:
                 self._opened(await self._open())
             except TimeoutError:  # one of OSError's, so it comes first
-                self._failed(f"no connection within {self._plan.settings.connect_timeout_s:g} s")
+                tls = " (does it speak TLS?)" if self._plan.tls else ""
+                self._failed(f"no connection within {self._plan.settings.connect_timeout_s:g} s{tls}")
             except (OSError, NodeUnusable) as error:
                 self._failed(_reason(error))
             else:

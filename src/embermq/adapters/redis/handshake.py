@@ -36,13 +36,15 @@ def tls_context(settings: RedisSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
     except OSError as error:
-        reason = error.strerror or "no certificates (PEM) in it"
+        reason = "no certificates (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
         raise ValueError(f"redis.tls_ca_file: {settings.tls_ca_file!r}: {reason}") from None
     if settings.tls_cert_file:
         try:
             context.load_cert_chain(settings.tls_cert_file)
         except OSError as error:
-            reason = error.strerror or "no certificate and key (PEM) in it"
+            reason = (
+                "no certificate and key (PEM) in it" if isinstance(error, ssl.SSLError) else error.strerror
+            )
             raise ValueError(f"redis.tls_cert_file: {settings.tls_cert_file!r}: {reason}") from None
     return context
 
@@ -78,6 +80,8 @@ async def log_in(ask: Ask, address: RedisAddress, scripts: Sequence[Script], bef
 
 def _explain(command: str, text: str) -> str:
     match text.partition(" ")[0]:
+        case "LOST":
+            return "ends the connection at once (does it want TLS? then write rediss)"
         case "WRONGPASS":
             return "refuses the user or the password"
         case "NOAUTH":
