@@ -20,6 +20,7 @@ from embermq.adapters.redis.settings import RedisSettings
 PASSWORD = "correct-horse/battery@staple"
 QUOTED = "correct-horse%2Fbattery%40staple"
 WRONG = "wrong-horse"
+RIGHTS = "~* +@all -@dangerous +info +client|kill +client|list"
 QUICK = RedisSettings(breaker_pause_s=0.05, connect_timeout_s=1.0)
 
 
@@ -96,6 +97,31 @@ async def test_a_password_that_is_put_right_at_the_server(locked: RedisServer) -
         await asking.all_answered()
         assert asking.in_order and not link.failing
         locked.ask("ACL", "SETUSER", "default", f"<{WRONG}")
+
+
+def test_the_manual_names_the_rights() -> None:
+    assert f"`{RIGHTS}`" in (Path(__file__).parents[2] / "docs" / "stores.md").read_text()
+
+
+@on_the_loop
+async def test_a_user_with_the_rights_that_the_manual_names(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis_server.ask("ACL", "SETUSER", "ember", "on", ">secret-1", *RIGHTS.split())
+    url = f"redis://ember:secret-1@127.0.0.1:{redis_server.port}"
+    async with linked(url, RedisSettings(wait_replicas=0, command_timeout_s=0.2)) as link:
+        asking = Asking(link, 3)
+        asking.append()
+        await asking.all_answered()
+        redis_server.pause()
+        asking.append()
+        await wait_for(lambda: link.failing)
+        redis_server.resume()
+        await asking.all_answered()
+        assert link.statistics().connections == 2
+    asking.assert_done(asking.lists(redis_server))
+    assert "cannot be ended" not in caplog.text
+    redis_server.ask("ACL", "DELUSER", "ember")
 
 
 @on_the_loop
@@ -220,3 +246,31 @@ async def test_writes_count_when_the_replica_has_them(redis_server: RedisServer,
             await asking.all_answered()
             assert not link.failing
             asking.assert_done(asking.lists(replica))
+
+
+@on_the_loop
+async def test_a_server_that_forgets_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RedisServer(
+        tmp_path, appendonly=False, settings={"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
+    ) as server:
+        async with linked(server.url, QUICK) as link:
+            for connection in (1, 2):
+                asking = Asking(link, 1)
+                asking.append()
+                await asking.all_answered()
+                assert link.statistics().connections == connection
+                server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                await wait_for(lambda: link.failing)
+    told = [record.message.partition(": ")[2] for record in caplog.records]
+    assert told.count("maxmemory-policy is allkeys-lru: a full server would throw stored messages away") == 1
+    assert told.count("appendonly is off: what is stored there is lost when it ends") == 1
+
+
+@on_the_loop
+async def test_a_server_as_it_should_be_gets_no_advice(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await answered(redis_server.url)
+    assert not caplog.records

@@ -351,7 +351,11 @@ class Channel(WireEnds):
             )
             try:
                 self._greeting = await log_in(
-                    lambda words: self._ask(wire, words), plan.address, plan.scripts, self._greeting
+                    lambda words: self._ask(wire, words),
+                    str(self.node),
+                    plan.address,
+                    plan.scripts,
+                    self._greeting,
                 )
             except BaseException:
                 wire.abort("not logged in")

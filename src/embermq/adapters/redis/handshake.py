@@ -49,17 +49,19 @@ def tls_context(settings: RedisSettings) -> ssl.SSLContext:
     return context
 
 
-async def log_in(ask: Ask, address: RedisAddress, scripts: Sequence[Script], before: Greeting) -> Greeting:
+async def log_in(
+    ask: Ask, place: str, address: RedisAddress, scripts: Sequence[Script], before: Greeting
+) -> Greeting:
     """Log in, look, load the scripts. `before` is what the last connection to this node was known by: if the server is
     the same, what it may still hold of that connection is discarded, so that nothing old takes effect after what is
-    new. Raises NodeUnusable."""
+    new. `place` is the server's name in the log. Raises NodeUnusable."""
     first = [("AUTH", *filter(None, (address.username, address.password)))] if address.password else []
     if address.database:
         first.append(("SELECT", str(address.database)))
     asked: list[Sequence[Word]] = [
         *first,
         ("PING",),
-        ("INFO", "server", "replication", "cluster"),
+        ("INFO", "server", "replication", "cluster", "memory", "persistence"),
         ("CLIENT", "ID"),
         ("CLIENT", "SETNAME", "embermq"),
         *(("SCRIPT", "LOAD", script.source) for script in scripts),
@@ -71,10 +73,12 @@ async def log_in(ask: Ask, address: RedisAddress, scripts: Sequence[Script], bef
     about = _fields(answers[len(first) + 1])
     _check(about, cluster=address.cluster)
     run_id, client_id = about.get(b"run_id", b""), answers[len(first) + 2]
+    if before.run_id != run_id:
+        _advise(place, about)
     if before.client_id and before.run_id == run_id:
         killed = await ask(("CLIENT", "KILL", "ID", str(before.client_id), "SKIPME", "yes"))
         if isinstance(killed, ErrorReply):
-            LOG.warning("a connection that was given up cannot be ended at the server: %s", killed)
+            LOG.warning("%s: a connection that was given up cannot be ended at the server: %s", place, killed)
     return Greeting(run_id, client_id) if isinstance(client_id, int) else Greeting()
 
 
@@ -114,3 +118,14 @@ def _check(about: dict[bytes, bytes], *, cluster: bool) -> None:
         raise NodeUnusable("is no node of a Redis Cluster; write redis:// in stores.session")
     if about.get(b"role") == b"slave" and not cluster:
         raise NodeUnusable("is a replica, which stores nothing by itself")
+
+
+def _advise(place: str, about: dict[bytes, bytes]) -> None:
+    """Tell of settings of the server with which acknowledged messages can be lost."""
+    policy = about.get(b"maxmemory_policy", b"noeviction").decode(errors="replace")
+    if policy != "noeviction":
+        LOG.warning(
+            "%s: maxmemory-policy is %s: a full server would throw stored messages away", place, policy
+        )
+    if about.get(b"aof_enabled") == b"0":
+        LOG.warning("%s: appendonly is off: what is stored there is lost when it ends", place)

@@ -10,7 +10,7 @@ class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     batch_commands: Annotated[int, Meta(ge=1, le=10_000)] = 250
     """So many commands are sent at once, as soon as they are there."""
-    batch_ms: Annotated[float, Meta(ge=0, le=1_000)] = 3.0
+    batch_ms: Annotated[float, Meta(ge=0, le=1_000)] = 1.0
     """How long a command may wait for company after the last batch. The first one after a pause never waits."""
     connections: Annotated[int, Meta(ge=1, le=16)] = 1
     """Connections to each node; the keys of a client always take the same one."""
