@@ -183,6 +183,27 @@ def test_a_client_that_goes_while_its_backlog_is_read(hand: HandDrivenBroker, se
     assert hand.state.sessions["s"].queued == 0
 
 
+@pytest.mark.promise("device-8")
+def test_a_page_for_a_connection_before_is_nobodys(hand: HandDrivenBroker, sessions: HeldSessions) -> None:
+    subscriber(hand).drops()
+    hand.connects("p").publishes("t", *numbered(5))
+    hand.settle()
+    before = hand.keeps("s", settles=False)
+    hand.run()
+    sessions.held = True
+    hand.settle()
+    assert before.all(Connack) != []
+    before.drops()
+    back = hand.keeps("s")
+    while sessions.waiting:
+        sessions.release()
+        hand.settle()
+    assert [(message.payload, message.dup) for message in back.messages] == [
+        (payload, False) for payload in numbered(5)
+    ]
+    assert hand.state.sessions["s"].queued == 0
+
+
 @pytest.mark.promise("device-4")
 def test_the_packet_id_that_the_store_gave_is_taken_when_it_is_free(
     hand: HandDrivenBroker, sessions: HeldSessions
@@ -282,3 +303,50 @@ def test_what_a_member_that_ends_has_stored_goes_to_another(
     assert durable == ([True] if ends == "removed" else [])
     assert len(table(sessions, "session")) == (2 if ends == "clean" else 1)
     hand.counts_rows(sessions)
+
+
+def test_what_is_handed_over_is_stored_before_its_old_place_goes(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    leaving = hand.connects("leaving", expiry_s=10)
+    leaving.subscribes("$share/g/t", qos=1)
+    leaving.drops()
+    publisher = hand.connects("p")
+    publisher.publishes("t", *numbered(3))
+    hand.settle()
+    staying = hand.keeps("staying")
+    staying.subscribes("$share/g/t", qos=1)
+    staying.drops()
+    hand.settle()
+    sessions.held = True
+    hand.passes(s=11)
+    while len(sessions.waiting) > 1:
+        sessions.release()
+        hand.settle()
+    hand = hand.restarted()
+    hand.settle()
+    assert sorted(hand.keeps("staying").payloads) == numbered(3)
+
+
+def test_rows_that_the_store_has_not_been_shown_are_handed_over_too(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    leaving = hand.keeps("leaving")
+    leaving.subscribes("$share/g/t", qos=2)
+    leaving.drops()
+    publisher = hand.connects("p")
+    publisher.publishes("t", b"stored", qos=2)
+    hand.settle()
+    staying = hand.keeps("staying")
+    staying.subscribes("$share/g/t", qos=2)
+    staying.drops()
+    hand.settle()
+    hand.state.router.turn(hand.state.sessions["leaving"].subscriptions["$share/g/t"]).next = 0
+    publisher.publishes("t", b"in the log", qos=2, first_id=2)
+    hand.run()
+    assert [row.generation for row in hand.state.tick.session_writes.queue_rows] == [
+        generation(hand, "leaving")
+    ]
+    hand.broker.connecting.remove(hand.state.sessions["leaving"], lambda: None)
+    hand.settle()
+    assert sorted(hand.keeps("staying").payloads) == [b"in the log", b"stored"]

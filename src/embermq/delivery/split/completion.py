@@ -97,9 +97,9 @@ class _Tail:
             self._received[generation, origin.packet_id] = offset
 
     def has_published(self, generation: int, row: WillRow) -> bool:
-        """Whether this will went out, and not one that the client left before it."""
+        """Whether this will went out, and not the one before it: a takeover publishes that and leaves this at once."""
         published_ms = self._wills.get(generation)
-        return published_ms is not None and decode_record(row.record).message.accepted_ms <= published_ms
+        return published_ms is not None and decode_record(row.record).message.accepted_ms < published_ms
 
     def receive(self, state: BrokerState) -> None:
         """Complete the sets of packet ids whose PUBREL has not come."""
