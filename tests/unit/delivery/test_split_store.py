@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 # While the store is silent
 
 
-@pytest.mark.promise("device-11", "repositories-5")
+@pytest.mark.promise("device-11")
 def test_qos_1_goes_on_while_the_session_store_is_silent(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:
@@ -176,7 +176,7 @@ def test_a_session_that_is_born_anew_while_writes_wait(
 # Crashes
 
 
-@pytest.mark.promise("device-11", "repositories-5")
+@pytest.mark.promise("device-11")
 def test_what_was_acknowledged_is_not_lost_with_what_waits(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:
