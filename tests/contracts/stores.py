@@ -10,6 +10,7 @@ from typing import Literal
 
 from tests.support.stand_in_store import (
     StandInApplicationLog,
+    StandInCursors,
     StandInHistory,
     StandInLog,
     StandInQueue,
@@ -21,6 +22,7 @@ from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
+from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import SqliteTickStore
 from embermq.model.session_writes import QueueRow, SessionWrites
@@ -29,6 +31,7 @@ from embermq.ports.application_log import ApplicationLog
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
+from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore
 from embermq.ports.tick_store import Receipt, TickStore
 
@@ -79,6 +82,7 @@ class Stores:
     queue: Reading
     history: DeviceQueueHistory
     sessions: SessionStore
+    cursors: SessionCursors
     applications: ApplicationLog
 
     def __init__(self, kind: Kind, folder: Path) -> None:
@@ -96,6 +100,7 @@ class Stores:
             self.queue = Reading(StandInQueue(stand_in))
             self.history = StandInHistory(stand_in)
             self.sessions = StandInSessions(stand_in)
+            self.cursors = StandInCursors(stand_in)
             self.applications = StandInApplicationLog(stand_in)
             return
         path = self.folder / "broker.db"
@@ -107,6 +112,7 @@ class Stores:
         self.queue = Reading(SqliteDeviceQueue(reader))
         self.history = SqliteQueueHistory(reader)
         self.sessions = SqliteSessionStore(reader)
+        self.cursors = SqliteSessionCursors(reader)
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications
         self._closing = [applications.close, store.close]

@@ -10,6 +10,7 @@ import msgspec
 from tests.support.held_sessions import HeldSessions
 from tests.support.stand_in_store import (
     StandInApplicationLog,
+    StandInCursors,
     StandInHistory,
     StandInLog,
     StandInParked,
@@ -32,7 +33,8 @@ from embermq.delivery.device.path import DevicePath
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
-from embermq.delivery.recovery import Recovery
+from embermq.delivery.lost_data import LostData
+from embermq.delivery.recovery import ReadArchive, Recovery
 from embermq.delivery.split.completion import behind_log, complete
 from embermq.delivery.split.settings import SessionStoreSettings
 from embermq.delivery.split.store import SplitStore
@@ -244,6 +246,7 @@ class HandDrivenBroker:
         authorization: AuthorizationSettings | None = None,
         sessions: HeldSessions | None = None,
         session_store: SessionStoreSettings | None = None,
+        archive: ReadArchive | None = None,
     ) -> None:
         self.store = store or StandInStore()
         self.sessions = sessions
@@ -272,6 +275,7 @@ class HandDrivenBroker:
         self.held = False
         self._batch: Batch | None = None
         self.state.tick.now_ms = now_ms
+        self.archive = archive
         self.posted: list[Callable[[], None]] = []
         self.ticks: TickStore = self.store
         self.recovered = self._restore()
@@ -281,17 +285,21 @@ class HandDrivenBroker:
         sessions, state = self.sessions, self.state
         if sessions is None:
             stored = beside.load()
-            self.broker.restore(stored, beside.load_retained())
+            kept = self.broker.restore(stored, beside.load_retained())
             history: DeviceQueueHistory = StandInHistory(self.store)
         else:
             stored = behind_log(sessions.load(), beside.load())
             self.ticks = SplitStore(self.store, sessions, state, self.session_store, self.posted.append)
             state.connect_wait_ms = int(self.session_store.connect_wait_s * 1000)
-            complete(self.broker, stored, sessions.load_retained(), self.log, self.application_log)
+            kept = complete(self.broker, stored, sessions.load_retained(), self.log, self.application_log)
             history = sessions.history
-        return Recovery(state, self.device, self.log, history).run(stored.dispatcher_floor)
+        cursors = StandInCursors(self.store).load()
+        lost = LostData(stored, cursors)
+        self.device.begin(kept, cursors, lost)
+        return Recovery(state, self.device, self.log, history, self.archive).run(lost)
 
-    def restarted(self, *, after_ms: int = 1_000) -> HandDrivenBroker:
+
+    def restarted(self, *, after_ms: int = 1_000, archive: ReadArchive | None = None) -> HandDrivenBroker:
         """Another broker on what a crash leaves: a tick that is not committed is lost."""
         if self.store.busy:
             self.store.lose()
@@ -308,6 +316,7 @@ class HandDrivenBroker:
             authorization=self.authorization,
             sessions=self.sessions,
             session_store=self.session_store,
+            archive=archive,
         )
         again.application_log.entries = self.application_log.entries
         again.application_log.complete = self.application_log.complete

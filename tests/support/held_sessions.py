@@ -114,6 +114,7 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
 
     def forget_below(self, floor: int) -> None:
         self.floors.append(floor)
+        self.connection.execute("INSERT OR REPLACE INTO session_data VALUES (0, ?)", (floor,))
         forget_done(self.connection, floor)
 
     @property

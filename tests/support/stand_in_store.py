@@ -12,6 +12,7 @@ from collections import defaultdict
 import msgspec
 
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
+from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
 from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.ports.application_log import (
@@ -24,6 +25,7 @@ from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Si
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
+from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
@@ -41,8 +43,10 @@ class StandInStore(TickStore):
         self.marks: dict[tuple[int, int], ApplicationMark] = {}
         self.floors: dict[int, tuple[str, int]] = {}
         self.batches: list[tuple[int, list[bytes], int]] = []
+        self.cursors: dict[int, SessionCursor] = {}
         self.log_end = 0
         self.dispatcher_floor = 0
+        self.complete_to: int | None = None
         self.generation_reserved = 1
         self.trim_below = 0
         self.now_ms = 0
@@ -98,8 +102,13 @@ class StandInStore(TickStore):
         for generation in writes.session.deleted_sessions:
             self._delete(generation)
         self._apply_to_applications(writes)
+        for generation, cursor in writes.cursors.items():
+            if cursor is None:
+                self.cursors.pop(generation, None)
+            else:
+                self.cursors[generation] = cursor
         if writes.dispatcher_floor >= 0:
-            self.dispatcher_floor = writes.dispatcher_floor
+            self.dispatcher_floor = self.complete_to = writes.dispatcher_floor
             self._forget_done()
         if writes.generation_reserved >= 0:
             self.generation_reserved = writes.generation_reserved
@@ -243,6 +252,7 @@ class StandInSessions(SessionStore):
                 max((queued.seq for queued in queues[generation]), default=0) + QUEUE_SEQ_STEP,
                 sum(queued.state != QueueState.DONE for queued in queues[generation]),
                 sum(len(queued.record) for queued in queues[generation]),
+                complete_to=store.complete_to,
             )
             for generation, row in sorted(store.sessions.items())
         ]
@@ -256,6 +266,16 @@ class StandInSessions(SessionStore):
 
     def load_retained(self) -> list[RetainedRow]:
         return list(self._store.retained.values())
+
+
+class StandInCursors(SessionCursors):
+    """The cursors of a StandInStore."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+
+    def load(self) -> dict[int, SessionCursor]:
+        return dict(self._store.cursors)
 
 
 class StandInLog(MessageLog):

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +15,22 @@ from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
+from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
-from embermq.app.message_archive import confirmed_offset
+from embermq.app.message_archive import confirmed_offset, read_archive
 from embermq.app.session_store import SessionSide, open_session_store
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
+from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
 from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
+from embermq.delivery.lost_data import LostData
 from embermq.delivery.recovery import Recovery
 from embermq.delivery.retention import Retention, RetentionLimits
 from embermq.delivery.split.completion import behind_log, complete
@@ -90,8 +94,12 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     ticks: TickStore = store
     try:
         beside_log = replace(SqliteSessionStore(reader).load(), log_end=store.log_end)
-        stored = _restore(broker, side, beside_log, log, application_log)
-        redelivered = Recovery(state, device, log, side.history).run(stored.dispatcher_floor)
+        stored, sessions = _restore(broker, side, beside_log, log, application_log)
+        cursors = SqliteSessionCursors(reader).load()
+        lost = LostData(stored, cursors)
+        device.begin(sessions, cursors, lost)
+        archive = partial(read_archive, settings)
+        redelivered = Recovery(state, device, log, side.history, archive).run(lost)
         if side.apart is not None:
             ticks = SplitStore(store, side.apart.writer, state, settings.session_store, post)
             state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
@@ -132,11 +140,10 @@ def _restore(
     beside_log: StoredState,
     log: SqliteMessageLog,
     applications: SqliteApplicationLog,
-) -> StoredState:
-    """Take over what is stored; returns it. `beside_log` is what broker.db holds."""
+) -> tuple[StoredState, list[Session]]:
+    """Take over what is stored; returns it, and the sessions. `beside_log` is what broker.db holds."""
     if side.apart is None:
-        broker.restore(beside_log, side.sessions.load_retained())
-        return beside_log
+        return beside_log, broker.restore(beside_log, side.sessions.load_retained())
     if beside_log.sessions:
         LOG.warning(
             "broker.db holds %d sessions from when they were kept there; %s does not have them, and they are not used",
@@ -144,8 +151,7 @@ def _restore(
             side.apart.place,
         )
     stored = behind_log(side.sessions.load(), beside_log)
-    complete(broker, stored, side.sessions.load_retained(), log, applications)
-    return stored
+    return stored, complete(broker, stored, side.sessions.load_retained(), log, applications)
 
 
 def _open_retention(

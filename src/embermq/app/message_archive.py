@@ -16,7 +16,7 @@ from embermq.app.errors import UserError
 from embermq.app.static_store import named_store, static_url
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
-from embermq.ports.message_store import MessageStore
+from embermq.ports.message_store import MessageStore, StoredMessage
 
 SEARCH_S = 3_600.0
 """What looks through a whole store may take so long."""
@@ -48,6 +48,16 @@ def message_store_of(settings: Settings) -> Iterator[MessageStore]:
         found = SqlMessageStore(Database(url, settings.sql, timeout_s=SEARCH_S), log_id)
     with closing(found) as store:
         yield store
+
+
+def read_archive(settings: Settings, from_offset: int, limit: int) -> list[StoredMessage]:
+    """At most `limit` archived messages with offset >= `from_offset`; none when nothing was ever archived. For the
+    repair after a start: the store is opened for each call. Raises StoreError, StartError."""
+    try:
+        with message_store_of(settings) as store:
+            return store.read(from_offset, limit)
+    except UserError:
+        return []
 
 
 def confirmed_offset(settings: Settings, log_id: int) -> int:

@@ -1,4 +1,6 @@
-"""After a start: dispatch again what the log holds from the dispatcher's floor on."""
+"""After a start: dispatch again what the log holds from the dispatcher's floor on, and what session data has lost."""
+
+from collections.abc import Callable, Iterator
 
 from embermq.broker.publishing import choose_member
 from embermq.broker.router import Receiver
@@ -6,59 +8,99 @@ from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.delivery.device.path import DevicePath
-from embermq.model.log_record import decode_record, iter_frames
+from embermq.delivery.lost_data import LostData
+from embermq.model.log_record import decode_record, encode_record, iter_frames
+from embermq.model.message import Message
 from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.ports.device_queue import DeviceQueueHistory
 from embermq.ports.message_log import MessageLog
+from embermq.ports.message_store import StoredMessage
 
 READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024
+ReadArchive = Callable[[int, int], list[StoredMessage]]
+"""Messages of the message store from an offset on, at most so many."""
 
 
 class Recovery:
-    """Repairs a crash between commit and delivery. Saving is idempotent by offset: what a session has had stored,
-    settled ones included, is not stored again."""
+    """Repairs a crash between commit and delivery, and session data that has lost its newest part. Saving is idempotent
+    by offset: what a session has had stored, settled ones included, is not stored again."""
 
     def __init__(
-        self, state: BrokerState, device: DevicePath, log: MessageLog, queue: DeviceQueueHistory
+        self,
+        state: BrokerState,
+        device: DevicePath,
+        log: MessageLog,
+        queue: DeviceQueueHistory,
+        archive: ReadArchive | None = None,
     ) -> None:
         self._state = state
         self._device = device
         self._log = log
         self._queue = queue
+        self._archive = archive
         self._known: dict[tuple[int, bool], set[int]] = {}
         self._placed: dict[tuple[int, int], int] = {}
-        self._floor = 0
+        self._lost: LostData
+        self._start = 0
 
-    def run(self, floor: int) -> int:
-        """Read from `floor` to the end; returns how many deliveries were stored. Nobody is connected yet."""
-        self._floor = floor
-        stored = 0
-        offset = floor
+    def run(self, lost: LostData) -> int:
+        """Read to the end; returns how many deliveries were stored. Nobody is connected yet."""
+        self._lost = lost
+        floor = lost.floor
+        self._start = start = min(lost.start, floor)
+        counters = self._state.counters
+        for offset, message, frame in self._records(start):
+            if message.qos and not message.is_expired(self._state.tick.now_ms):
+                count = self._dispatch(offset, message, frame)
+                if offset < floor:
+                    counters.deliveries_repaired += count
+                else:
+                    counters.redelivered_after_start += count
+        if self._state.log_end > floor:
+            writes = self._state.tick.writes
+            writes.dispatcher_floor = self._state.log_end
+            self._device.cursors.write(writes, self._state.tick.now_ms)
+        return counters.redelivered_after_start + counters.deliveries_repaired
+
+    def _records(self, start: int) -> Iterator[tuple[int, Message, bytes]]:
+        """Offset, message and record of what is stored from `start` on; from the archive where the log is trimmed."""
         end = self._state.log_end
+        if start < end:
+            log_start = self._log.statistics().start_offset
+            if start < log_start:
+                yield from self._archived(start, min(log_start, self._lost.floor))
+        offset = start
         while offset < end:
             batches = self._log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES)
             if not batches:
-                break
+                return
             for batch in batches:
                 for index, frame in enumerate(iter_frames(batch.body)):
-                    if batch.base_offset + index >= floor:
-                        stored += self._dispatch(batch.base_offset + index, frame)
+                    if batch.base_offset + index >= start:
+                        yield batch.base_offset + index, decode_record(frame).message, frame
             offset = batches[-1].base_offset + batches[-1].record_count
-        if end > floor:
-            self._state.tick.writes.dispatcher_floor = end
-        self._state.counters.redelivered_after_start = stored
-        return stored
 
-    def _dispatch(self, offset: int, frame: bytes) -> int:
-        message = decode_record(frame).message
-        if not message.qos or message.is_expired(self._state.tick.now_ms):
-            return 0
+    def _archived(self, start: int, end: int) -> Iterator[tuple[int, Message, bytes]]:
+        """Of [start, end), which is below the log."""
+        offset, found = start, 0
+        while offset < end and self._archive is not None:
+            rows = self._archive(offset, READ_RECORDS)
+            for row in rows:
+                if row.offset < end:
+                    found += 1
+                    yield row.offset, row.message, encode_record(row.message, b"")
+            if not rows:
+                break
+            offset = rows[-1].offset + 1
+        self._state.counters.repair_records_missing += end - start - found
+
+    def _dispatch(self, offset: int, message: Message, frame: bytes) -> int:
         match = self._state.router.match_for(message.topic, message.publisher, offset)
         receivers = [receiver for receiver in match.durable if self._is_owed(receiver, offset)]
         for group in match.groups:
             members = [receiver for receiver in group.receivers if receiver.session.persistent]
-            if members and all(self._is_owed(receiver, offset) for receiver in members):
+            if members and self._is_owed_to_group(members, offset):
                 chosen = choose_member(members, group.turn.next)
                 group.turn.next += 1
                 if chosen is not None:
@@ -81,13 +123,28 @@ class Recovery:
 
     def _is_owed(self, receiver: Receiver, offset: int) -> bool:
         """The copy of a shared subscription and the one of the plain filters are two."""
-        return receiver.qos > 0 and offset not in self._known_offsets(receiver.session, receiver.shared)
+        if not receiver.qos or (offset < self._lost.floor and not self._may_lack(receiver, offset)):
+            return False
+        return offset not in self._known_offsets(receiver.session, receiver.shared)
+
+    def _is_owed_to_group(self, members: list[Receiver], offset: int) -> bool:
+        """When nobody has it. Below the floor one member was chosen, and nobody knows any more which one: it is owed
+        when some member may have lost it."""
+        if offset < self._lost.floor and not any(self._may_lack(receiver, offset) for receiver in members):
+            return False
+        return all(
+            receiver.qos > 0 and offset not in self._known_offsets(receiver.session, receiver.shared)
+            for receiver in members
+        )
+
+    def _may_lack(self, receiver: Receiver, offset: int) -> bool:
+        return self._lost.may_lack(receiver.session.generation, offset, shared=receiver.shared)
 
     def _known_offsets(self, session: Session, shared: bool) -> set[int]:
         key = (session.generation, shared)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._queue.known_offsets(
-                session.generation, self._floor, shared=shared
+                session.generation, self._start, shared=shared
             )
         return known

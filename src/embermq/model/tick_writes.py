@@ -5,6 +5,7 @@ The message log and what belongs to it come first; `session` may go to a store o
 
 from msgspec import Struct, field
 
+from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import SessionWrites
 
 
@@ -31,6 +32,8 @@ class TickWrites(Struct):
     ended_applications: list[int] = field(default_factory=list)
     """Generations of APPLICATION sessions that have ended: nobody reads their logs any more."""
     receipts: list[bytes] = field(default_factory=list)
+    cursors: dict[int, SessionCursor | None] = field(default_factory=dict)
+    """generation -> how far the session has consumed what is below the floor; None: all of it."""
     dispatcher_floor: int = -1
     """Every record below it is delivered, stored or owed to nobody; -1 when unchanged."""
     generation_reserved: int = -1
@@ -50,6 +53,7 @@ class TickWrites(Struct):
         self.application_marks[:0] = kept.application_marks
         self.application_floors = kept.application_floors | self.application_floors
         self.ended_applications[:0] = kept.ended_applications
+        self.cursors = kept.cursors | self.cursors
         self.dispatcher_floor = max(kept.dispatcher_floor, self.dispatcher_floor)
         self.generation_reserved = max(kept.generation_reserved, self.generation_reserved)
 
@@ -61,6 +65,7 @@ class TickWrites(Struct):
             or self.application_floors
             or self.ended_applications
             or self.receipts
+            or self.cursors
             or self.dispatcher_floor >= 0
             or self.generation_reserved >= 0
         )

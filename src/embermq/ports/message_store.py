@@ -31,6 +31,10 @@ class MessageStore(ABC):
         """At most `limit` messages of the topic with offset > `after_offset`."""
 
     @abstractmethod
+    def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
+        """At most `limit` messages of all topics with offset >= `from_offset`."""
+
+    @abstractmethod
     def count_older(self, than_ms: int) -> int:
         """How many messages were accepted before that time, Unix milliseconds. Reads the whole store."""
 

@@ -23,6 +23,9 @@ class StoredSession(Struct, frozen=True):
     receiving_upto: int = -1
     """Of a store of its own: `receiving` is complete for records below this offset of the log, 0 when nothing was ever
     written to it. -1 where it shares its transactions with the log: it is complete."""
+    complete_to: int | None = None
+    """What this session has had stored is here for every record below this offset; None: below the dispatcher's floor.
+    Less than that: the store has lost its newest data."""
 
 
 class StoredState(Struct, frozen=True):

@@ -44,6 +44,12 @@ class SqlMessageStore(MessageStore):
         )
         return [_stored(row) for row in self._read(wanted)]
 
+    def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
+        wanted = select(*_SELECTED).where(
+            messages.c.log_id == self._log_id, messages.c.partition == 0, messages.c.offset >= from_offset
+        )
+        return [_stored(row) for row in self._read(wanted.order_by(messages.c.offset).limit(limit))]
+
     def count_older(self, than_ms: int) -> int:
         rows = self._read(select(func.count()).select_from(messages).where(self._older(than_ms)))
         return int(rows[0][0])

@@ -98,6 +98,20 @@ CREATE TABLE IF NOT EXISTS receipt_batch (
     body       BLOB    NOT NULL
 );
 
+-- Of sessions that have not consumed everything below the dispatcher's floor: how far they are
+-- (model/session_cursor.py). in_flight: i64 each, the big end first. It belongs to the log, not to the session data.
+CREATE TABLE IF NOT EXISTS session_cursor (
+    generation  INTEGER PRIMARY KEY,
+    queued_from INTEGER NOT NULL,
+    in_flight   BLOB    NOT NULL
+);
+
+-- One row. Session data is complete for every record below it; with data of an older copy it is behind the floor.
+CREATE TABLE IF NOT EXISTS session_data (
+    id          INTEGER PRIMARY KEY CHECK (id = 0),
+    complete_to INTEGER NOT NULL
+);
+
 -- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used), log_id (of this message
 -- log alone, 62 bits by chance: a store on a server says by it to which log it belongs).
 CREATE TABLE IF NOT EXISTS meta (

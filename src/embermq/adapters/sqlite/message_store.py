@@ -43,6 +43,9 @@ class SqliteMessageStore(MessageStore):
             (topic, after_offset, limit),
         )
 
+    def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
+        return self._query(f'{_SELECT} WHERE "offset" >= ? ORDER BY "offset" LIMIT ?', (from_offset, limit))
+
     def count_older(self, than_ms: int) -> int:
         connection = self._open()
         if connection is None:

@@ -33,6 +33,7 @@ class SqliteSessionStore(SessionStore):
             "SELECT generation, MAX(seq), SUM(state < 3), SUM(length(record)) FROM device_queue GROUP BY generation"
         ):
             queues[generation] = (last + QUEUE_SEQ_STEP, queued, queued_bytes)
+        complete_to = query("SELECT MAX(complete_to) FROM session_data").fetchone()[0]
         sessions: list[StoredSession] = []
         for row in map(_session, query(f"SELECT {SESSION_COLUMNS} FROM session ORDER BY generation")):
             generation = row.generation
@@ -45,6 +46,7 @@ class SqliteSessionStore(SessionStore):
                     seq_next,
                     queued,
                     queued_bytes,
+                    complete_to=complete_to,
                 )
             )
         wills = [

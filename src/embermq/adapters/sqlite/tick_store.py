@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Literal
 
 from embermq.adapters.sqlite.connection import to_store_error
+from embermq.adapters.sqlite.session_cursors import apply_cursors
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
@@ -189,9 +190,12 @@ class SqliteTickStore(TickStore):
                 (now_ms, b"".join(writes.receipts)),
             )
             run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
+        if writes.cursors:
+            apply_cursors(self._connection, writes.cursors)
         if writes.dispatcher_floor >= 0:
             self._floor = writes.dispatcher_floor
             run("INSERT OR REPLACE INTO meta VALUES ('dispatcher_floor', ?)", (self._floor,))
+            run("INSERT OR REPLACE INTO session_data VALUES (0, ?)", (self._floor,))
             forget_done(self._connection, self._floor)
         if writes.generation_reserved >= 0:
             run(

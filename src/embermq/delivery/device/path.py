@@ -16,11 +16,13 @@ from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch
+from embermq.delivery.device.cursors import Cursors
 from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.requests import Requests
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.device.stored import StoredOffers, delivery_from
+from embermq.delivery.lost_data import LostData
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
     hand_over_unstored,
@@ -30,6 +32,7 @@ from embermq.delivery.sending import (
     stored_frame,
 )
 from embermq.model.message import Message
+from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
 from embermq.ports.device_queue import DeviceQueue
 
@@ -45,6 +48,9 @@ class DevicePath(DeliveryPath):
         self._limit: QueueLimit
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
+        self.cursors = Cursors()
+        self.lost_data: LostData | None = None
+        """What has to be asked about rows that are read, after a start on session data that had lost something."""
         self._state: BrokerState
         self._wanting_page: list[Session] = []
         self._touched: set[Session] = set()
@@ -57,6 +63,11 @@ class DevicePath(DeliveryPath):
         """Complete the circle: the state names its paths, the paths use the state."""
         self._state = state
         self._limit = QueueLimit(state, self.requests, self._settings)
+
+    def begin(self, sessions: list[Session], cursors: dict[int, SessionCursor], lost: LostData) -> None:
+        """Go on from what was read at start."""
+        self.cursors.restore(sessions, cursors, lost.floor)
+        self.lost_data = lost or None
 
     # Messages come in
 
@@ -171,6 +182,7 @@ class DevicePath(DeliveryPath):
         )
         self._state.tick.session_writes.queue_rows.append(row)
         self._state.counters.messages_stored += 1
+        self.cursors.stored(session, delivery.offset, state)
         self._limit.note(session)
         batch = self._state.tick.batch
         if self._touched_batch is not batch:
@@ -200,6 +212,17 @@ class DevicePath(DeliveryPath):
                 self._add_row(session, delivery, QueueState.QUEUED)
             session.backlog = session.link is not None
 
+    def _is_consumed(self, session: Session, row: QueueRow) -> bool:
+        """A row of session data older than the log: the client has had it, and it goes now."""
+        assert self.lost_data is not None
+        if not self.lost_data.is_consumed(row):
+            return False
+        self._state.tick.session_writes.queue_dropped.append((session.generation, row.seq))
+        session.forget_stored(len(row.record))
+        self._state.counters.deliveries_outdated += 1
+        self.cursors.moved(session)
+        return True
+
     def advance(self, now_ms: int) -> None:
         """Write deliveries that were not acknowledged in time; move the dispatcher's floor."""
         unsettled, end_offset = self.linger.due(now_ms)
@@ -216,13 +239,19 @@ class DevicePath(DeliveryPath):
             self._state.tick.writes.dispatcher_floor = self._floor_due
             self._floor_due = -1
             self._floor_written_ms = now_ms
+            self.cursors.write(self._state.tick.writes, now_ms)
+        elif 0 < self.cursors.next_ms <= now_ms:
+            self.cursors.write(self._state.tick.writes, now_ms)
 
     @property
     def next_ms(self) -> int:
         """When `advance` next has something to do; 0 for never."""
         if self._floor_due >= 0:
             return self._floor_written_ms + FLOOR_WRITE_MS
-        return self.linger.next_ms
+        linger_ms, cursors_ms = self.linger.next_ms, self.cursors.next_ms
+        if not linger_ms or not cursors_ms:
+            return linger_ms or cursors_ms
+        return min(linger_ms, cursors_ms)
 
     # Pages of the backlog
 
@@ -266,6 +295,7 @@ class DevicePath(DeliveryPath):
         if not rows:
             if next_seq == session.queue_seq_next:
                 session.backlog = False
+                self.cursors.read_all(session)
             elif not session.uncommitted:
                 self._want_page(session)
             return
@@ -276,6 +306,7 @@ class DevicePath(DeliveryPath):
                 self._want_page(session)
             return
         session.queue_read_seq = taken[-1].seq
+        self.cursors.read_to(session, taken[-1].offset)
         self._send_when_marked(session, link, taken)
 
     def _send_when_marked(self, session: Session, link: Link, rows: list[QueueRow]) -> None:
@@ -287,6 +318,8 @@ class DevicePath(DeliveryPath):
                 writes.queue_dropped.append((session.generation, row.seq))
                 session.forget_stored(len(row.record))
                 self._state.counters.dropped_expired += 1
+                continue
+            if self.lost_data is not None and self._is_consumed(session, row):
                 continue
             delivery = delivery_from(row)
             delivery.packet_id = session.take_packet_id(row.packet_id)
@@ -351,6 +384,7 @@ class DevicePath(DeliveryPath):
 
     def _mark_done(self, session: Session, delivery: Delivery) -> None:
         session.forget_stored(len(delivery.record))
+        self.cursors.moved(session)
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.DONE, delivery.packet_id
         )
@@ -423,6 +457,8 @@ class DevicePath(DeliveryPath):
             return
         owed: list[Delivery] = []
         for row in rows:
+            if self.lost_data is not None and self._is_consumed(session, row):
+                continue
             if row.record or row.state == QueueState.RELEASED:
                 owed.append(delivery_from(row))
                 continue
@@ -440,6 +476,7 @@ class DevicePath(DeliveryPath):
         session.paging = False
         session.queue_read_seq = session.queue_dropped_seq
         session.backlog = session.queued > len(owed)
+        self.cursors.comes(session)
         self._limit.enforce(session)
         if not session.queued:
             return
@@ -494,6 +531,7 @@ class DevicePath(DeliveryPath):
     def suspend(self, session: Session) -> None:
         """The client is gone: write what is in memory only."""
         self._spill(session)
+        self.cursors.leaves(session)
         session.window.clear()
         session.resend = None
         session.backlog = session.paging = False
@@ -503,6 +541,7 @@ class DevicePath(DeliveryPath):
         session.waiting_bytes = 0
         session.paging = session.backlog = False
         self._limit.forget(session)
+        self.cursors.forget(session)
 
     def writable(self, session: Session) -> None:
         self.refill(session)

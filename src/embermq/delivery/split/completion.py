@@ -8,6 +8,7 @@ stored.
 from msgspec.structs import replace
 
 from embermq.broker.broker import Broker
+from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.model.log_record import WILL_ID, Origin, decode_record, iter_frames
 from embermq.model.session import RetainedRow, WillRow
@@ -38,14 +39,14 @@ def complete(
     retained: list[RetainedRow],
     log: MessageLog,
     applications: ApplicationLog,
-) -> None:
-    """Restore the broker from `stored`, see `behind_log`, and from the log's tail; what that adds is stored with the
-    first tick. Raises RecordError, StoreError."""
+) -> list[Session]:
+    """Restore the broker from `stored`, see `behind_log`, and from the log's tail, and return the sessions; what the
+    tail adds is stored with the first tick. Raises RecordError, StoreError."""
     tail = _Tail(stored)
     tail.read(log)
     published = {generation for generation, row in stored.wills if tail.has_published(generation, row)}
     wills = [entry for entry in stored.wills if entry[0] not in published]
-    broker.restore(replace(stored, wills=wills), retained)
+    sessions = broker.restore(replace(stored, wills=wills), retained)
     broker.state.tick.session_writes.wills += [(generation, None) for generation in published]
     tail.receive(broker.state)
     tail.retain(broker.state)
@@ -53,13 +54,18 @@ def complete(
     for floor in applications.floors():
         if floor.generation not in generations:
             broker.state.tick.writes.ended_applications.append(floor.generation)
+    return sessions
 
 
 class _Tail:
-    """What the records from the dispatcher's floor on say: below it everything has been stored."""
+    """What the records from the dispatcher's floor on say: below it everything has been stored. Session data that has
+    lost something may lack wills and retained messages from before it; packet ids it may not: which of them were
+    released since nobody knows."""
 
     def __init__(self, stored: StoredState) -> None:
         self._floor = stored.dispatcher_floor
+        complete_to = (entry.complete_to for entry in stored.sessions)
+        self._start = min([self._floor, *(offset for offset in complete_to if offset is not None)])
         self._end = stored.log_end
         self._complete_to = {entry.row.generation: entry.receiving_upto for entry in stored.sessions}
         self._wills: dict[int, int] = {}
@@ -70,14 +76,14 @@ class _Tail:
         """Topic -> offset and record, b"" where the message was deleted."""
 
     def read(self, log: MessageLog) -> None:
-        offset = self._floor
+        offset = self._start
         while offset < self._end:
             batches = log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES)
             if not batches:
                 return
             for batch in batches:
                 for index, frame in enumerate(iter_frames(batch.body)):
-                    if batch.base_offset + index >= self._floor:
+                    if batch.base_offset + index >= self._start:
                         self._look_at(batch.base_offset + index, frame)
             offset = batches[-1].base_offset + batches[-1].record_count
 
@@ -93,7 +99,7 @@ class _Tail:
         generation = origin.generation
         if origin.packet_id == WILL_ID:
             self._wills[generation] = accepted_ms
-        elif offset >= self._complete_to.get(generation, self._end):
+        elif offset >= self._floor and offset >= self._complete_to.get(generation, self._end):
             self._received[generation, origin.packet_id] = offset
 
     def has_published(self, generation: int, row: WillRow) -> bool:

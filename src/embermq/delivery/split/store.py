@@ -1,9 +1,9 @@
 """Ticks on two stores: the message log first, then the session data, in the order of the ticks.
 
-The log's answer is the receipt; the session data of several ticks may wait while the log goes on. Two things reach the
-log only when the session data of their tick, and of all before, is stored: the dispatcher's floor, because the log has
-to say again what the session store has not heard; and the end of an application's log, which its session outlives
-otherwise.
+The log's answer is the receipt; the session data of several ticks may wait while the log goes on. Three things reach
+the log only when the session data of their tick, and of all before, is stored: the dispatcher's floor, because the log
+has to say again what the session store has not heard; the cursors that come with it; and the end of an application's
+log, which its session outlives otherwise.
 """
 
 from collections import deque
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from embermq.broker.state import BrokerState
 from embermq.delivery.split.settings import SessionStoreSettings
+from embermq.model.session_cursor import SessionCursor
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.session_writer import SessionWriter
@@ -27,6 +28,7 @@ class _Waiting(Struct):
     """A tick whose session data is not known to be durable."""
 
     floor: int
+    cursors: dict[int, SessionCursor | None]
     ended_applications: list[int]
     stored: Stored
     is_stored: bool = False
@@ -51,6 +53,7 @@ class SplitStore(TickStore):
         self._answering = False
         self._waiting: deque[_Waiting] = deque()
         self._floor_due = -1
+        self._cursors_due: dict[int, SessionCursor | None] = {}
         self._ended_due: list[int] = []
 
     @property
@@ -63,19 +66,21 @@ class SplitStore(TickStore):
 
     @property
     def owes(self) -> bool:
-        return self._floor_due >= 0 or bool(self._ended_due)
+        return self._floor_due >= 0 or bool(self._cursors_due) or bool(self._ended_due)
 
     def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
         if self.busy:
             raise RuntimeError("a tick is already being committed")
         ended, self._ended_due = self._ended_due, []
         floor, self._floor_due = self._floor_due, -1
+        cursors, self._cursors_due = self._cursors_due, {}
         log_part = TickWrites(
             records=writes.records,
             application_marks=writes.application_marks,
             application_floors=writes.application_floors,
             ended_applications=ended,
             receipts=writes.receipts,
+            cursors=cursors,
             dispatcher_floor=floor,
             generation_reserved=writes.generation_reserved,
         )
@@ -100,6 +105,7 @@ class SplitStore(TickStore):
     ) -> None:
         if not isinstance(result, Receipt):
             self._floor_due = max(self._floor_due, log_part.dispatcher_floor)
+            self._cursors_due = log_part.cursors | self._cursors_due
             self._ended_due[:0] = log_part.ended_applications
             logged(result)
             return
@@ -109,7 +115,7 @@ class SplitStore(TickStore):
 
     def _go_on(self, writes: TickWrites, receipt: Receipt, logged: Logged, stored: Stored) -> None:
         session = writes.session
-        waiting = _Waiting(writes.dispatcher_floor, writes.ended_applications, stored)
+        waiting = _Waiting(writes.dispatcher_floor, writes.cursors, writes.ended_applications, stored)
         if session.is_empty() and not self._waiting:
             self._let_go(waiting)
             logged(receipt)
@@ -135,6 +141,7 @@ class SplitStore(TickStore):
 
     def _let_go(self, tick: _Waiting) -> None:
         self._floor_due = max(self._floor_due, tick.floor)
+        self._cursors_due |= tick.cursors
         self._ended_due += tick.ended_applications
 
     def _look_at_limit(self) -> None:
