@@ -22,14 +22,27 @@ class SessionStore(Protocol):
     def settings(self) -> Mapping[str, object]:
         """`--set` assignments of a broker that uses it."""
 
+    def copy(self, data_dir: Path) -> Copy:
+        """Of a broker that is at rest."""
+
     def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
         """When what is in flight to a client under that id ceases to be kept, ms since 1970."""
+
+
+class Copy(Protocol):
+    """Session data as it was at one moment, without the log."""
+
+    def put_back(self) -> None:
+        """It is the session data from now on; the broker is not running."""
 
 
 class SqliteStore:
     """The embedded one: `broker.db` itself."""
 
     settings: Mapping[str, object] = {}
+
+    def copy(self, data_dir: Path) -> Copy:
+        return SqliteCopy(data_dir / "broker.db", data_dir / "older.db")
 
     def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
         with closing(sqlite3.connect(f"file:{data_dir / 'broker.db'}?mode=ro", uri=True)) as connection:
@@ -46,13 +59,56 @@ class SqliteStore:
 class RedisStore:
     """A Redis or a Redis Cluster."""
 
-    def __init__(self, url: str, node_of: Callable[[str], RedisServer]) -> None:
+    def __init__(
+        self, url: str, node_of: Callable[[str], RedisServer], masters: Callable[[], list[RedisServer]]
+    ) -> None:
         self.settings: Mapping[str, object] = {"stores.session": url}
         self._node_of = node_of
+        self._masters = masters
+
+    def copy(self, data_dir: Path) -> Copy:
+        return RedisCopy(self._masters())
 
     def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
         key = f"{client_keys(client_id).message}{packet_id}"
         return int(self._node_of(key).ask("PEXPIRETIME", key))
+
+
+class RedisCopy:
+    """Every key of every master, as DUMP has it; what has a deadline keeps it."""
+
+    def __init__(self, masters: list[RedisServer]) -> None:
+        self._keys = [
+            (master, key, master.ask("PEXPIRETIME", key), master.ask("DUMP", key))
+            for master in masters
+            for key in master.ask("KEYS", "*")
+        ]
+        self._masters = masters
+
+    def put_back(self) -> None:
+        for master in self._masters:
+            master.ask("FLUSHALL")
+        for master, key, deadline_ms, value in self._keys:
+            master.ask("RESTORE", key, max(deadline_ms, 0), value, "ABSTTL")
+
+
+class SqliteCopy:
+    """The tables of `broker.db` that are session data."""
+
+    TABLES = ("session", "subscription", "will", "receiving", "retained", "device_queue", "session_data")
+
+    def __init__(self, database: Path, older: Path) -> None:
+        self._database, self._older = database, older
+        with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(older)) as target:
+            source.backup(target)
+
+    def put_back(self) -> None:
+        with closing(sqlite3.connect(self._database)) as connection:
+            connection.execute("ATTACH ? AS older", (str(self._older),))
+            with connection:
+                for table in self.TABLES:
+                    connection.execute(f"DELETE FROM main.{table}")
+                    connection.execute(f"INSERT INTO main.{table} SELECT * FROM older.{table}")
 
 
 def _sqlite(request: pytest.FixtureRequest) -> SessionStore:
@@ -61,12 +117,12 @@ def _sqlite(request: pytest.FixtureRequest) -> SessionStore:
 
 def _redis(request: pytest.FixtureRequest) -> SessionStore:
     server: RedisServer = request.getfixturevalue("redis_server")
-    return RedisStore(server.url, lambda key: server)
+    return RedisStore(server.url, lambda key: server, lambda: [server])
 
 
 def _redis_cluster(request: pytest.FixtureRequest) -> SessionStore:
     cluster: RedisCluster = request.getfixturevalue("redis_cluster")
-    return RedisStore(cluster.url, cluster.master_of)
+    return RedisStore(cluster.url, cluster.master_of, cluster.masters)
 
 
 SESSION_STORES: Mapping[str, Callable[[pytest.FixtureRequest], SessionStore]] = {
