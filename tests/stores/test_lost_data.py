@@ -51,7 +51,7 @@ REST_LOOKS, REST_LOOK_S = 8, 0.2
 def test_older_session_data_is_repaired_from_the_log(
     broker: BrokerProcess, session_store: SessionStore, qos: int
 ) -> None:
-    """"lacks" was away all the time; "reads" was there between and has acknowledged up to 14, which the older copy has
+    """ "lacks" was away all the time; "reads" was there between and has acknowledged up to 14, which the older copy has
     queued up to 9; "live" was there all the time."""
     broker.start()
 
@@ -62,6 +62,7 @@ def test_older_session_data_is_repaired_from_the_log(
         publisher = await client(broker, "publisher")
         await numbered(publisher, "t", range(10), qos)
         await arrived(live, 10)
+        await completed(live)
 
     async def after() -> None:
         live = await kept(broker, "live")
@@ -74,6 +75,7 @@ def test_older_session_data_is_repaired_from_the_log(
         await arrived(live, 5)
         await numbered(publisher, "t", range(15, 20), qos)
         assert await arrived(live, 10) == [b"%d" % number for number in range(10, 20)]
+        await completed(live)
 
     async def repaired() -> None:
         publisher = await client(broker, "publisher")

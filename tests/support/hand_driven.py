@@ -298,7 +298,6 @@ class HandDrivenBroker:
         self.device.begin(kept, cursors, lost)
         return Recovery(state, self.device, self.log, history, self.archive).run(lost)
 
-
     def restarted(self, *, after_ms: int = 1_000, archive: ReadArchive | None = None) -> HandDrivenBroker:
         """Another broker on what a crash leaves: a tick that is not committed is lost."""
         if self.store.busy:

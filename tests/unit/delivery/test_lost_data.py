@@ -4,10 +4,14 @@ consumed since does not come again."""
 from __future__ import annotations
 
 import random
+import sqlite3
+from collections.abc import Iterator
 from copy import copy
+from pathlib import Path
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
+from tests.support.held_sessions import HeldSessions
 
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.lost_data import LostData
@@ -29,12 +33,27 @@ class Copy:
 
     def __init__(self, hand: HandDrivenBroker) -> None:
         self._parts = {name: copy(getattr(hand.store, name)) for name in PARTS}
+        self._database = sqlite3.connect(":memory:")
+        if hand.sessions is not None:
+            hand.sessions.connection.backup(self._database)
 
     def put_back(self, hand: HandDrivenBroker, **options: object) -> HandDrivenBroker:
         """The broker dies, and begins on session data as old as the copy."""
-        for name, part in self._parts.items():
-            setattr(hand.store, name, copy(part))
+        if hand.sessions is None:
+            for name, part in self._parts.items():
+                setattr(hand.store, name, copy(part))
+        else:
+            self._database.backup(hand.sessions.connection)
         return hand.restarted(**options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["beside the log", "of its own"])
+def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HeldSessions | None]:
+    """Where session data is: with the log, or in a store of its own."""
+    found = HeldSessions(tmp_path / "sessions.db") if request.param == "of its own" else None
+    yield found
+    if found is not None:
+        found.connection.close()
 
 
 def away(hand: HandDrivenBroker, client_id: str = "subscriber", *filters: str) -> None:
@@ -57,8 +76,10 @@ def stores(
 
 @pytest.mark.promise("repositories-4")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_the_session_data_has_lost_is_delivered_first_and_counted(qos: int) -> None:
-    hand = HandDrivenBroker()
+def test_what_the_session_data_has_lost_is_delivered_first_and_counted(
+    sessions: HeldSessions | None, qos: int
+) -> None:
+    hand = HandDrivenBroker(sessions=sessions)
     publisher = hand.keeps("publisher")
     away(hand)
     stores(hand, publisher, b"0", qos=qos)
@@ -79,9 +100,11 @@ def test_what_the_session_data_has_lost_is_delivered_first_and_counted(qos: int)
 
 @pytest.mark.promise("repositories-3", "repositories-4")
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_consumed_since_the_copy_does_not_come_again(qos: int) -> None:
+def test_what_was_consumed_since_the_copy_does_not_come_again(
+    sessions: HeldSessions | None, qos: int
+) -> None:
     """Neither what the copy has queued still, nor what it has never seen."""
-    hand = HandDrivenBroker()
+    hand = HandDrivenBroker(sessions=sessions)
     publisher = hand.keeps("publisher")
     away(hand)
     stores(hand, publisher, b"0", b"1", qos=qos)
@@ -354,10 +377,12 @@ def test_offsets_past_2_to_the_31() -> None:
 
 @pytest.mark.promise("repositories-3", "repositories-4")
 @pytest.mark.parametrize("seed", range(60))
-def test_at_random_nothing_is_lost_and_what_was_consumed_stays_consumed(seed: int) -> None:
+def test_at_random_nothing_is_lost_and_what_was_consumed_stays_consumed(
+    sessions: HeldSessions | None, seed: int
+) -> None:
     """Messages of QoS 1 and 2, a client that comes and goes and acknowledges as it likes, brokers that die, then an
     older copy. Another client stays away all the time."""
-    run = RandomRun(random.Random(seed))
+    run = RandomRun(random.Random(seed), sessions)
     for step in range(100):
         run.step(step)
     run.hand.passes(s=1)
@@ -383,7 +408,7 @@ def test_each_session_is_looked_at_from_where_its_own_data_ends() -> None:
 
     def stored(generation: int, complete_to: int | None) -> StoredSession:
         row = SessionRow(f"c{generation}", generation, 1, ClientType.DEVICE, "", 5, 60, False, 0, 0)
-        return StoredSession(row, (), (), QUEUE_SEQ_STEP, 0, 0, complete_to)
+        return StoredSession(row, (), (), QUEUE_SEQ_STEP, 0, 0, complete_to=complete_to)
 
     state = StoredState(
         [stored(1, 10), stored(2, 50), stored(3, None), stored(4, 100), stored(5, 5)], [], 100
@@ -403,9 +428,10 @@ def test_each_session_is_looked_at_from_where_its_own_data_ends() -> None:
 class RandomRun:
     """`sent` has the QoS by payload; `consumed` what "c" acknowledged to the end."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, sessions: HeldSessions | None) -> None:
         self.rng = rng
-        self.hand = HandDrivenBroker(device=DeviceSettings(page_messages=rng.choice([1, 3, 50])))
+        settings = DeviceSettings(page_messages=rng.choice([1, 3, 50]))
+        self.hand = HandDrivenBroker(device=settings, sessions=sessions)
         self.publisher = self.hand.keeps("publisher")
         for client_id in ("c", "away"):
             away(self.hand, client_id, "t/1", "t/2")
