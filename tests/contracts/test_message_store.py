@@ -132,6 +132,18 @@ def test_a_range_is_of_one_topic_behind_an_offset_in_order(
     assert [found.offset for found in store.range("t", 19, 3)] == []
 
 
+@pytest.mark.promise("repositories-4")
+def test_the_messages_of_all_topics_are_read_from_an_offset_on(
+    sink: MessageStoreSink, store: MessageStore
+) -> None:
+    """For a repair where the log is trimmed."""
+    assert store.read(0, 10) == []
+    sink.write_table(table([message(offset, topic=f"t/{offset % 3}") for offset in (3, 5, 6, 2**31 + 1)]))
+    assert [found.offset for found in store.read(4, 10)] == [5, 6, 2**31 + 1]
+    assert [(found.offset, found.message.topic) for found in store.read(5, 1)] == [(5, "t/2")]
+    assert [found.offset for found in store.read(7, 10)] == [2**31 + 1]
+
+
 @pytest.mark.promise("pipeline-11")
 def test_topics_are_told_apart_by_every_character(sink: MessageStoreSink, store: MessageStore) -> None:
     longest = "x" * (LONGEST_TOPIC - 1)
