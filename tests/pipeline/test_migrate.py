@@ -378,8 +378,11 @@ def test_into_a_cluster(runner: Runner, old: OldBroker, redis_cluster: RedisClus
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
 @pytest.mark.promise("device-12")
-def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(old: OldBroker, tmp_path: Path) -> None:
+def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
+    old: OldBroker, redis_server: RedisServer, tmp_path: Path, store: str
+) -> None:
     """QoS 2 that the client has confirmed goes on with PUBREL; everything else comes as it was numbered."""
 
     def packet_id_of(serial: int) -> int:
@@ -397,11 +400,13 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(old: OldBr
             user_properties='{"props":[{"k":"a","v":"b"}]}',
         )
     data_dir = tmp_path / "broker"
-    process = command(old, "sqlite", data_dir, "--json")
+    target = redis_server.url if store == "redis" else "sqlite"
+    process = command(old, target, data_dir, "--json")
     output, errors = process.communicate(timeout=JOB_S)
     assert process.returncode == 0 and not errors, errors
     report = msgspec.json.decode(output, type=MigrationReport)
-    assert (report.target, report.counts.written) == (str(data_dir / "broker.db"), 30)
+    assert report.counts.written == 30
+    assert report.target == (redis_server.url if store == "redis" else str(data_dir / "broker.db"))
 
     async def read() -> None:
         client = MqttClient("device-0")
@@ -415,7 +420,7 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(old: OldBr
         assert not any(message.dup for message in client.messages)
         client.close()
 
-    with BrokerProcess(data_dir) as broker:
+    with BrokerProcess(data_dir, settings={"stores.session": target}) as broker:
         run(read())
 
 
@@ -453,6 +458,9 @@ def test_what_stands_in_the_way_is_told_before_anything_is_written(
     assert "another broker's data directory (log 77" in refused(old.url, redis_server.url)
     redis_server.ask("SET", "embermq:schema", '{"version":9,"log":"77"}')
     assert "layout version 9" in refused(old.url, redis_server.url)
+    redis_server.flush()
+    redis_server.ask("SET", "s:ol:{other}", "{}")
+    assert "has key 's:ol:{other}' but no embermq:schema" in refused(old.url, redis_server.url)
     with BrokerProcess(data_dir) as broker:
         assert f"in use by another broker (process {broker.pid})" in refused(old.url, "sqlite")
     old.run("ALTER TABLE device_publish_msg DROP COLUMN packet_type")

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from embermq.adapters.redis.address import parse_address
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.errors import EmberError, UserError
+from embermq.app.redis_address import redis_address
 from embermq.app.settings import SQLITE
 from embermq.pipeline.settings import PipelineSettings
 
@@ -40,8 +40,8 @@ class MigrationFailed(EmberError):
 
 
 class MigrationOrder(Struct, frozen=True, kw_only=True):
-    """What an operator asks for. Addresses may be `env:NAME` or `file:PATH`; `target` may be `sqlite`,
-    the data directory.
+    """What an operator asks for. Addresses may be `env:NAME` or `file:PATH`; `target` is `sqlite` for
+    the data directory, and "" for what `stores.session` says.
     Times are seconds; None takes the broker's setting."""
 
     source: str
@@ -59,7 +59,7 @@ def run_migration(order: MigrationOrder, settings: Settings, progress: Progress)
     """Raises UserError, StartError, MigrationFailed. Interrupted or failed, the next one goes on where it ended."""
     from embermq.pipeline.errors import PipelineError
 
-    source, target = address(order.source, "--from"), address(order.target, "--to")
+    source, target = address(order.source, "--from"), address(order.target or settings.stores.session, "--to")
     if source.partition("://")[0] not in ("postgresql", "postgres"):
         raise UserError("--from: a URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE is needed")
     umask = os.umask(0o077)
@@ -89,11 +89,12 @@ def address(text: str, option: str) -> str:
 
 
 def redis_place(url: str, settings: RedisSettings) -> RedisPlace:
-    """Where a URL leads to, with the certificates of the settings. Raises UserError, without what is before the `@`."""
+    """Where a URL leads to, with the certificates and the password file of the settings. Raises UserError, without what
+    is before the `@`."""
     from embermq.pipeline.sinks.redis_sessions import RedisPlace
 
     try:
-        found = parse_address(url)
+        found = redis_address(url, settings)
     except ValueError as error:
         raise UserError(f"--to: {error}; or {SQLITE} for the data directory") from None
     return RedisPlace(
@@ -143,7 +144,7 @@ def _terms(
     return MigrationTerms(
         source=source,
         schema=order.schema,
-        redis=None if target == SQLITE else redis_place(target, RedisSettings()),
+        redis=None if target == SQLITE else redis_place(target, settings.redis),
         broker_db=str((data_dir / "broker.db").absolute()),
         file=str(((work if order.dry_run else data_dir) / FILE).absolute()),
         queue_limit=settings.device.queue_limit,

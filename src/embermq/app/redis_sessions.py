@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import logging
 import platform
-from pathlib import Path
-
-from msgspec.structs import replace
 
 from embermq.adapters.redis import device_queue, session_writer
-from embermq.adapters.redis.address import RedisAddress, parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
 from embermq.adapters.redis.link import RedisLink
@@ -18,6 +14,7 @@ from embermq.adapters.redis.session_writer import Post, RedisSessionWriter
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.app.errors import StartError
+from embermq.app.redis_address import redis_address
 from embermq.model.redis_layout import (
     SCHEMA_KEY,
     SCHEMA_VERSION,
@@ -40,7 +37,7 @@ class RedisSessions:
     be, StoreError for a Redis that does not answer or holds what it should not."""
 
     def __init__(self, url: str, settings: RedisSettings, post: Post) -> None:
-        address = _with_password(parse_address(url), settings)
+        address = redis_address(url, settings)
         self.place = str(address)
         self._blocking = BlockingRedis(address, settings)
         owners = Owners()
@@ -116,16 +113,3 @@ class RedisSessions:
             unreadable=self.queue.unreadable,
             connections=link.connections,
         )
-
-
-def _with_password(address: RedisAddress, settings: RedisSettings) -> RedisAddress:
-    if not settings.password_file:
-        return address
-    try:
-        password = Path(settings.password_file).read_text().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise StartError(f"redis.password_file: {settings.password_file!r}: {reason}") from None
-    if not password:
-        raise StartError(f"redis.password_file: {settings.password_file!r}: is empty")
-    return replace(address, password=password)

@@ -28,9 +28,9 @@ def command(
         typer.Option(
             "--to",
             metavar="URL",
-            help="redis://…, rediss://…, redis+cluster://…, env:NAME, file:PATH; sqlite is the data directory.",
+            help="redis://…, redis+cluster://…, env:NAME, file:PATH, or sqlite; else what stores.session says.",
         ),
-    ] = "sqlite",
+    ] = "",
     schema: Annotated[str, typer.Option("--schema", metavar="NAME", help="Of the tables.")] = "public",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count and judge everything, write nothing.")

@@ -18,6 +18,7 @@ from embermq.model.redis_layout import (
     PUBREL_TYPE,
     SCHEMA_KEY,
     SCHEMA_VERSION,
+    SESSION_PREFIX,
     LayoutError,
     client_keys,
     decode_schema,
@@ -31,6 +32,7 @@ from embermq.pipeline.errors import MigrationError
 from embermq.pipeline.sinks.session_target import ClientWrites, Known, SessionTarget
 
 TIMEOUT_S = 30
+SCAN_COUNT = 2_000
 CONNECT_TIMEOUT_S = 10
 _IMPORT = files(__package__ or "").joinpath("import_many.lua").read_text()
 
@@ -113,11 +115,18 @@ def claim_store(at: RedisPlace, log_id: str, *, read_only: bool) -> None:
     try:
         with told(f"cannot use {place}"):
             client.ping()
-            if not read_only:
-                client.set(SCHEMA_KEY, encode_schema(log_id), nx=True)
             value = client.get(SCHEMA_KEY)
             if value is None:
-                return
+                stranger = next(client.scan_iter(match=f"{SESSION_PREFIX}*", count=SCAN_COUNT), None)
+                if stranger is not None:
+                    raise MigrationError(
+                        f"{place} has key {stranger.decode(errors='replace')!r} but no {SCHEMA_KEY}: it holds data that"
+                        " EmberMQ cannot place; empty it, or name another one"
+                    )
+                if read_only:
+                    return
+                client.set(SCHEMA_KEY, encode_schema(log_id), nx=True)
+                value = client.get(SCHEMA_KEY)
             schema = decode_schema(value)
     finally:
         client.close()
