@@ -1,0 +1,136 @@
+"""`embermq pipeline migrate`: what it asks for, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from embermq.app import migration
+from embermq.app.config import Settings
+from embermq.app.migration import MigrationOrder, write_rejects
+from embermq.cli.main import main
+from embermq.pipeline.errors import MigrationError
+from embermq.pipeline.jobs.migrate import MigrationReport, MigrationTerms, Progress
+from embermq.pipeline.sinks import redis_sessions
+from embermq.pipeline.sinks.migration_file import Counts, MigrationFile, Rejected
+from embermq.pipeline.sinks.redis_sessions import RedisPlace
+from embermq.pipeline.sources import old_tables
+from embermq.pipeline.sources.old_tables import Piece
+
+COUNTS = Counts(
+    clients=3,
+    clients_written=2,
+    clients_taken_over=1,
+    read=10,
+    written=6,
+    taken_over=1,
+    rejected=3,
+    renumbered=1,
+)
+REPORT = MigrationReport(
+    source="postgresql://db/old",
+    target="redis://cache",
+    dry_run=False,
+    resumed=True,
+    pieces=4,
+    pieces_done_before=1,
+    columns_absent=("correlation_data",),
+    seconds=1.5,
+    counts=COUNTS,
+)
+FROM = ["pipeline", "migrate", "--from", "postgresql://u:secret@db/old"]
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> list[MigrationOrder]:
+    """What was asked for; the answer is `REPORT`."""
+    found: list[MigrationOrder] = []
+
+    def run(order: MigrationOrder, settings: Settings, progress: Progress) -> MigrationReport:
+        found.append(order)
+        progress(5, 10)
+        return REPORT
+
+    COUNTS.reasons = {"qos": 2, "topic": 1}
+    COUNTS.rejected = 3
+    monkeypatch.setattr(migration, "run_migration", run)
+    return found
+
+
+def test_a_summary_for_people(orders: list[MigrationOrder], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FROM, "--rejects", "r.jsonl"]) == 3
+    printed = capsys.readouterr()
+    assert not printed.err and "secret" not in printed.out
+    for text in (
+        "from      postgresql://db/old",
+        "6 written, 0 there already",
+        "1 clients with 1 messages, which have connected here since",
+        "renumbered 1:",
+        "absent    correlation_data",
+        "1 of 4 pieces had been done before",
+        "rejected for qos: 2",
+        "they are in r.jsonl",
+    ):
+        assert text in printed.out, text
+
+
+def test_a_report_for_machines(orders: list[MigrationOrder], capsys: pytest.CaptureFixture[str]) -> None:
+    COUNTS.rejected = 0
+    assert main([*FROM, "--json", "--dry-run", "--session-expiry", "never", "--message-ttl", "60"]) == 0
+    assert msgspec.json.decode(capsys.readouterr().out, type=MigrationReport) == REPORT
+    (order,) = orders
+    assert (order.dry_run, order.session_expiry_s, order.message_ttl_s, order.target) == (
+        True,
+        0xFFFF_FFFF,
+        60,
+        "",
+    )
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "4294967296", "soon", "٣"])
+def test_a_session_expiry_that_cannot_be(
+    orders: list[MigrationOrder], capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    assert main([*FROM, f"--session-expiry={wrong}"]) == 2
+    assert "is neither 1..4294967295 nor never" in capsys.readouterr().err
+    assert not orders
+
+
+def test_rejects_as_lines_of_json(tmp_path: Path) -> None:
+    file = MigrationFile(tmp_path / "migration.db")
+    piece = Piece(0, "a", "b", 2, 3)
+    run = file.begin("s", "t", "", iter([piece]))
+    rows = [
+        Rejected("b", 1, 7, "x" * 5_000, "qos", "qos 0 is not 1 or 2"),
+        Rejected(None, None, None, None, "client_id", "the client id is missing"),
+    ]
+    file.complete(run, 0, Counts(read=2, rejected=2), rows)
+    assert file.unfinished("s", "t", "") == run and file.unfinished("s", "other", "") is None
+    file.finish(run)
+    assert file.unfinished("s", "t", "") is None
+    file.close()
+    terms = MigrationTerms(source="", broker_db="", file=str(tmp_path / "migration.db"))
+    write_rejects(terms, tmp_path / "rejects.jsonl")
+    lines = [msgspec.json.decode(line) for line in (tmp_path / "rejects.jsonl").read_bytes().splitlines()]
+    assert [(line["client_id"], line["reason"]) for line in lines] == [(None, "client_id"), ("b", "qos")]
+    assert len(lines[1]["topic"]) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("package", "connect"),
+    [
+        ("psycopg", partial(old_tables.connect, "postgresql://x/y")),
+        ("redis", partial(redis_sessions.connect, RedisPlace(shown="redis://x", nodes=(("x", 1),)))),
+    ],
+)
+def test_a_missing_driver_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, package: str, connect: Callable[[], object]
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MigrationError, match=r"needs embermq\[cluster\]: run `make cluster`"):
+        connect()
