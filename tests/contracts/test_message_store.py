@@ -18,6 +18,7 @@ from tests.contracts.message_stores import (
     poison,
     table,
 )
+from tests.support.waiting import wait_until
 
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.model.message import Message
@@ -236,34 +237,37 @@ def test_a_new_store_says_where_it_begins(stores: MessageStores) -> None:
         assert again.file.position() == 7
 
 
+WAITING = {
+    "postgres": "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mariadb": "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+"""How many transactions wait for another one."""
+
+
 @pytest.mark.promise("pipeline-2")
-def test_two_drivers_at_once_store_nothing_twice(on_server: MessageStores) -> None:
+def test_two_drivers_at_once_store_nothing_twice(
+    on_server: MessageStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An older driver that was thought dead may still be writing."""
-    sinks = [on_server.open_sink() for _ in range(2)]
-    for sink in sinks:
-        sink.open()
-    sinks[0].begin_at(0)
-    failures: list[BaseException] = []
+    rows = table([message(n) for n in range(50)])
+    covered: list[int] = []
+    with on_server.sink() as one, on_server.sink() as two:
+        one.begin_at(0)
+        other = threading.Thread(target=lambda: covered.append(two.write_table(rows)))
+        put = one._server.put  # type: ignore[attr-defined]
 
-    def write(sink: MessageStoreSink) -> None:
-        try:
-            for start in range(0, 2_000, 100):
-                sink.write_table(table([message(n) for n in range(start, start + 150)]))
-        except BaseException as error:
-            failures.append(error)
-            raise
+        def meets_the_other(cursor: object, messages: object) -> None:
+            put(cursor, messages)
+            other.start()
+            wait_until(lambda: on_server.rows(WAITING[on_server.kind]) == [(1,)], 10, "the other one waits")
 
-    threads = [threading.Thread(target=write, args=(sink,)) for sink in sinks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for sink in sinks:
-        sink.close()
-    assert failures == []
+        monkeypatch.setattr(one._server, "put", meets_the_other)  # type: ignore[attr-defined]
+        assert one.write_table(rows) == 50
+        other.join()
+    assert covered == [0]
     with on_server.reader() as store:
-        assert offsets(store) == list(range(2_050))
-    assert on_server.rows("SELECT next_offset, entries FROM embermq_message_progress") == [(2_050, 2_050)]
+        assert offsets(store) == list(range(50))
+    assert on_server.rows("SELECT next_offset, entries FROM embermq_message_progress") == [(50, 50)]
 
 
 @pytest.mark.promise("pipeline-11", "pipeline-7")
