@@ -29,6 +29,8 @@ Kind = Literal["sqlite", "postgres", "mariadb"]
 KINDS: tuple[Kind, ...] = ("sqlite", "postgres", "mariadb")
 SERVERS: tuple[Kind, ...] = ("postgres", "mariadb")
 NOON_MS = 1_750_000_000_000
+SINK_S = 5.0
+"""How long a sink waits for an answer."""
 SETTINGS = SqlSettings(connect_timeout_s=2, timeout_s=5.0, retry_s=0)
 
 _TYPES: dict[str, pa.DataType] = {
@@ -106,7 +108,7 @@ class MessageStores:
         places = self.places
         if not self.url:
             return MessageFile(places.messages)
-        return MessageServer(sql_server(self.url, SETTINGS), places.archive, places.log)
+        return MessageServer(sql_server(self.url, SETTINGS, SINK_S), places.archive, places.log)
 
     def open_reader(self) -> MessageStore:
         if not self.url:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from tests.contracts.message_stores import (
     KINDS,
     NOON_MS,
     SERVERS,
+    SINK_S,
     Kind,
     MessageStores,
     message,
@@ -376,10 +379,28 @@ def test_a_server_that_is_away_is_named_without_its_password(on_server: MessageS
                 offsets(store)
             told += [str(writing.value), str(reading.value)]
         assert all(f"@127.0.0.1:{server.port}/" in text for text in told), told
+        told += traceback.format_exception(writing.value) + traceback.format_exception(reading.value)
         assert not any(server.password in text or "%2F" in text for text in told)
         assert confirmed(on_server) == 1, "still known"
         server.start()
         assert sink.write_table(table([message(0), message(1)])) == 1
+        assert offsets(store) == [0, 1]
+
+
+@pytest.mark.promise("pipeline-5")
+def test_a_server_that_stands_still_is_waited_for_so_long_and_no_longer(on_server: MessageStores) -> None:
+    server = on_server.server
+    assert server is not None
+    with on_server.sink() as sink:
+        sink.write_table(table([message(0)]))
+        server.pause()
+        began_s = time.monotonic()
+        with pytest.raises(MessageServerError, match=f"@127.0.0.1:{server.port}/"):
+            sink.write_table(table([message(1)]))
+        assert time.monotonic() - began_s < 3 * SINK_S
+        server.resume()
+        assert sink.write_table(table([message(1)])) == 1
+    with on_server.reader() as store:
         assert offsets(store) == [0, 1]
 
 

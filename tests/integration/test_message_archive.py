@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.contracts.message_stores import NOON_MS, SETTINGS, message, table
+from tests.contracts.message_stores import NOON_MS, SETTINGS, SINK_S, message, table
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer
@@ -24,7 +24,7 @@ COMMAND_S = 60
 
 def sink_of(url: str, data_dir: Path) -> MessageServer:
     places = Places(data_dir)
-    sink = MessageServer(server_of(url, SETTINGS), places.archive, places.log)
+    sink = MessageServer(server_of(url, SETTINGS, SINK_S), places.archive, places.log)
     sink.open()
     return sink
 

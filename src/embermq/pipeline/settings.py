@@ -56,6 +56,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     archive_retention_hours: int = 168
     """How long the message store keeps a message."""
+    archive_timeout_s: int = 60
+    """Where the message store is on a server: how long a statement of a batch may take before it counts as away."""
     traffic_retention_hours: int = 168
     """How long traffic windows are kept."""
     traffic_window_s: int = 10
@@ -109,6 +111,7 @@ _AT_LEAST: dict[str, int] = {
     "idle_wait_ms": 0,
     "poll_ms": 1,
     "archive_retention_hours": 1,
+    "archive_timeout_s": 1,
     "traffic_retention_hours": 1,
     "traffic_window_s": 1,
     "traffic_watermark_s": 0,

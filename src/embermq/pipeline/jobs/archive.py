@@ -52,4 +52,5 @@ def message_sink(settings: PipelineSettings, places: Places) -> MessageStoreSink
     from embermq.pipeline.sinks.message_server import MessageServer
     from embermq.pipeline.sinks.sql_server import sql_server
 
-    return MessageServer(sql_server(settings.message_store, settings.sql), places.archive, places.log)
+    server = sql_server(settings.message_store, settings.sql, settings.archive_timeout_s)
+    return MessageServer(server, places.archive, places.log)

@@ -15,9 +15,6 @@ from embermq.database.settings import SqlSettings
 from embermq.model.message_table import COLUMNS, SERVER_MESSAGES
 from embermq.pipeline.errors import MessageServerError
 
-ANSWER_S = 60.0
-"""How long a statement may take before the server counts as gone: a batch is large, and nobody waits for it."""
-
 Row = Sequence[Any]
 
 COLUMNS_THERE = (*COLUMNS, "log_id", "topic_hash")
@@ -27,10 +24,10 @@ _NAMES = ", ".join(f'"{name}"' for name in COLUMNS_THERE)
 class SqlServer(ABC):
     """Statements in one transaction. Names are quoted as the standard has it, in both kinds."""
 
-    def __init__(self, url: DatabaseUrl, settings: SqlSettings) -> None:
+    def __init__(self, url: DatabaseUrl, settings: SqlSettings, timeout_s: float) -> None:
         self.place = url.shown
         self._password = url.password
-        self._connect = connector(url, settings, ANSWER_S)
+        self._connect = connector(url, settings, timeout_s)
         self._connection: Any = None
 
     @contextmanager
@@ -187,7 +184,8 @@ class MysqlServer(SqlServer):
 _KINDS: dict[Kind, type[SqlServer]] = {"postgresql": PostgresServer, "mysql": MysqlServer}
 
 
-def sql_server(url: str, settings: SqlSettings) -> SqlServer:
-    """The server of a URL, as `stores.static` names it; not connected yet."""
+def sql_server(url: str, settings: SqlSettings, timeout_s: float) -> SqlServer:
+    """The server of a URL, as `stores.static` names it; not connected yet. A statement may take `timeout_s`: batches
+    are large, and nobody waits for them."""
     parsed = parse_url(url)
-    return _KINDS[parsed.kind](parsed, settings)
+    return _KINDS[parsed.kind](parsed, settings, timeout_s)
