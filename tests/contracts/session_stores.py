@@ -145,7 +145,7 @@ class InRedis(SessionStores):
         self.raw = BlockingRedis(address, RedisSettings())
         self.link = StepLink(self.raw, self.posted.put)
         self.owners = Owners()
-        self.writer = RedisSessionWriter(self.link, self.owners, self.posted.put, "here")
+        self.writer = RedisSessionWriter(self.link, self.owners, self.posted.put, "here", mark_s=0)
         self.queue = RedisDeviceQueue(self.link, self.owners)
         self.history = RedisDeviceQueueHistory(self.raw, self.owners)
         self.sessions = RedisSessionStore(self.raw, self.owners)

@@ -125,7 +125,7 @@ def measured() -> set[str]:
             retention=retention,
             pipeline=pipeline,
             supervisor=SupervisorStatistics("running", 1, 0, ""),
-            session_store=SessionStoreStatistics("", 0, 0, 0, 0, 0, 0, 0, 0, 0),
+            session_store=SessionStoreStatistics("", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
         )
     )
     return set(re.findall(r"^(embermq_\w+)", text, re.MULTILINE))

@@ -31,6 +31,21 @@ class StepLink(RedisLink):
     def command(self, key: str, words: Sequence[Word], then: Then) -> None:
         self._do(key, tuple(words), then)
 
+    @property
+    def is_cluster(self) -> bool:
+        return self._server.is_cluster
+
+    @property
+    def is_resending(self) -> bool:
+        return False
+
+    @property
+    def settle_s(self) -> float:
+        return 0.0
+
+    def forget_settled(self, before_s: float) -> None:
+        """Nothing is kept."""
+
     def repeat(self, last: int) -> None:
         """The last operations take effect once more, in their order."""
         for key, words in self._asked[-last:]:

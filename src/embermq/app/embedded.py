@@ -101,7 +101,10 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         archive = partial(read_archive, settings)
         redelivered = Recovery(state, device, log, side.history, archive).run(lost)
         if side.apart is not None:
-            ticks = SplitStore(store, side.apart.writer, state, settings.session_store, post)
+            settle_ms = int(settings.redis.settle_s * 1000)
+            ticks = SplitStore(
+                store, side.apart.writer, state, settings.session_store, post, settle_ms=settle_ms
+            )
             state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
             side.apart.begin()
     except BaseException as error:

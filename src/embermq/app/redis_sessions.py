@@ -112,4 +112,6 @@ class RedisSessions:
             fenced=writer.fenced,
             unreadable=self.queue.unreadable,
             connections=link.connections,
+            resent=link.resent,
+            settling_let_go=link.settling_let_go,
         )

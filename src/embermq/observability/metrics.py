@@ -112,6 +112,8 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
         "fenced": state.fenced,
         "unreadable": state.unreadable,
         "connections": state.connections,
+        "resent": state.resent,
+        "settling_let_go": state.settling_let_go,
     }
     for name, value in counts.items():
         text = f"session store: {name.replace('_', ' ')}"

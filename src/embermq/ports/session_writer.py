@@ -67,3 +67,7 @@ class SessionStoreStatistics(Struct, frozen=True):
     """Stored messages that could not be understood; they stay in the store."""
     connections: int
     """How often a connection was opened."""
+    resent: int
+    """Operations that were confirmed, and sent again to a server that may have lost them."""
+    settling_let_go: int
+    """Operations that could not be kept for that as long as they should be, for want of room."""

@@ -63,6 +63,10 @@ class TickStore(ABC):
     def settle(self) -> None:
         """Called now and then: write what the level `memory` has answered for and not written yet."""
 
+    def hurry(self) -> None:
+        """The broker is about to stop: hold nothing back from now on."""
+        return
+
     @abstractmethod
     def close(self) -> None:
         """Finish what is under way and release the files."""

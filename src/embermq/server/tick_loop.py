@@ -112,7 +112,10 @@ class TickLoop:
         self._polling = self._loop.call_later(self._poll_s, self._poll)
 
     def _poll(self) -> None:
+        self.look_at_clock()
         self._store.settle()
+        if self._store.owes:
+            self.wake()
         if len(self._applications):
             self.wake()
             self._applications.poll()
@@ -245,6 +248,7 @@ class TickLoop:
         """Wait until everything that was decided is durable."""
         future: asyncio.Future[None] = self._loop.create_future()
         self._idle_waiters.append(future)
+        self._store.hurry()
         self.wake()
         try:
             await asyncio.wait_for(future, timeout_s)

@@ -8,6 +8,7 @@ from tests.support.held_sessions import HeldSessions, table
 from tests.unit.delivery.behind import generation, subscriber
 
 from embermq.broker.settings import MqttSettings
+from embermq.delivery.split.store import SplitStore
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreFull
 from embermq.protocol.packets import (
@@ -257,6 +258,33 @@ def test_the_floor_stays_behind_what_is_not_stored(hand: HandDrivenBroker, sessi
     sessions.held = False
     hand.settle()
     assert (hand.store.dispatcher_floor, sessions.floors[-1]) == (3, 3)
+
+
+@pytest.mark.promise("repositories-4")
+def test_the_floor_stays_behind_what_the_session_store_may_lose_again(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    """What it confirmed a moment ago; at the end of the broker it does not."""
+    post = hand.posted.append
+    hand.ticks = SplitStore(hand.store, sessions, hand.state, hand.session_store, post, settle_ms=5_000)
+    subscriber(hand).drops()
+    publisher = hand.connects("p")
+
+    def written() -> tuple[int, int]:
+        hand.ticks.settle()
+        hand.settle()
+        return hand.store.dispatcher_floor, len(hand.store.cursors)
+
+    publisher.publishes("t", b"1")
+    hand.passes(s=1)
+    assert written() == (0, 0)
+    hand.passes(s=3)
+    assert written() == (0, 0)
+    publisher.publishes("t", b"2", first_id=2)
+    hand.passes(s=2)
+    assert written() == (1, 1)
+    hand.ticks.hurry()
+    assert written() == (2, 1)
 
 
 def test_a_floor_that_the_log_refuses_is_written_later(

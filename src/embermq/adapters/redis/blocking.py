@@ -75,6 +75,11 @@ class BlockingRedis:
         return StoreUnavailable(f"session store {self._address}: {error}")
 
     @property
+    def is_cluster(self) -> bool:
+        """Whether there may be more than one."""
+        return self._cluster is not None
+
+    @property
     def masters(self) -> Sequence[Any]:
         """A connection to each."""
         return self._masters

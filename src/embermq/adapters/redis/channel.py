@@ -15,6 +15,7 @@ from embermq.adapters.redis.handshake import Greeting, NodeUnusable, log_in
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.settling import Settling
 from embermq.adapters.redis.wire import (
     ASKING,
     Kind,
@@ -52,6 +53,9 @@ class Plan:
         self.tls = tls
         self.ledger = Ledger()
         self.held: dict[str, Lane] = {}
+        self.settling = Settling(settings.settle_s, settings.settle_bytes_max)
+        if settings.settle_s:
+            self.ledger.settled = self.settling.note
         self.wait = Operation(
             "",
             pack(("WAIT", settings.wait_replicas, settings.wait_timeout_ms)),
@@ -71,6 +75,10 @@ class ChannelOwner(ABC):
     @abstractmethod
     def advance(self, probe: Operation) -> None:
         """The first operation of a lane is done."""
+
+    @abstractmethod
+    def renewed(self, channel: Channel) -> None:
+        """It is connected, and the server was restarted meanwhile, or is another one."""
 
     @abstractmethod
     def came(self, channel: Channel) -> None:
@@ -107,6 +115,7 @@ class Channel(WireEnds):
         self._flush: asyncio.Handle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._greeting = Greeting()
+        self._is_renewed = False
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._loading = 0
         self._since_s = self._loop.time()
@@ -301,6 +310,8 @@ class Channel(WireEnds):
         ledger.commands += 1
         ledger.waiting -= 1
         ledger.waiting_bytes -= len(operation.packed)
+        if ledger.settled is not None and operation.writes:
+            ledger.settled(operation)
         tell(operation, answer)
         if operation.kind == Kind.PROBE:
             self._owner.advance(operation)
@@ -350,13 +361,15 @@ class Channel(WireEnds):
                 ssl=plan.tls,
             )
             try:
+                before = self._greeting
                 self._greeting = await log_in(
                     lambda words: self._ask(wire, words),
                     str(self.node),
                     plan.address,
                     plan.scripts,
-                    self._greeting,
+                    before,
                 )
+                self._is_renewed = self._is_renewed or self._greeting.is_another(before)
             except BaseException:
                 wire.abort("not logged in")
                 raise
@@ -383,6 +396,9 @@ class Channel(WireEnds):
         self._plan.ledger.connections += 1
         self.failing = ""
         self.wire = wire
+        if self._is_renewed:
+            self._is_renewed = False
+            self._owner.renewed(self)
         self.flush()
         self._owner.came(self)
 

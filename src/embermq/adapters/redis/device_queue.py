@@ -16,9 +16,9 @@ from embermq.model.session_writes import QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 
 LOG = logging.getLogger("embermq")
-PAGE = read_script("page")
-IN_FLIGHT = read_script("in_flight")
-OLDEST = read_script("oldest")
+PAGE = read_script("page", writes=False)
+IN_FLIGHT = read_script("in_flight", writes=False)
+OLDEST = read_script("oldest", writes=False)
 SCRIPTS = (PAGE, IN_FLIGHT, OLDEST)
 
 EXPIRED_MS = 1

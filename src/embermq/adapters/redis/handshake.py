@@ -25,10 +25,19 @@ class NodeUnusable(Exception):
 
 
 class Greeting(Struct, frozen=True):
-    """By what a server knows a connection: its process and a number there; empty when it does not tell."""
+    """By what a server knows a connection: its process, the history of its data and a number there; empty when it does
+    not tell."""
 
     run_id: bytes = b""
     client_id: int = 0
+    history: bytes = b""
+    is_first: bool = True
+
+    def is_another(self, before: Greeting) -> bool:
+        """Whether the server may have other data than when it greeted before."""
+        if before.is_first:
+            return False
+        return not self.run_id or (self.run_id, self.history) != (before.run_id, before.history)
 
 
 def tls_context(settings: RedisSettings) -> ssl.SSLContext:
@@ -79,7 +88,10 @@ async def log_in(
         killed = await ask(("CLIENT", "KILL", "ID", str(before.client_id), "SKIPME", "yes"))
         if isinstance(killed, ErrorReply):
             LOG.warning("%s: a connection that was given up cannot be ended at the server: %s", place, killed)
-    return Greeting(run_id, client_id) if isinstance(client_id, int) else Greeting()
+    history = about.get(b"master_replid", b"")
+    if not isinstance(client_id, int):
+        return Greeting(is_first=False)
+    return Greeting(run_id, client_id, history, is_first=False)
 
 
 def _explain(command: str, text: str) -> str:

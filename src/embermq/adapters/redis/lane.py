@@ -39,6 +39,14 @@ class Lane:
             self.probe is None and self.due_s <= now_s and (self.wire is None or self.wire.settled(self.mark))
         )
 
+    def put_before(self, operations: list[Operation]) -> None:
+        """They come first, but behind a probe that is on its way: what it does is among them once more."""
+        if self.probe is None:
+            self.ops.extendleft(reversed(operations))
+        else:
+            first = self.ops.popleft()
+            self.ops.extendleft(reversed([first, *operations]))
+
     def gather(self) -> None:
         """Put behind one another what came back and what was never sent."""
         self.ops.extend(self.later)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
 from embermq.adapters.redis.address import RedisAddress
-from embermq.adapters.redis.answers import Refused, Sort, sort_error
+from embermq.adapters.redis.answers import Answer, Refused, Sort, sort_error
 from embermq.adapters.redis.channel import Channel, Plan
 from embermq.adapters.redis.handshake import tls_context
 from embermq.adapters.redis.lane import Lane
@@ -44,6 +44,10 @@ class LinkStatistics(Struct, frozen=True):
     """Operations without an answer, now."""
     waiting_bytes: int
     """What they have as commands."""
+    resent: int
+    """Operations that were confirmed, and sent again to a server that may have lost them."""
+    settling_let_go: int
+    """Operations that were confirmed and not kept as long as they should be, for want of room."""
 
 
 class RedisLink(RouteOwner):
@@ -75,6 +79,10 @@ class RedisLink(RouteOwner):
         self._slotted = address.cluster or settings.connections > 1
         self._sweep: asyncio.TimerHandle | None = None
         self._told: dict[str, str] = {}
+        self._resending = 0
+        self._resent = 0
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when a server turns out to have been restarted or replaced, before anything new is sent to it."""
         self._complained_s = float("-inf")
 
     def start(self) -> None:
@@ -96,18 +104,38 @@ class RedisLink(RouteOwner):
 
     def ask(self, key: str, script: Script, keys: Sequence[Word], args: Sequence[Word], then: Then) -> None:
         """Run a script, which was given to the constructor."""
-        self._put(key, pack((b"EVALSHA", script.sha, len(keys), *keys, *args)), script.name, then)
+        packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
+        self._put(key, packed, script.name, then, writes=script.writes)
 
     def command(self, key: str, words: Sequence[Word], then: Then) -> None:
         """Any other single command, in the same order: `("HGETALL", "s:s:{pump-7}")`."""
         self._put(key, pack(words), str(words[0]), then)
 
-    def _put(self, key: str, packed: bytes, what: str, then: Then) -> None:
+    def _put(self, key: str, packed: bytes, what: str, then: Then, *, writes: bool = False) -> None:
         ledger = self._ledger
         ledger.waiting += 1
         ledger.waiting_bytes += len(packed)
         slot = slot_of(key) if self._slotted else 0
-        self._routes.put(Operation(key, packed, then, what, slot))
+        self._routes.put(Operation(key, packed, then, what, slot, writes=writes))
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether keys are spread over several servers."""
+        return self._plan.address.cluster
+
+    @property
+    def settle_s(self) -> float:
+        """What was confirmed so long ago is taken for safe."""
+        return self._plan.settings.settle_s
+
+    def forget_settled(self, before_s: float) -> None:
+        """What was confirmed before that time (time.monotonic) is not to be sent again."""
+        self._plan.settling.forget(before_s)
+
+    @property
+    def is_resending(self) -> bool:
+        """Whether something is sent again that a server has lost, and is not confirmed yet."""
+        return self._resending > 0
 
     @property
     def waiting_bytes(self) -> int:
@@ -135,6 +163,8 @@ class RedisLink(RouteOwner):
             connections=ledger.connections,
             waiting=ledger.waiting,
             waiting_bytes=ledger.waiting_bytes,
+            resent=self._resent,
+            settling_let_go=self._plan.settling.let_go,
         )
 
     # What the channels meet
@@ -174,6 +204,37 @@ class RedisLink(RouteOwner):
         lane.due_s = 0.0
         if not stepwise or not (lane.ops or lane.later):
             self._dissolve(probe.key, lane)
+
+    def renewed(self, channel: Channel) -> None:
+        """See the base."""
+        self._send_again(lambda operation: self._routes.channel_of(operation.slot) is channel)
+
+    def moved(self, slots: set[int]) -> None:
+        """See the base."""
+        self._send_again(lambda operation: operation.slot in slots)
+
+    def _send_again(self, is_lost: Callable[[Operation], bool]) -> None:
+        """Before anything newer of the same key."""
+        self.on_lost()
+        for key, operations in self._plan.settling.take(is_lost).items():
+            channel = self._routes.channel_of(operations[0].slot)
+            if channel is None:
+                continue
+            lane = self.hold(operations[0], channel)
+            again = operations if lane.probe is None else [*operations, lane.probe]
+            copies = [
+                Operation(key, one.packed, self._was_sent_again, one.what, one.slot, writes=True)
+                for one in again
+            ]
+            lane.put_before(copies)
+            ledger = self._ledger
+            ledger.waiting += len(copies)
+            ledger.waiting_bytes += sum(len(one.packed) for one in copies)
+            self._resending += len(copies)
+            self._resent += len(copies)
+
+    def _was_sent_again(self, answer: Answer) -> None:
+        self._resending -= 1
 
     def came(self, channel: Channel) -> None:
         """See the base."""

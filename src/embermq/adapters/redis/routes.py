@@ -28,6 +28,10 @@ class RouteOwner(ChannelOwner):
     """Who holds the operations of a key together while they change their way."""
 
     @abstractmethod
+    def moved(self, slots: set[int]) -> None:
+        """Another node has these slots now: promoted, it may not have heard of what was written last."""
+
+    @abstractmethod
     def hold(self, operation: Operation, channel: Channel) -> Lane:
         """The lane of an operation that is, or was, on its way by a channel where its keys are no more."""
 
@@ -218,11 +222,17 @@ class ClusterRoutes(Routes):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        moved: set[int] = set()
         for slot, node in masters.items():
-            self._owners[slot] = self.channel_at(node, slot)
+            before, channel = self._owners[slot], self.channel_at(node, slot)
+            if before is not None and before is not channel:
+                moved.add(slot)
+            self._owners[slot] = channel
         self._known = True
         for channel in list(self._channels.values()):
             self._reroute(channel)
+        if moved:
+            self._owner.moved(moved)
         waiting, self._unrouted = self._unrouted, deque()
         for operation in waiting:
             self.put(operation)

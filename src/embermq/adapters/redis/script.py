@@ -9,18 +9,19 @@ from msgspec import Struct
 
 
 class Script(Struct, frozen=True):
-    """`name` is for people, `sha` is what EVALSHA takes."""
+    """`name` is for people, `sha` is what EVALSHA takes. One that only reads does not have to be done again."""
 
     name: str
     source: bytes
     sha: bytes
+    writes: bool = True
 
 
-def script(name: str, source: bytes) -> Script:
+def script(name: str, source: bytes, *, writes: bool = True) -> Script:
     """A script from its text."""
-    return Script(name, source, sha1(source, usedforsecurity=False).hexdigest().encode())
+    return Script(name, source, sha1(source, usedforsecurity=False).hexdigest().encode(), writes)
 
 
-def read_script(name: str) -> Script:
+def read_script(name: str, *, writes: bool = True) -> Script:
     """`scripts/<name>.lua` of this package."""
-    return script(name, (files(__package__) / "scripts" / f"{name}.lua").read_bytes())
+    return script(name, (files(__package__) / "scripts" / f"{name}.lua").read_bytes(), writes=writes)

@@ -10,6 +10,7 @@ from itertools import islice
 from msgspec import Struct
 
 from embermq.adapters.redis.answers import Answer, Refused
+from embermq.adapters.redis.floor_marks import MARK_S, FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import Script, read_script
@@ -85,14 +86,16 @@ class RedisSessionWriter(SessionWriter):
     """See the port. `post` runs a callable soon, on the broker's own thread; `server_id` says in the store which broker
     has the session."""
 
-    def __init__(self, link: RedisLink, owners: Owners, post: Post, server_id: str = "") -> None:
+    def __init__(
+        self, link: RedisLink, owners: Owners, post: Post, server_id: str = "", *, mark_s: float = MARK_S
+    ) -> None:
         self._link = link
         self._owners = owners
         self._post = post
         self._server_id = server_id
         self._ticks: deque[_Submitted] = deque()
         self._tick: _Submitted
-        self._floor = 0
+        self._marks = FloorMarks(link, self._trim, mark_s)
         self._fenced = 0
         self._refused = 0
 
@@ -120,7 +123,11 @@ class RedisSessionWriter(SessionWriter):
         )  # never before this call returns, also when there was nothing to do
 
     def forget_below(self, floor: int) -> None:
-        self._floor = floor
+        self._marks.put(floor)
+
+    def _trim(self) -> None:
+        """What is below the mark, and only that: for what may have to be repaired it has to be known still."""
+        floor = self._marks.floor
         idle = [
             owner
             for owner in islice(self._owners.with_positions.values(), TRIMMED_MAX)
@@ -142,7 +149,7 @@ class RedisSessionWriter(SessionWriter):
 
     @property
     def failing(self) -> str:
-        return self._link.failing
+        return self._link.failing or self._marks.trouble
 
     def statistics(self) -> WriterStatistics:
         return WriterStatistics(self._fenced, self._refused)
@@ -248,7 +255,7 @@ class RedisSessionWriter(SessionWriter):
 
     def _save_part(self, owner: Owner, rows: list[QueueRow], log_end: int) -> None:
         keys = owner.keys
-        floor = self._floor if owner.oldest_position < self._floor else b""
+        floor = self._marks.floor if owner.oldest_position < self._marks.floor else b""
         args: list[bytes | str | int] = [owner.fence, keys.message, floor]
         oldest, newest = log_end, 0
         for row in rows:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import redis
+from msgspec.structs import replace
 
 from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.floor_marks import ReadMarks
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.script import read_script
 from embermq.model.redis_layout import (
@@ -56,7 +58,12 @@ class RedisSessionStore(SessionStore):
     def load(self) -> StoredState:
         """Sessions and wills; what belongs to the log is not here. Raises StoreError that names what is broken."""
         try:
-            sessions = [session for master in self._redis.masters for session in self._sessions(master)]
+            marks = ReadMarks(self._redis)
+            sessions = [
+                replace(session, complete_to=marks.complete_to(master))
+                for master in self._redis.masters
+                for session in self._sessions(master)
+            ]
             wills = [will for master in self._redis.masters for will in self._wills(master)]
         except LayoutError as error:
             raise _unreadable(error) from error

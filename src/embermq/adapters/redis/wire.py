@@ -46,6 +46,8 @@ class Operation(Struct):
     slot: int = 0
     kind: int = Kind.PLAIN
     asking: bool = False
+    writes: bool = False
+    """Whether it has to be done again by a server that has lost it."""
 
 
 class Ledger:
@@ -59,6 +61,8 @@ class Ledger:
         self.connections = 0
         self.waiting = 0
         self.waiting_bytes = 0
+        self.settled: Callable[[Operation], None] | None = None
+        """Told of each write that is confirmed, unless nobody keeps them."""
 
 
 def ignore(answer: Answer) -> None:
@@ -130,6 +134,7 @@ class Wire(asyncio.Protocol):
         """See asyncio."""
         ledger, sent, held, waits = self._ledger, self.sent, self._held, self._waits
         self.progress_s = self._loop.time()
+        settled = ledger.settled
         try:
             self._reader.feed(data)
             while (answer := self._reader.gets()) is not _NOTHING:
@@ -142,6 +147,8 @@ class Wire(asyncio.Protocol):
                     ledger.commands += 1
                     ledger.waiting -= 1
                     ledger.waiting_bytes -= len(operation.packed)
+                    if settled is not None and operation.writes:
+                        settled(operation)
                     tell(operation, answer)
         except (hiredis.ProtocolError, IndexError):
             self.abort("what it says is not Redis's protocol")

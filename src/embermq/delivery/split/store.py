@@ -4,6 +4,9 @@ The log's answer is the receipt; the session data of several ticks may wait whil
 the log only when the session data of their tick, and of all before, is stored: the dispatcher's floor, because the log
 has to say again what the session store has not heard; the cursors that come with it; and the end of an application's
 log, which its session outlives otherwise.
+
+A session store may lose what it has confirmed a moment ago. So these three stay behind by `settle_ms` as well: what it
+loses when it dies together with the broker is read from the log again.
 """
 
 from collections import deque
@@ -34,6 +37,15 @@ class _Waiting(Struct):
     is_stored: bool = False
 
 
+class _Settling(Struct, frozen=True):
+    """What the log is told when its time has come."""
+
+    due_ms: int
+    floor: int
+    cursors: dict[int, SessionCursor | None]
+    ended_applications: list[int]
+
+
 class SplitStore(TickStore):
     """See the module. `log` is handed ticks without session data."""
 
@@ -44,6 +56,8 @@ class SplitStore(TickStore):
         state: BrokerState,
         settings: SessionStoreSettings,
         post: Post,
+        *,
+        settle_ms: int = 0,
     ) -> None:
         self._log = log
         self._writer = writer
@@ -55,6 +69,8 @@ class SplitStore(TickStore):
         self._floor_due = -1
         self._cursors_due: dict[int, SessionCursor | None] = {}
         self._ended_due: list[int] = []
+        self._settle_ms = settle_ms
+        self._settling: deque[_Settling] = deque()
 
     @property
     def busy(self) -> bool:
@@ -71,6 +87,7 @@ class SplitStore(TickStore):
     def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
         if self.busy:
             raise RuntimeError("a tick is already being committed")
+        self._ripen()
         ended, self._ended_due = self._ended_due, []
         floor, self._floor_due = self._floor_due, -1
         cursors, self._cursors_due = self._cursors_due, {}
@@ -140,9 +157,19 @@ class SplitStore(TickStore):
         self._look_at_limit()
 
     def _let_go(self, tick: _Waiting) -> None:
-        self._floor_due = max(self._floor_due, tick.floor)
-        self._cursors_due |= tick.cursors
-        self._ended_due += tick.ended_applications
+        if tick.floor >= 0 or tick.cursors or tick.ended_applications:
+            due_ms = self._state.tick.now_ms + self._settle_ms
+            self._settling.append(_Settling(due_ms, tick.floor, tick.cursors, tick.ended_applications))
+            if not self._settle_ms:
+                self._ripen()
+
+    def _ripen(self) -> None:
+        settling, now_ms = self._settling, self._state.tick.now_ms
+        while settling and (settling[0].due_ms <= now_ms or not self._settle_ms):
+            ripe = settling.popleft()
+            self._floor_due = max(self._floor_due, ripe.floor)
+            self._cursors_due |= ripe.cursors
+            self._ended_due += ripe.ended_applications
 
     def _look_at_limit(self) -> None:
         state, waiting_bytes = self._state, self._writer.waiting_bytes
@@ -153,7 +180,12 @@ class SplitStore(TickStore):
 
     def settle(self) -> None:
         self._log.settle()
+        self._ripen()
         self._look_at_limit()
+
+    def hurry(self) -> None:
+        self._settle_ms = 0
+        self._ripen()
 
     def close(self) -> None:
         self._log.close()

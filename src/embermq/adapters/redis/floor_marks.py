@@ -1,0 +1,129 @@
+"""Up to where the data of each server is complete: the dispatcher's floor, as the servers themselves have been told it.
+
+A mark is set when all that it speaks of is confirmed, so a server that has it has that too; one that comes back with
+an older mark has lost something [repositories 4]. In a cluster there are so many marks that each master has some.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from embermq.adapters.redis.answers import Answer, Refused
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.slots import SLOTS, slot_of
+
+LOG = logging.getLogger("embermq.redis")
+MARK_KEY = "embermq:floor"
+MARKS = 64
+MARK_S = 0.5
+"""Marks are set at most this often."""
+
+
+def mark_keys(*, cluster: bool) -> tuple[str, ...]:
+    """The keys of all marks; in a cluster `embermq:floor:{tag}`, evenly over the slots."""
+    if not cluster:
+        return (MARK_KEY,)
+    keys: dict[int, str] = {}
+    tag = 0
+    while len(keys) < MARKS:
+        key = f"{MARK_KEY}:{{{tag}}}"
+        keys.setdefault(slot_of(key) * MARKS // SLOTS, key)
+        tag += 1
+    return tuple(keys[part] for part in range(MARKS))
+
+
+class FloorMarks:
+    """Sets the marks, at most every `every_s`, and calls `then` when all are confirmed.
+
+    `floor` is the last one that every server has confirmed, 0 before the first; `trouble` says that a server has lost
+    more than the link could send it again.
+    """
+
+    def __init__(self, link: RedisLink, then: Callable[[], None], every_s: float = MARK_S) -> None:
+        self._link = link
+        self._then = then
+        self._every_s = every_s
+        self._keys = mark_keys(cluster=link.is_cluster)
+        self._open = 0
+        self._refused = False
+        self._set_s = float("-inf")
+        self._confirmed: deque[tuple[float, int]] = deque([(0.0, 0)])
+        """When, and what: the last one that is older than `settle_s`, and those after it."""
+        self.trouble = ""
+        link.on_lost = self._compare
+
+    @property
+    def floor(self) -> int:
+        """See the class."""
+        return self._confirmed[-1][1]
+
+    def put(self, floor: int) -> None:
+        """Every record below `floor` is delivered, stored or owed to nobody."""
+        now_s = time.monotonic()
+        link = self._link
+        if (
+            self._open
+            or link.is_resending
+            or link.failing
+            or self.trouble
+            or now_s - self._set_s < self._every_s
+        ):
+            return
+        self._set_s = now_s
+        self._open = len(self._keys)
+        self._refused = False
+        for key in self._keys:
+            link.command(key, ("SET", key, floor), partial(self._answered, floor))
+
+    def _answered(self, floor: int, answer: Answer) -> None:
+        self._open -= 1
+        self._refused = self._refused or isinstance(answer, Refused)
+        if self._open or self._refused or self.trouble:
+            return
+        now_s = time.monotonic()
+        settled_s = now_s - self._link.settle_s
+        self._confirmed.append((now_s, floor))
+        while len(self._confirmed) > 1 and self._confirmed[1][0] <= settled_s:
+            self._confirmed.popleft()
+        # What is below the floor is not known any more when it comes again, so it must not be sent again.
+        self._link.forget_settled(self._set_s - self._link.settle_s)
+        self._then()
+
+    def _compare(self) -> None:
+        """A server was restarted or replaced: see whether it knows the mark that it cannot have lost by a hair."""
+        required = self._confirmed[0][1]
+        for key in self._keys:
+            self._link.command(key, ("GET", key), partial(self._compared, required))
+
+    def _compared(self, required: int, answer: Answer) -> None:
+        known = int(answer) if isinstance(answer, bytes) and answer.isdigit() else 0
+        if known < required and not self.trouble:
+            self.trouble = (
+                f"has lost session data older than redis.settle_s: it knows of the log up to {known}, and had "
+                f"confirmed it up to {required}; start the broker again, it repairs from the log"
+            )
+            LOG.error("the session store %s", self.trouble)
+
+
+class ReadMarks:
+    """What the masters say at start."""
+
+    def __init__(self, redis: BlockingRedis) -> None:
+        self._by_master: dict[int, int] = {}
+        for key in mark_keys(cluster=redis.is_cluster):
+            value = redis.command(key, "GET", key)
+            master = id(redis.at(key))
+            floor = int(value) if isinstance(value, bytes) and value.isdigit() else 0
+            self._by_master[master] = min(floor, self._by_master.get(master, floor))
+
+    def complete_to(self, master: Any) -> int:
+        """The data of this master is there for every record below it. A master without a mark, as one may be that has
+        just been given its slots, is believed what all others say."""
+        oldest = min(self._by_master.values())
+        return self._by_master.get(id(master), oldest)
