@@ -277,7 +277,8 @@ class Publisher(ReturningClient):
 
 
 class Subscriber(ReturningClient):
-    """Takes everything, acknowledges at once; leaves at random times when `restless_s` says how long it stays."""
+    """Takes everything, acknowledges at once or, with `slow_s`, later; leaves at random times when `restless_s` says
+    how long it stays. A packet id that is in use and comes with another message is a failure."""
 
     def __init__(
         self, place: Place, client_id: str, version: ProtocolVersion, *, topic_filter: str, random: Random
@@ -295,7 +296,13 @@ class Subscriber(ReturningClient):
         self.qos2_doubled: list[Key] = []
         self.last_at = 0.0
         self._highest: dict[str, int] = {}
-        self._receiving: set[int] = set()
+        self.slow_s = 0.0
+        """When > 0: up to so long passes between two times at which it acknowledges."""
+        self._receiving: dict[int, Key] = {}
+        self._unanswered: dict[int, Key] = {}
+        """On the present connection."""
+        self._answers: list[bytes] = []
+        self._connection: MqttClient | None = None
         self._random = random
 
     def wants(self, topic: str) -> bool:
@@ -330,18 +337,50 @@ class Subscriber(ReturningClient):
     def take(self, client: MqttClient, packet: Packet) -> None:
         if isinstance(packet, Publish):
             self.last_at = asyncio.get_running_loop().time()
+            self._watch_id(client, packet)
             if packet.qos == 2:
                 if packet.packet_id not in self._receiving:
-                    self._receiving.add(packet.packet_id)
+                    self._receiving[packet.packet_id] = (packet.topic, number_of(packet.payload))
                     self._hand_over(packet)
                 answer = pubrec(packet.packet_id)
             else:
                 self._hand_over(packet)
                 answer = puback(packet.packet_id)
-            client.send_bytes(answer)
+            self._answer(client, answer)
         elif isinstance(packet, Pubrel):
-            self._receiving.discard(packet.packet_id)
+            self._receiving.pop(packet.packet_id, None)
             client.send_bytes(pubcomp(packet.packet_id))
+
+    def _watch_id(self, client: MqttClient, packet: Publish) -> None:
+        """QoS 2 keeps a packet id over connections; what is QoS 1 and was never stored may come again with another
+        one when the broker was killed [MQTT-2.2.1-3]."""
+        if client is not self._connection:
+            self._connection = client
+            self._unanswered.clear()
+            self._answers.clear()
+        key = (packet.topic, number_of(packet.payload))
+        for used in (self._receiving, self._unanswered):
+            assert used.get(packet.packet_id, key) == key, (
+                f"{self.client_id}: packet id {packet.packet_id} is that of {used[packet.packet_id]}, "
+                f"and comes with {key}, QoS {packet.qos}"
+            )
+        self._unanswered[packet.packet_id] = key
+
+    def _answer(self, client: MqttClient, answer: bytes) -> None:
+        if not self._answers:
+            if self.slow_s:
+                pause_s = self._random.uniform(0, self.slow_s)
+                asyncio.get_running_loop().call_later(pause_s, self._acknowledge, client)
+            else:
+                asyncio.get_running_loop().call_soon(self._acknowledge, client)
+        self._answers.append(answer)
+
+    def _acknowledge(self, client: MqttClient) -> None:
+        if client is self._connection and client.is_open:
+            for answer in self._answers:
+                client.send_bytes(answer)
+            self._answers.clear()
+            self._unanswered.clear()
 
     def _hand_over(self, packet: Publish) -> None:
         key = (packet.topic, number_of(packet.payload))

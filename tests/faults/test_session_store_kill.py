@@ -1,0 +1,185 @@
+"""Session data in Redis, under load: kill -9 of the broker, of Redis, of both, of a cluster's master, and a Redis that is
+away for a while. What was acknowledged arrives at everybody who had subscribed, QoS 2 once, in the order of its topic,
+and no packet id is in use twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.faults.fleet import V5, V311, Fleet
+from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import metric
+from tests.support.mqtt_client import run
+from tests.support.redis_cluster import RedisCluster
+from tests.support.redis_server import Fsync, RedisServer
+from tests.support.waiting import wait_for, wait_until
+
+from embermq.model.redis_layout import client_keys
+
+TIMES = 2
+"""How often something is killed in a round."""
+MESSAGES = 250
+"""Of each publisher between two of them."""
+SETTINGS = {
+    "device.queue_limit": 60_000,
+    "session_store.connect_wait_s": 1,
+    "redis.command_timeout_s": 1,
+    "redis.breaker_pause_s": 0.1,
+}
+Trouble = Callable[[], Awaitable[None]]
+
+
+def broker_on(url: str, folder: Path, **settings: object) -> BrokerProcess:
+    return BrokerProcess(folder / "data", settings={**SETTINGS, "stores.session": url, **settings})
+
+
+async def under_load(broker: BrokerProcess, random: Random, trouble: Trouble) -> Fleet:
+    """Messages all the time, `trouble` at random moments; then everybody gets what is owed, and is judged."""
+    fleet = Fleet(broker.port, random, topics=5, window=50)
+    fleet.subscriber("steady-3.1.1", V311)
+    fleet.subscriber("slow-5", V5).slow_s = 0.2
+    fleet.subscriber("restless-3.1.1", V311, restless_s=0.5)
+    fleet.subscriber("restless-5", V5, restless_s=0.3)
+    fleet.subscriber(
+        "narrow-5", V5, restless_s=0.8, receive_maximum=20, topic_filter="load/V5/#"
+    ).slow_s = 0.05
+    await fleet.start_subscribers()
+    fleet.start_publishers()
+    for _ in range(TIMES):
+        fleet.allow(MESSAGES)
+        await asyncio.sleep(random.uniform(0.02, 0.6))
+        await trouble()
+        fleet.check()
+    await wait_for(lambda: not any(each.allowance for each in fleet.publishers), 40, "everything is taken")
+    await fleet.drain()
+    await fleet.stop()
+    assert fleet.acknowledged() == len(fleet.publishers) * TIMES * MESSAGES
+    fleet.judge()
+    return fleet
+
+
+def nothing_is_left(broker: BrokerProcess, nodes: Sequence[RedisServer], fleet: Fleet) -> None:
+    """All was acknowledged by its receivers, so nothing of it is stored; and no write was refused."""
+    sessions = [client_keys(subscriber.client_id) for subscriber in fleet.subscribers]
+
+    def left() -> list[bytes]:
+        return [
+            name
+            for node in nodes
+            for keys in sessions
+            for pattern in (keys.messages, f"{keys.message}*", keys.sent, keys.released)
+            for name in node.ask("KEYS", pattern)
+        ]
+
+    wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 10, "all is stored")
+    wait_until(lambda: not left(), 10, "what is acknowledged is not stored any more")
+    assert metric(broker, "session_store_fenced_total") == 0
+    assert metric(broker, "session_store_refused_total") == 0
+    assert "Traceback" not in broker.output()
+
+
+def judge_under_load(
+    broker: BrokerProcess, nodes: Sequence[RedisServer], random: Random, trouble: Trouble
+) -> None:
+    fleets: list[Fleet] = []
+
+    async def scenario() -> None:
+        fleets.append(await under_load(broker, random, trouble))
+
+    run(scenario(), 150)
+    nothing_is_left(broker, nodes, fleets[0])
+
+
+@pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
+@pytest.mark.timeout(240)
+def test_the_broker_is_killed(seed: int, redis_server: RedisServer, tmp_path: Path) -> None:
+    random = Random(seed)
+    with broker_on(redis_server.url, tmp_path) as broker:
+
+        async def trouble() -> None:
+            broker.kill()
+            while random.random() < 0.3:
+                broker.launch()
+                await asyncio.sleep(random.uniform(0.1, 0.9))
+                broker.kill()
+            await asyncio.to_thread(broker.start)
+
+        judge_under_load(broker, [redis_server], random, trouble)
+
+
+@pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
+@pytest.mark.parametrize("appendfsync", ["always", "everysec"])
+@pytest.mark.timeout(240)
+def test_redis_is_killed(seed: int, appendfsync: Fsync, tmp_path: Path) -> None:
+    random = Random(seed)
+    with (
+        RedisServer(tmp_path / "redis", appendfsync=appendfsync) as redis_server,
+        broker_on(redis_server.url, tmp_path) as broker,
+    ):
+
+        async def trouble() -> None:
+            redis_server.kill()
+            await asyncio.sleep(random.choice((0.0, random.uniform(0, 0.5))))
+            await asyncio.to_thread(redis_server.start)
+
+        judge_under_load(broker, [redis_server], random, trouble)
+
+
+@pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
+@pytest.mark.timeout(240)
+def test_broker_and_redis_are_killed(seed: int, redis_server: RedisServer, tmp_path: Path) -> None:
+    random = Random(seed)
+    with broker_on(redis_server.url, tmp_path) as broker:
+
+        async def trouble() -> None:
+            first, second = random.choice(((broker, redis_server), (redis_server, broker)))
+            first.kill()
+            await asyncio.sleep(random.choice((0.0, random.uniform(0, 0.7))))
+            second.kill()
+            await asyncio.to_thread(redis_server.start)
+            await asyncio.to_thread(broker.start)
+
+        judge_under_load(broker, [redis_server], random, trouble)
+
+
+@pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
+@pytest.mark.timeout(240)
+def test_a_master_of_the_cluster_is_killed(seed: int, redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    """With one replica each, what is stored in the dead master's slots waits until it is back as a replica."""
+    random = Random(seed)
+    with broker_on(
+        redis_cluster.url, tmp_path, **{"redis.wait_replicas": 1, "redis.wait_timeout_ms": 300}
+    ) as broker:
+
+        async def trouble() -> None:
+            key = client_keys(random.choice(("slow-5", "restless-5", "restless-3.1.1"))).session
+            dead, replica = await asyncio.to_thread(redis_cluster.kill_master, key)
+            await asyncio.to_thread(redis_cluster.wait_promoted, replica)
+            await asyncio.sleep(random.uniform(0, 0.5))
+            await asyncio.to_thread(dead.start)
+            await asyncio.to_thread(redis_cluster.heal)
+
+        judge_under_load(broker, redis_cluster.nodes, random, trouble)
+
+
+@pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
+@pytest.mark.parametrize("way", ["killed", "stopped"])
+@pytest.mark.timeout(240)
+def test_redis_is_away_for_seconds(seed: int, way: str, redis_server: RedisServer, tmp_path: Path) -> None:
+    """Publishers are answered meanwhile."""
+    random = Random(seed)
+    with broker_on(redis_server.url, tmp_path) as broker:
+
+        async def trouble() -> None:
+            if way == "killed":
+                redis_server.kill()
+            else:
+                redis_server.pause()
+            await asyncio.sleep(random.uniform(1.0, 3.0))
+            await asyncio.to_thread(redis_server.heal)
+
+        judge_under_load(broker, [redis_server], random, trouble)
