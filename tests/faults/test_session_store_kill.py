@@ -1,6 +1,6 @@
-"""Session data in Redis, under load: kill -9 of the broker, of Redis, of both, of a cluster's master, and a Redis that is
-away for a while. What was acknowledged arrives at everybody who had subscribed, QoS 2 once, in the order of its topic,
-and no packet id is in use twice."""
+"""Session data in Redis, under load: kill -9 of the broker, of Redis, of both, of a cluster's master, and a Redis that
+is away for a while. What was acknowledged arrives at everybody who had subscribed, QoS 2 once, in the order of its
+topic, and no packet id is in use twice."""
 
 from __future__ import annotations
 

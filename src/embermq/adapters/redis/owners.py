@@ -1,4 +1,10 @@
-"""Which client a generation belongs to, and how Redis is told that its session is ours."""
+"""Which client a generation belongs to, and how Redis is told that its session is ours.
+
+The epoch that Redis has of a session rises once in a run of the broker, with the first takeover that has nothing on its
+way before it: from then on what an earlier run left on its way is refused. Later takeovers leave it, since what a run
+asks for is done in its order; were it raised, an operation that Redis refuses for a while would be another owner's when
+it is repeated.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +22,13 @@ class Owner(Struct, eq=False):
 
     client_id: str
     generation: int
+    epoch: int
     fence: str
     keys: ClientKeys
+    is_raised: bool
+    """Whether the epoch is this run's own."""
+    open: int = 0
+    """Its operations without an answer."""
     oldest_position: int = NOTHING_STORED
     newest_position: int = -1
 
@@ -37,17 +48,28 @@ class Owners:
         """The owner, unless its session has ended or a newer one of the same client has begun."""
         return self._by_generation.get(generation)
 
+    def found(self, row: SessionRow) -> Owner:
+        """The session was stored by an earlier run, and is ours now."""
+        owner = self.take(row)
+        owner.epoch, owner.fence = row.epoch, session_fence(row.epoch, row.generation)
+        owner.is_raised = False
+        return owner
+
     def take(self, row: SessionRow) -> Owner:
-        """The session is ours, as of this row."""
-        fence = session_fence(row.epoch, row.generation)
+        """The session is about to be stored with this row, as its owner's epoch."""
         owner = self._by_generation.get(row.generation)
         if owner is not None:
-            owner.fence = fence
+            if row.epoch > owner.epoch and not (owner.is_raised or owner.open):
+                owner.epoch, owner.fence = row.epoch, session_fence(row.epoch, row.generation)
+                owner.is_raised = True
             return owner
         before = self._generations.get(row.client_id)
         if before is not None:
             self.release(before)
-        owner = Owner(row.client_id, row.generation, fence, client_keys(row.client_id))
+        fence = session_fence(row.epoch, row.generation)
+        owner = Owner(
+            row.client_id, row.generation, row.epoch, fence, client_keys(row.client_id), is_raised=True
+        )
         self._by_generation[row.generation] = owner
         self._generations[row.client_id] = row.generation
         return owner

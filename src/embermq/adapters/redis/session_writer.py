@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.floor_marks import MARK_S, FloorMarks
@@ -16,7 +17,6 @@ from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import Script, read_script
 from embermq.model.log_record import decode_record
 from embermq.model.redis_layout import (
-    ClientKeys,
     client_keys,
     encode_place,
     encode_retained,
@@ -161,10 +161,16 @@ class RedisSessionWriter(SessionWriter):
     # Operations and their answers
 
     def _ask(
-        self, keys: ClientKeys, script: Script, names: tuple[str, ...], args: list[bytes | str | int]
+        self, owner: Owner, script: Script, names: tuple[str, ...], args: list[bytes | str | int]
     ) -> None:
         self._tick.open += 1
-        self._link.ask(keys.session, script, names, args, partial(self._answered, self._tick))
+        owner.open += 1
+        then = partial(self._owner_answered, self._tick, owner)
+        self._link.ask(owner.keys.session, script, names, args, then)
+
+    def _owner_answered(self, tick: _Submitted, owner: Owner, answer: Answer) -> None:
+        owner.open -= 1
+        self._answered(tick, answer)
 
     def _answered(self, tick: _Submitted, answer: Answer) -> None:
         if answer is None:
@@ -187,9 +193,10 @@ class RedisSessionWriter(SessionWriter):
     # What is written
 
     def _claim(self, row: SessionRow) -> None:
-        keys = self._owners.take(row).keys
+        owner = self._owners.take(row)
+        keys = owner.keys
         self._ask(
-            keys,
+            owner,
             CLAIM,
             (
                 keys.session,
@@ -203,7 +210,7 @@ class RedisSessionWriter(SessionWriter):
                 keys.last_packet_id,
                 keys.positions,
             ),
-            [row.epoch, row.generation, encode_session(row, self._server_id)],
+            [owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id)],
         )
 
     def _subscribe(self, writes: SessionWrites) -> None:
@@ -215,7 +222,7 @@ class RedisSessionWriter(SessionWriter):
             owner = self._owners.get(generation)
             if owner is not None:
                 keys = owner.keys
-                self._ask(keys, SUBSCRIBE, (keys.session, keys.subscriptions), [owner.fence, *change])
+                self._ask(owner, SUBSCRIBE, (keys.session, keys.subscriptions), [owner.fence, *change])
 
     def _put_will(self, generation: int, will: WillRow | None) -> None:
         """Also of a client without a kept session, whose id is only in its will."""
@@ -229,7 +236,11 @@ class RedisSessionWriter(SessionWriter):
             return
         owner = self._owners.get(generation)
         keys = owner.keys if owner is not None else client_keys(client_id)
-        self._ask(keys, WILL, (keys.session, keys.will), [generation, value])
+        self._tick.open += 1
+        args = (generation, value)
+        self._link.ask(
+            keys.session, WILL, (keys.session, keys.will), args, partial(self._answered, self._tick)
+        )
 
     def _receive(self, writes: SessionWrites, base_offset: int, log_end: int) -> None:
         changes: dict[int, list[bytes | str | int]] = {}
@@ -241,7 +252,7 @@ class RedisSessionWriter(SessionWriter):
             owner = self._owners.get(generation)
             if owner is not None:
                 keys = owner.keys
-                self._ask(keys, RECEIVE, (keys.session, keys.receiving), [owner.fence, log_end, *change])
+                self._ask(owner, RECEIVE, (keys.session, keys.receiving), [owner.fence, log_end, *change])
 
     def _save(self, rows: list[QueueRow], log_end: int) -> None:
         by_owner: dict[int, list[QueueRow]] = {}
@@ -280,7 +291,7 @@ class RedisSessionWriter(SessionWriter):
             keys.sent,
             keys.released,
         )
-        self._ask(keys, SAVE_MANY, names, args)
+        self._ask(owner, SAVE_MANY, names, args)
 
     def _mark(self, writes: SessionWrites) -> None:
         """Marks of one session in their order; those that follow one another and are of one kind share a call."""
@@ -298,10 +309,10 @@ class RedisSessionWriter(SessionWriter):
             for is_done, args in of_one:
                 if is_done:
                     names: tuple[str, ...] = (keys.session, keys.messages, keys.sent, keys.released)
-                    self._ask(keys, ACKNOWLEDGE_MANY, names, [owner.fence, keys.message, *args])
+                    self._ask(owner, ACKNOWLEDGE_MANY, names, [owner.fence, keys.message, *args])
                 else:
                     names = (keys.session, keys.messages, keys.last_packet_id, keys.sent, keys.released)
-                    self._ask(keys, MARK_PUBREL, names, [owner.fence, keys.message, *args])
+                    self._ask(owner, MARK_PUBREL, names, [owner.fence, keys.message, *args])
 
     def _retain(self, writes: SessionWrites, base_offset: int) -> None:
         for retained in writes.retained:
@@ -332,7 +343,7 @@ class RedisSessionWriter(SessionWriter):
             keys.last_packet_id,
             keys.positions,
         )
-        self._ask(keys, CLEAR, names, [owner.fence])
+        self._ask(owner, CLEAR, names, [owner.fence])
 
 
 def _parts(rows: list[QueueRow]) -> list[list[QueueRow]]:

@@ -116,7 +116,7 @@ class RedisSessionStore(SessionStore):
         row = decode_session(keys.session, value)
         if row.client_id != client_id:
             raise LayoutError(f"key {keys.session!r}: is of client {row.client_id!r}")
-        owner = self._owners.take(row)
+        owner = self._owners.found(row)
         if positions:
             self._owners.note_positions(owner, 0, 0, trimmed=False)
         ids, upto = _receiving(keys.receiving, receiving)
