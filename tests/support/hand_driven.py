@@ -365,7 +365,9 @@ class HandDrivenBroker:
         self._batch = self.state.tick.take()
         self.state.committing_records = len(self._batch.writes.records)
         self.store.now_ms = self.now_ms
-        self.ticks.submit(self._batch.writes, self._done, partial(self.broker.stored, self._batch))
+        after_commit = self._batch.after_commit
+        stored = partial(self.broker.stored, after_commit) if after_commit else None
+        self.ticks.submit(self._batch.writes, self._done, stored)
 
     def _done(self, result: Receipt | StoreError) -> None:
         batch, self._batch = self._batch, None

@@ -57,7 +57,7 @@ class StandInStore(TickStore):
     def busy(self) -> bool:
         return self.pending is not None
 
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         if self.busy:
             raise RuntimeError("a tick is already being committed")
         self.pending, self._logged = writes, logged

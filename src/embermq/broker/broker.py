@@ -116,12 +116,12 @@ class Broker:
         for call in batch.after_log:
             call()
         if receipt.whole:
-            self.stored(batch)
+            self.stored(batch.after_commit)
         self.publishing.committed(batch, receipt.base_offset)
 
-    def stored(self, batch: Batch) -> None:
-        """The session data of the batch, and of all before, is durable too."""
-        for call in batch.after_commit:
+    def stored(self, after_commit: list[Callable[[], None]]) -> None:
+        """The session data of a batch, and of all before, is durable too: make its calls."""
+        for call in after_commit:
             call()
 
     def refused(self, batch: Batch, error: StoreError) -> None:

@@ -35,10 +35,10 @@ class TickStore(ABC):
     """
 
     @abstractmethod
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         """Start to commit. `logged` is called later, on the broker's own thread, once. When its receipt is not `whole`,
         `stored` is called later still, when the session data of this tick and of all before is durable; several ticks
-        may wait there, and it is told in their order.
+        may wait there, and it is told in their order. None: nobody waits for it.
 
         At most one tick is on its way into the log: calling it while `busy` is a programming error.
         """

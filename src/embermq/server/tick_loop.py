@@ -187,7 +187,9 @@ class TickLoop:
         batch = self._tick.take()
         self._committed_at_s = self._loop.time()
         self._state.committing_records = len(batch.writes.records)
-        self._store.submit(batch.writes, partial(self._done, batch), partial(self._stored, batch))
+        after_commit = batch.after_commit
+        stored = partial(self._stored, after_commit) if after_commit else None
+        self._store.submit(batch.writes, partial(self._done, batch), stored)
 
     def _done(self, batch: Batch, result: Receipt | StoreError) -> None:
         """The store has answered."""
@@ -208,10 +210,11 @@ class TickLoop:
         self._read_on()
         self._run()
 
-    def _stored(self, batch: Batch) -> None:
-        """The session data of the batch is durable too, in a store of its own."""
+    def _stored(self, after_commit: list[Callable[[], None]]) -> None:
+        """The session data of a batch is durable too, in a store of its own. Of the batch itself nothing is kept till
+        then: very many may wait."""
         self._tick.now_ms = time.time_ns() // 1_000_000
-        self._broker.stored(batch)
+        self._broker.stored(after_commit)
         self.wake()
 
     def _read_on(self) -> None:

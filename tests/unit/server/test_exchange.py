@@ -97,7 +97,7 @@ class Serving:
     async def serve(self, test: Callable[[Serving], Coroutine[None, None, None]], timeout_s: float) -> None:
         submitted = self.hand.store.submit
 
-        def submit(writes: TickWrites, logged: Logged, stored: Stored) -> None:
+        def submit(writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
             submitted(writes, logged, stored)
             asyncio.get_running_loop().call_soon(self.hand.store.commit)
 

@@ -33,7 +33,7 @@ class Running:
         self.commits = 0
         self.hand.store.submit = self._submit  # type: ignore[method-assign]
 
-    def _submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+    def _submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         self._submitted(writes, logged, stored)
         asyncio.get_running_loop().call_soon(self._answer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.held_sessions import HeldSessions
 from tests.support.waiting import wait_for
 
+from embermq.broker.tick import Batch
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.split.settings import SessionStoreSettings
 from embermq.delivery.split.store import SplitStore
@@ -39,7 +41,7 @@ class Running:
         self.ticks = TickLoop(hand.broker, hand.delivery, hand.ticks, linger_ms=0.0, poll_ms=10)
         self._answering = loop.create_task(self._answer())
 
-    def _submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+    def _submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         self._submitted(writes, logged, stored)
         asyncio.get_running_loop().call_soon(self.hand.store.commit)
 
@@ -153,5 +155,19 @@ def test_draining_waits_for_the_session_store_but_not_for_ever() -> None:
         await running.ticks.drain(DEADLINE_S)
         assert running.hand.ticks.waits is False
         assert len(running.sessions.rows(generation)) == 2
+
+    run(test)
+
+
+def test_ticks_that_wait_keep_nothing_of_their_messages() -> None:
+    async def test(running: Running) -> None:
+        publisher, _ = await _with_stored_message(running)
+        running.sessions.held = True
+        for number in range(2, 40):
+            running.says(publisher, Publish("t" if number % 2 else "nobody", b"x", 1, number))
+            await wait_for(lambda: len(publisher.all(Puback)) == number, DEADLINE_S)  # noqa: B023
+        assert len(running.sessions.waiting) > 10
+        batches = [found for found in gc.get_objects() if isinstance(found, Batch)]
+        assert len(batches) < 8
 
     run(test)

@@ -77,7 +77,7 @@ class SqliteTickStore(TickStore):
             self._log_end = offset
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (offset,))
 
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         if self._busy:
             raise RuntimeError("a tick is already being committed")
         self._busy = True

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from embermq.broker.state import BrokerState
 from embermq.delivery.split.settings import SessionStoreSettings
@@ -28,13 +28,21 @@ Post = Callable[[Callable[[], None]], object]
 
 
 class _Waiting(Struct):
-    """A tick whose session data is not known to be durable."""
+    """A tick whose session data is not known to be durable, with those behind it that have none."""
 
-    floor: int
-    cursors: dict[int, SessionCursor | None]
-    ended_applications: list[int]
-    stored: Stored
+    floor: int = -1
+    cursors: dict[int, SessionCursor | None] = field(default_factory=dict)
+    ended_applications: list[int] = field(default_factory=list)
+    stored: list[Stored] = field(default_factory=list)
     is_stored: bool = False
+
+    def add(self, writes: TickWrites, stored: Stored | None) -> None:
+        """What this tick wants of the log, and who waits for it, takes the same turn."""
+        self.floor = max(self.floor, writes.dispatcher_floor)
+        self.cursors |= writes.cursors
+        self.ended_applications += writes.ended_applications
+        if stored is not None:
+            self.stored.append(stored)
 
 
 class _Settling(Struct, frozen=True):
@@ -84,7 +92,7 @@ class SplitStore(TickStore):
     def owes(self) -> bool:
         return self._floor_due >= 0 or bool(self._cursors_due) or bool(self._ended_due)
 
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         if self.busy:
             raise RuntimeError("a tick is already being committed")
         self._ripen()
@@ -107,7 +115,7 @@ class SplitStore(TickStore):
         else:
             self._log.submit(log_part, partial(self._logged, log_part, writes, logged, stored), _whole)
 
-    def _answer(self, writes: TickWrites, logged: Logged, stored: Stored) -> None:
+    def _answer(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         """The log has nothing to do with this tick."""
         self._answering = False
         self._go_on(writes, Receipt(self._state.log_end, 0), logged, stored)
@@ -117,7 +125,7 @@ class SplitStore(TickStore):
         log_part: TickWrites,
         writes: TickWrites,
         logged: Logged,
-        stored: Stored,
+        stored: Stored | None,
         result: Receipt | StoreError,
     ) -> None:
         if not isinstance(result, Receipt):
@@ -130,30 +138,33 @@ class SplitStore(TickStore):
             self._writer.forget_below(log_part.dispatcher_floor)
         self._go_on(writes, result, logged, stored)
 
-    def _go_on(self, writes: TickWrites, receipt: Receipt, logged: Logged, stored: Stored) -> None:
-        session = writes.session
-        waiting = _Waiting(writes.dispatcher_floor, writes.cursors, writes.ended_applications, stored)
-        if session.is_empty() and not self._waiting:
-            self._let_go(waiting)
+    def _go_on(self, writes: TickWrites, receipt: Receipt, logged: Logged, stored: Stored | None) -> None:
+        session, waiting = writes.session, self._waiting
+        if not session.is_empty():
+            waiting.append(_Waiting())
+            waiting[-1].add(writes, stored)
+            log_end = receipt.base_offset + receipt.record_count
+            self._writer.submit(session, receipt.base_offset, log_end, partial(self._stored, waiting[-1]))
+            self._look_at_limit()
+        elif waiting:
+            waiting[-1].add(writes, stored)
+        else:
+            alone = _Waiting()
+            alone.add(writes, None)
+            self._let_go(alone)
             logged(receipt)
             return
-        self._waiting.append(waiting)
-        if session.is_empty():
-            waiting.is_stored = True
-        else:
-            log_end = receipt.base_offset + receipt.record_count
-            self._writer.submit(session, receipt.base_offset, log_end, partial(self._stored, waiting))
-            self._look_at_limit()
         logged(Receipt(receipt.base_offset, receipt.record_count, whole=False))
 
     def _stored(self, stored: _Waiting) -> None:
-        """The session store has answered; ticks that had nothing for it follow."""
+        """The session store has answered."""
         stored.is_stored = True
         waiting = self._waiting
         while waiting and waiting[0].is_stored:
             first = waiting.popleft()
             self._let_go(first)
-            first.stored()
+            for call in first.stored:
+                call()
         self._look_at_limit()
 
     def _let_go(self, tick: _Waiting) -> None:
