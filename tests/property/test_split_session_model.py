@@ -24,6 +24,8 @@ class OneSessionBehind(OneSession):
     """See the module."""
 
     def begin(self) -> HandDrivenBroker:
+        self.unheard: set[bytes] = set()
+        """What may have been taken though the publisher does not know; refused when it is sent again, it still arrives."""
         self.sessions = HeldSessions(Path(":memory:"))
         return HandDrivenBroker(
             device=DeviceSettings(page_messages=3),
@@ -45,6 +47,7 @@ class OneSessionBehind(OneSession):
     def crash_unheard(self) -> None:
         """The broker dies, and what it said last is lost on the way."""
         self.hand.run()
+        self.unheard |= {packet.payload for packet in self.publisher.unacknowledged.values()}
         for client in (self.publisher, self.subscriber):
             if client.link is not None:
                 client.seen = len(client.link.received)
@@ -54,6 +57,11 @@ class OneSessionBehind(OneSession):
         self.sessions.held = False
         super().teardown()
         self.sessions.close()
+
+    def check(self) -> None:
+        refused = self.publisher.refused
+        self.publisher.refused = [packet for packet in refused if packet.payload not in self.unheard]
+        super().check()
 
     def stored(self) -> tuple[list[object], list[object]]:
         return list(table(self.sessions, "receiving")), list(table(self.sessions, "device_queue"))
