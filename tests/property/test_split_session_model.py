@@ -25,7 +25,7 @@ class OneSessionBehind(OneSession):
 
     def begin(self) -> HandDrivenBroker:
         self.unheard: set[bytes] = set()
-        """What may have been taken though the publisher does not know; refused when it is sent again, it still arrives."""
+        """What may have been taken though the publisher does not know: refused when sent again, it still arrives."""
         self.sessions = HeldSessions(Path(":memory:"))
         return HandDrivenBroker(
             device=DeviceSettings(page_messages=3),
