@@ -18,19 +18,25 @@ from typing import Any
 
 import redis
 
+from embermq.adapters.redis import device_queue, session_writer
+from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.session_writer import RedisSessionWriter
+from embermq.adapters.redis.sessions import RedisSessionStore
+from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.wire import Then, Word
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
-from embermq.model.session import SessionRow
+from embermq.model.session import SessionRow, SubscriptionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
 
 PIPELINE = 250
+SCRIPTS = session_writer.SCRIPTS + device_queue.SCRIPTS
 FAR_MS = 2**42
 START_S = 10.0
 
@@ -71,6 +77,18 @@ class Load:
             for number in range(1, self.clients + 1)
         ]
         self._write(SessionWrites(sessions=rows))
+
+    def subscriptions(self, each: int) -> None:
+        """So many of each client."""
+        rows = [SubscriptionRow(f"fleet/+/{number}", 1, 0, 0) for number in range(each)]
+        generations = range(1, self.clients + 1)
+        self._write(
+            SessionWrites(
+                subscriptions=[
+                    (generation, row.topic_filter, row) for generation in generations for row in rows
+                ]
+            )
+        )
 
     def save(self, *, sent: bool) -> None:
         """Stored, either as sent at once or as waiting for the client."""
@@ -122,6 +140,7 @@ class Server:
             + (["--appendonly", "yes", "--appendfsync", "everysec"] if append_only else []),
             stdout=subprocess.DEVNULL,
         )
+        self.url = f"redis://127.0.0.1:{port}"
         self._redis: Any = redis.Redis("127.0.0.1", port, protocol=2)
         end_s = time.monotonic() + START_S
         while True:
@@ -185,17 +204,34 @@ def measure(server: Server, load: Load, steps: Sequence[tuple[str, Callable[[], 
     return found
 
 
+def load_sessions(server: Server, count: int) -> None:
+    """Store so many sessions with 5 subscriptions each, and say how long a start takes to read them."""
+    load = Load(clients=count, batch=1, rounds=1, payload_bytes=0)
+    server.load(SCRIPTS)
+    load.sessions()
+    load.subscriptions(5)
+    server.run(load.link.commands)
+    with BlockingRedis(parse_address(server.url), RedisSettings()) as blocking:
+        began_s, cpu_s = time.monotonic(), time.process_time()
+        found = RedisSessionStore(blocking, Owners()).load()
+        took_s, cpu_s = time.monotonic() - began_s, time.process_time() - cpu_s
+    print(f"{len(found.sessions):,} sessions read in {took_s:.1f} s, {cpu_s:.1f} s of CPU here")
+
+
 def main() -> None:
     """Measure and print a table."""
-    from embermq.adapters.redis import device_queue, session_writer
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=40_000, help="messages a row of the table (40000)")
     parser.add_argument("--payload", type=int, default=100, help="bytes of a payload (100)")
     parser.add_argument(
         "--append-only", action="store_true", help="with appendonly yes, appendfsync everysec"
     )
+    parser.add_argument("--load", type=int, default=0, metavar="N", help="read N sessions as a start does")
     options = parser.parse_args()
+    if options.load:
+        with serve(append_only=options.append_only) as server:
+            load_sessions(server, options.load)
+        return
     print(f"{platform.machine()}, Python {platform.python_version()}, payload {options.payload} bytes")
     print("microseconds of Redis CPU a message, by messages in one call\n")
     columns = (1, 10, 100)
@@ -206,7 +242,7 @@ def main() -> None:
         for kind in ("online", "offline", "QoS 2"):
             load = Load(clients=clients, batch=batch, rounds=rounds, payload_bytes=options.payload)
             with serve(append_only=options.append_only) as server:
-                server.load(session_writer.SCRIPTS + device_queue.SCRIPTS)
+                server.load(SCRIPTS)
                 load.sessions()
                 server.run(load.link.commands)
                 for name, cost in measure(server, load, _steps(load, kind)).items():

@@ -563,3 +563,19 @@ def test_what_is_asked_while_the_store_is_away_is_done_later(redis_stores: InRed
     redis_stores.settle()
     assert told == [0, 1, 2]
     assert numbers(redis_stores.page(1, 0, 10)) == [1]
+
+
+def test_the_store_knows_how_far_the_log_was(redis_stores: InRedis) -> None:
+    """The log may have lost its end: positions that the store knows must not be used again."""
+    redis_stores.write(sessions=[ANN, BOB])
+    assert redis_stores.sessions.load().log_end == 0
+    redis_stores.write(queue_rows=[row(1), row(2, offset=-1)])
+    redis_stores.reopen()
+    assert redis_stores.sessions.load().log_end == 11
+    redis_stores.write(subscriptions=[(2, "f", SubscriptionRow("f", 0, 0, 40))])
+    redis_stores.reopen()
+    assert redis_stores.sessions.load().log_end == 40
+    redis_stores.log_end = 50
+    redis_stores.write(records=1, receiving=[(1, 1, 0)])
+    redis_stores.reopen()
+    assert redis_stores.sessions.load().log_end == 51

@@ -15,7 +15,17 @@ from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Packet, Pingreq, Pingresp, Puback, Publish, Pubrec, Pubrel, Subscription
+from embermq.protocol.packets import (
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscription,
+)
 from embermq.protocol.properties import Properties
 
 UNSIGNED_32_MAX = 4_294_967_295
@@ -152,7 +162,7 @@ def test_a_record_that_is_read_again_is_stored_once(broker: BrokerProcess, qos: 
 
         def take(packet: Packet) -> None:
             if isinstance(packet, Pubrel):
-                back.acknowledges = True
+                back.send(Pubcomp(packet.packet_id))
             elif isinstance(packet, Publish) and int(packet.payload) < half:
                 back.send(Puback(packet.packet_id) if qos == 1 else Pubrec(packet.packet_id))
 

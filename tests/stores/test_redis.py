@@ -351,3 +351,46 @@ def test_a_backup_says_what_it_does_not_have(broker: BrokerProcess, tmp_path: Pa
     made = subprocess.run(command, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     assert "sessions" in made.stdout and "are not in it" in made.stdout
+
+
+def test_a_log_that_lost_its_end_uses_no_position_twice(broker: BrokerProcess) -> None:
+    """An older copy of the data directory beside the Redis that went on: what is published then is not taken for what
+    is known already."""
+    broker.settings["device.linger_ms"] = 10_000  # so that positions are not forgotten
+    broker.start()
+
+    async def before() -> None:
+        for client_id in ("absent", "holder"):
+            found = await kept(broker, client_id)
+            await found.subscribe(Subscription("t", 1))
+            await gone(found)
+
+    async def meanwhile() -> None:
+        await kept(broker, "holder", acknowledges=False)
+        publisher = await client(broker, "p")
+        for number in range(20):
+            assert await publisher.publish("t", b"%d" % number, qos=1) < 0x80
+        await asyncio.to_thread(
+            wait_until, lambda: metric(broker, "session_store_waiting_ticks") == 0, 10, "all is stored"
+        )
+        broker.kill()
+
+    async def after() -> None:
+        publisher = await client(broker, "p")
+        for number in range(20, 40):
+            assert await publisher.publish("t", b"%d" % number, qos=1) < 0x80
+        back = await kept(broker, "absent")
+        assert await arrived(back, 40) == [b"%d" % number for number in range(40)]
+
+    talk(before)
+    broker.stop()
+    older = {path.name: path.read_bytes() for path in broker.data_dir.glob("broker.db*")}
+    broker.start()
+    talk(meanwhile)
+    for path in broker.data_dir.glob("broker.db*"):
+        path.unlink()
+    for name, data in older.items():
+        (broker.data_dir / name).write_bytes(data)
+    broker.start()
+    assert "what lies between is lost" in broker.output()
+    talk(after)

@@ -57,7 +57,11 @@ def test_what_is_in_flight_is_resent_in_the_order_of_its_first_sending(
         back = await kept(broker, "s", acknowledges=False)
         await arrived(back, count)
         found = list(back.messages)
-        assert [int(message.payload) for message in found] == list(range(count))
+        first = [int(message.payload) for message in subscriber.messages]  # QoS 1 may overtake QoS 2 there
+        assert [int(message.payload) for message in found] == first + list(range(count // 2, count))
+        for qos in (1, 2):
+            of_one = [int(message.payload) for message in found if message.qos == qos]
+            assert of_one == sorted(of_one)
         for message in random.sample(found, count // 3):
             if message.qos == 1:
                 back.send(Puback(message.packet_id))

@@ -20,10 +20,9 @@ from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.message_archive import confirmed_offset, read_archive
-from embermq.app.session_store import SessionSide, open_session_store
+from embermq.app.session_store import open_session_store
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
-from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
 from embermq.delivery.application.reader import ApplicationReaders
@@ -33,11 +32,10 @@ from embermq.delivery.durable import DurablePath
 from embermq.delivery.lost_data import LostData
 from embermq.delivery.recovery import Recovery
 from embermq.delivery.retention import Retention, RetentionLimits
-from embermq.delivery.split.completion import behind_log, complete
+from embermq.delivery.split.completion import complete
 from embermq.delivery.split.store import SplitStore
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError
-from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
 
 if TYPE_CHECKING:
@@ -90,11 +88,15 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     broker = Broker(state)
     state.tick.now_ms = time.time_ns() // 1_000_000
 
-    store.begin_at(confirmed_offset(settings, log_identity(writer)))
     ticks: TickStore = store
     try:
-        beside_log = replace(SqliteSessionStore(reader).load(), log_end=store.log_end)
-        stored, sessions = _restore(broker, side, beside_log, log, application_log)
+        stored, retained = side.load(SqliteSessionStore(reader).load())
+        store.begin_at(max(confirmed_offset(settings, log_identity(writer)), stored.log_end))
+        stored = replace(stored, log_end=store.log_end)
+        if side.apart is None:
+            sessions = broker.restore(stored, retained)
+        else:
+            sessions = complete(broker, stored, retained, log, application_log)
         cursors = SqliteSessionCursors(reader).load()
         lost = LostData(stored, cursors)
         device.begin(sessions, cursors, lost)
@@ -135,26 +137,6 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         close,
         redelivered,
     )
-
-
-def _restore(
-    broker: Broker,
-    side: SessionSide,
-    beside_log: StoredState,
-    log: SqliteMessageLog,
-    applications: SqliteApplicationLog,
-) -> tuple[StoredState, list[Session]]:
-    """Take over what is stored; returns it, and the sessions. `beside_log` is what broker.db holds."""
-    if side.apart is None:
-        return beside_log, broker.restore(beside_log, side.sessions.load_retained())
-    if beside_log.sessions:
-        LOG.warning(
-            "broker.db holds %d sessions from when they were kept there; %s does not have them, and they are not used",
-            len(beside_log.sessions),
-            side.apart.place,
-        )
-    stored = behind_log(side.sessions.load(), beside_log)
-    return stored, complete(broker, stored, side.sessions.load_retained(), log, applications)
 
 
 def _open_retention(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
@@ -13,12 +15,15 @@ from embermq.adapters.sqlite.tick_store import Post
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.settings import SQLITE
+from embermq.delivery.split.completion import behind_log
+from embermq.model.session import RetainedRow
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
-from embermq.ports.sessions import SessionStore
+from embermq.ports.sessions import SessionStore, StoredState
 
 if TYPE_CHECKING:
     from embermq.app.redis_sessions import RedisSessions
 
+LOG = logging.getLogger("embermq")
 DRIVERS = frozenset({"redis", "hiredis"})
 
 
@@ -29,6 +34,30 @@ class SessionSide(Struct):
     queue: DeviceQueue
     history: DeviceQueueHistory
     apart: RedisSessions | None = None
+
+    def load(self, beside_log: StoredState) -> tuple[StoredState, list[RetainedRow]]:
+        """All that is stored; `beside_log` is what broker.db holds. `log_end` is the highest that either knows: the
+        log may have lost its end, by a power loss or an older backup, and no position may be used twice. Raises
+        StoreError."""
+        if self.apart is None:
+            return beside_log, self.sessions.load_retained()
+        if beside_log.sessions:
+            LOG.warning(
+                "broker.db holds %d sessions from when they were kept there; %s does not have them, and they are not "
+                "used",
+                len(beside_log.sessions),
+                self.apart.place,
+            )
+        stored, retained = self.sessions.load(), self.sessions.load_retained()
+        known_end = max(stored.log_end, *(row.offset + 1 for row in retained), beside_log.log_end)
+        if known_end > beside_log.log_end:
+            LOG.warning(
+                "the log ends at offset %d, %s knows of %d: what lies between is lost, the log goes on from there",
+                beside_log.log_end,
+                self.apart.place,
+                known_end,
+            )
+        return replace(behind_log(stored, beside_log), log_end=known_end), retained
 
 
 def open_session_store(

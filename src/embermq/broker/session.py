@@ -58,7 +58,8 @@ class Session:
     Of the device queue: `queued` stored deliveries, with `queued_bytes` of records, are not done; `backlog` is True
     while some of them are still to be read and everything new queues behind them; `queue_read_seq` is the last one
     read; up to `queue_dropped_seq` what was queued has been dropped; `paging` is True while a page is on its way;
-    `uncommitted` counts the ticks that hold rows of it and are not stored.
+    `uncommitted` counts the ticks that hold rows of it and are not stored; `unsent` are deliveries that were stored to
+    be sent at once, until they are.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class Session:
         "subscriptions",
         "timer",
         "uncommitted",
+        "unsent",
         "username",
         "version",
         "waiting",
@@ -132,6 +134,7 @@ class Session:
         self.backlog = False
         self.paging = False
         self.uncommitted = 0
+        self.unsent: deque[Delivery] | None = None
         self.timer: Timer | None = None
         """Its expiry, while the client is away."""
 
@@ -167,6 +170,18 @@ class Session:
         place = self.queue_seq_next
         self.queue_seq_next = place + QUEUE_SEQ_STEP
         return place
+
+    def place_of_sent(self) -> int:
+        """A sequence number for what is sent now and may be stored later: before what is to be sent as soon as it is
+        stored; 0 when nothing is."""
+        if not self.unsent:
+            return 0
+        first = self.unsent[0]
+        first.place += 1  # its own is `seq`: here it counts who has overtaken it
+        step = (
+            QUEUE_SEQ_STEP // 2
+        )  # the repair after a start begins at the lower end of what lies between two rows
+        return first.seq - step + first.place if first.place < step else 0
 
     def forget_stored(self, record_bytes: int) -> None:
         """One stored delivery is done or dropped."""

@@ -25,6 +25,7 @@ from embermq.model.redis_layout import (
     decode_subscription,
     decode_will,
     name_in,
+    offset_in,
     retained_key,
 )
 from embermq.model.session import RetainedRow, SubscriptionRow, WillRow
@@ -54,9 +55,11 @@ class RedisSessionStore(SessionStore):
     def __init__(self, redis: BlockingRedis, owners: Owners) -> None:
         self._redis = redis
         self._owners = owners
+        self._log_end = 0
 
     def load(self) -> StoredState:
-        """Sessions and wills; what belongs to the log is not here. Raises StoreError that names what is broken."""
+        """Sessions and wills; of the log only how far what is here knows it, as `log_end`. Raises StoreError that names
+        what is broken."""
         try:
             marks = ReadMarks(self._redis)
             sessions = [
@@ -69,7 +72,7 @@ class RedisSessionStore(SessionStore):
             raise _unreadable(error) from error
         sessions.sort(key=lambda session: session.row.generation)
         wills.sort(key=lambda will: will[0])
-        return StoredState(sessions, wills)
+        return StoredState(sessions, wills, log_end=self._log_end)
 
     def load_retained(self) -> list[RetainedRow]:
         rows: list[RetainedRow] = []
@@ -112,17 +115,21 @@ class RedisSessionStore(SessionStore):
                     yield self._session(name, keys, answer)
 
     def _session(self, client_id: str, keys: ClientKeys, answer: list[Any]) -> StoredSession:
-        value, subscriptions, receiving, queued, queued_bytes, last, positions = answer
+        value, subscriptions, receiving, queued, queued_bytes, last, newest = answer
         row = decode_session(keys.session, value)
         if row.client_id != client_id:
             raise LayoutError(f"key {keys.session!r}: is of client {row.client_id!r}")
         owner = self._owners.found(row)
-        if positions:
-            self._owners.note_positions(owner, 0, 0, trimmed=False)
+        if newest:
+            self._owners.note_positions(owner, 0, int(newest[1]), trimmed=False)
+            offset, _ = offset_in(keys.positions, newest[0].decode(errors="replace"))
+            self._log_end = max(self._log_end, int(newest[1]) + (offset >= 0))
         ids, upto = _receiving(keys.receiving, receiving)
+        found = tuple(_subscriptions(keys.subscriptions, subscriptions))
+        self._log_end = max(self._log_end, upto, *(entry.since_offset for entry in found))
         return StoredSession(
             row,
-            tuple(_subscriptions(keys.subscriptions, subscriptions)),
+            found,
             ids,
             int(last) + QUEUE_SEQ_STEP,
             queued,

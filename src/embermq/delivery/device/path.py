@@ -96,6 +96,8 @@ class DevicePath(DeliveryPath):
             return
         packet_id = session.next_packet_id()
         delivery.packet_id = packet_id
+        if session.unsent:
+            delivery.place = session.place_of_sent()
         frame = accepted_frame(accepted, qos, delivery.retain, link.version, receiver.identifiers)
         if put_on_link(link, delivery, frame, self._state.counters):
             session.window[packet_id] = delivery
@@ -158,6 +160,9 @@ class DevicePath(DeliveryPath):
         delivery.packet_id = session.next_packet_id()
         session.window[delivery.packet_id] = delivery
         self._add_row(session, delivery, QueueState.SENT)
+        if session.unsent is None:
+            session.unsent = deque()
+        session.unsent.append(delivery)
         self._state.tick.batch.after_commit.append(partial(self._send_rows, session, link, [delivery]))
 
     def _add_row(self, session: Session, delivery: Delivery, state: int) -> None:
@@ -347,7 +352,10 @@ class DevicePath(DeliveryPath):
             return
         now_ms = self._state.tick.now_ms
         window = session.window
+        unsent = session.unsent
         for delivery in deliveries:
+            if unsent and unsent[0] is delivery:
+                unsent.popleft()
             if window.pop(delivery.packet_id, None) is not delivery:
                 continue
             window[delivery.packet_id] = delivery
@@ -431,6 +439,7 @@ class DevicePath(DeliveryPath):
                     delivery.settled = True
                     continue
                 delivery.packet_id = session.next_packet_id()
+                delivery.place = session.place_of_sent()
                 session.window[delivery.packet_id] = delivery
                 frame = stored_frame(delivery, session, now_ms)
                 if put_on_link(link, delivery, frame, self._state.counters):
@@ -470,7 +479,7 @@ class DevicePath(DeliveryPath):
         """Unacknowledged first, with their packet ids and DUP [MQTT-4.4.0-1], then the backlog."""
         link = session.link
         assert link is not None
-        session.waiting = session.resend = None
+        session.waiting = session.resend = session.unsent = None
         session.waiting_bytes = 0
         session.window.clear()
         session.paging = False
@@ -533,11 +542,11 @@ class DevicePath(DeliveryPath):
         self._spill(session)
         self.cursors.leaves(session)
         session.window.clear()
-        session.resend = None
+        session.resend = session.unsent = None
         session.backlog = session.paging = False
 
     def forget(self, session: Session) -> None:
-        session.waiting = session.resend = None
+        session.waiting = session.resend = session.unsent = None
         session.waiting_bytes = 0
         session.paging = session.backlog = False
         self._limit.forget(session)
@@ -552,9 +561,11 @@ def _keep_places(session: Session) -> None:
     and is resent in the order in which it was first sent [MQTT-4.6.0-1]."""
     unwritten: list[Delivery] = []
     for delivery in reversed(session.window.values()):
-        if delivery.seq or delivery.place:
+        if delivery.place:
             break
-        if not delivery.application:
+        if (
+            not delivery.seq and not delivery.application
+        ):  # a row enters the window anew when it has been stored
             unwritten.append(delivery)
     for delivery in reversed(unwritten):
         delivery.place = session.next_place()

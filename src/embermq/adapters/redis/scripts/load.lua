@@ -1,7 +1,7 @@
 -- What is kept of one client, for the start.
 -- KEYS: session, subscriptions, receiving, messages, positions
 -- Returns the session, subscriptions and receiving as field and value, stored messages, bytes of their records, the
--- last place, positions.
+-- last place, the newest position with its score.
 local call = redis.call
 local BYTES_AT = 41
 local count = call('ZCARD', KEYS[4])
@@ -15,4 +15,4 @@ if count > 0 then
   end
 end
 return { call('GET', KEYS[1]), call('HGETALL', KEYS[2]), call('HGETALL', KEYS[3]), count, bytes, last,
-  call('ZCARD', KEYS[5]) }
+  call('ZRANGE', KEYS[5], 0, 0, 'REV', 'WITHSCORES') }
