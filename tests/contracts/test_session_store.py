@@ -389,10 +389,11 @@ def test_writes_of_an_older_epoch_are_refused(redis_stores: InRedis) -> None:
         queue_rows=[row(3), row(4, packet_id=5)],
         queue_marks=[mark(1, SENT, 9), mark(2, DONE, 4)],
         queue_dropped=[(1, STEP)],
-        deleted_sessions=[1],
     )
-    assert redis_stores.writer.statistics().fenced >= 6
-    assert redis_stores.page(1, 0, 10) == []
+    assert redis_stores.page(1, 0, 10) == redis_stores.in_flight(1) == []
+    assert redis_stores.oldest(1, 0, 10) == []
+    redis_stores.write(deleted_sessions=[1])
+    assert redis_stores.writer.statistics().fenced == 7
     assert numbers(other.page(1, 0, 10)) == [1]
     assert in_flight(other) == [(2, SENT, 4)]
     (found,) = other.sessions.load().sessions
@@ -463,6 +464,24 @@ def test_packet_ids_wrap_around_those_that_are_still_there(redis_stores: InRedis
         (5, 4),
     ]
     assert redis_stores.ask(key, "GET", key) == b"4"
+
+
+@pytest.mark.promise("device-4")
+def test_who_is_moved_gets_no_id_that_is_in_flight(redis_stores: InRedis) -> None:
+    key = "{ann/%7B%7D%25🦊}_messages_2"
+    redis_stores.write(sessions=[ANN], queue_rows=[row(1), row(2, packet_id=2, qos=2)])
+    redis_stores.ask(key, "DEL", key)  # it expired on its way to the client
+    redis_stores.write(queue_rows=[row(3, packet_id=1)])
+    assert [(found.seq // STEP, found.packet_id) for found in redis_stores.page(1, 0, 10)] == [(1, 3)]
+    assert in_flight(redis_stores) == [(2, RELEASED, 2), (3, SENT, 1)]
+
+
+@pytest.mark.promise("device-9")
+def test_what_was_released_stays_so_when_its_sending_is_repeated(redis_stores: InRedis) -> None:
+    redis_stores.write(sessions=[ANN], queue_rows=[row(1, qos=2)])
+    redis_stores.write(queue_marks=[mark(1, SENT, 5, qos=2), mark(1, RELEASED, 5)])
+    redis_stores.write(queue_marks=[mark(1, SENT, 5, qos=2)])
+    assert in_flight(redis_stores) == [(1, RELEASED, 5)]
 
 
 @pytest.mark.promise("device-7")

@@ -8,12 +8,16 @@ it is repeated.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from embermq.model.redis_layout import ClientKeys, client_keys, session_fence
 from embermq.model.session import SessionRow
 
 NOTHING_STORED = 2**63
+CACHED_KEYS = 16_384
+_keys = lru_cache(CACHED_KEYS)(client_keys)
 
 
 class Owner(Struct, eq=False):
@@ -24,13 +28,17 @@ class Owner(Struct, eq=False):
     generation: int
     epoch: int
     fence: str
-    keys: ClientKeys
     is_raised: bool
     """Whether the epoch is this run's own."""
     open: int = 0
     """Its operations without an answer."""
     oldest_position: int = NOTHING_STORED
     newest_position: int = -1
+
+    @property
+    def keys(self) -> ClientKeys:
+        """Made when they are needed: of very many sessions few have anything to say at a time."""
+        return _keys(self.client_id)
 
 
 class Owners:
@@ -67,9 +75,7 @@ class Owners:
         if before is not None:
             self.release(before)
         fence = session_fence(row.epoch, row.generation)
-        owner = Owner(
-            row.client_id, row.generation, row.epoch, fence, client_keys(row.client_id), is_raised=True
-        )
+        owner = Owner(row.client_id, row.generation, row.epoch, fence, is_raised=True)
         self._by_generation[row.generation] = owner
         self._generations[row.client_id] = row.generation
         return owner
