@@ -350,3 +350,35 @@ def test_rows_that_the_store_has_not_been_shown_are_handed_over_too(
     hand.broker.connecting.remove(hand.state.sessions["leaving"], lambda: None)
     hand.settle()
     assert sorted(hand.keeps("staying").payloads) == [b"in the log", b"stored"]
+
+
+# The order of what is resent
+
+
+def test_what_overtakes_a_message_that_is_being_stored_is_resent_before_it(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    """QoS 1 does not wait for the store, QoS 2 does: the client had it first."""
+    there = subscriber(hand, settles=False)
+    hand.settle()
+    publisher = hand.connects("p")
+    publisher.publishes("t", b"before", first_id=1)
+    hand.settle()
+    sessions.held = True
+    publisher.publishes("t", b"stored 1", qos=2, first_id=2)
+    hand.settle()
+    publisher.publishes("t", b"overtakes", first_id=3)
+    publisher.publishes("t", b"overtakes too", first_id=4)
+    hand.settle()
+    publisher.publishes("t", b"stored 2", qos=2, first_id=5)
+    publisher.publishes("t", b"after", first_id=6)
+    hand.settle()
+    sessions.held = False
+    hand.settle()
+    sent = there.payloads
+    assert sent == [b"before", b"overtakes", b"overtakes too", b"after", b"stored 1", b"stored 2"]
+    there.drops()
+    hand.settle()
+    back = hand.keeps("s", settles=False)
+    hand.settle()
+    assert back.payloads == sent

@@ -439,7 +439,8 @@ class DevicePath(DeliveryPath):
                     delivery.settled = True
                     continue
                 delivery.packet_id = session.next_packet_id()
-                delivery.place = session.place_of_sent()
+                if session.unsent:
+                    delivery.place = session.place_of_sent()
                 session.window[delivery.packet_id] = delivery
                 frame = stored_frame(delivery, session, now_ms)
                 if put_on_link(link, delivery, frame, self._state.counters):
