@@ -359,7 +359,7 @@ def test_what_overtakes_a_message_that_is_being_stored_is_resent_before_it(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:
     """QoS 1 does not wait for the store, QoS 2 does: the client had it first."""
-    there = subscriber(hand, settles=False)
+    there = subscriber(hand, acknowledges=False)
     hand.settle()
     publisher = hand.connects("p")
     publisher.publishes("t", b"before", first_id=1)
@@ -379,6 +379,6 @@ def test_what_overtakes_a_message_that_is_being_stored_is_resent_before_it(
     assert sent == [b"before", b"overtakes", b"overtakes too", b"after", b"stored 1", b"stored 2"]
     there.drops()
     hand.settle()
-    back = hand.keeps("s", settles=False)
+    back = hand.keeps("s", acknowledges=False)
     hand.settle()
     assert back.payloads == sent
