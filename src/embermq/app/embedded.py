@@ -76,17 +76,12 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     side = open_session_store(settings, reader, post, log_identity(writer))
     application_log = SqliteApplicationLog(reader, data_dir / "applications.db")
 
-    direct = DirectPath()
     device = DevicePath(side.queue, settings.device)
     parked = SqliteParkedBodies(data_dir)
     applications = ApplicationReaders(application_log, log, parked, settings.application)
     delivery = DurablePath(device, applications)
-    state = BrokerState(settings.mqtt, Tick(), direct, delivery, settings.authorization)
-    state.rules = rules
-    direct.attach(state)
-    delivery.attach(state)
-    broker = Broker(state)
-    state.tick.now_ms = time.time_ns() // 1_000_000
+    broker = _make_broker(settings, delivery, rules)
+    state = broker.state
 
     ticks: TickStore = store
     try:
@@ -137,6 +132,18 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         close,
         redelivered,
     )
+
+
+def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | None) -> Broker:
+    """Without anything that is stored."""
+    direct = DirectPath()
+    state = BrokerState(settings.mqtt, Tick(), direct, delivery, settings.authorization)
+    state.rules = rules
+    direct.attach(state)
+    delivery.attach(state)
+    broker = Broker(state)
+    state.tick.now_ms = time.time_ns() // 1_000_000
+    return broker
 
 
 def _open_retention(
