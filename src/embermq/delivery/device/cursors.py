@@ -62,6 +62,9 @@ class Cursors:
             progress = _Progress(NOTHING_QUEUED, held=() if session.link is None else None)
             self._following[session.generation] = progress
         if state == QueueState.QUEUED:
+            if progress.newest < offset > progress.queued_from:
+                progress.newest = offset  # one more behind others, as for a client that is away
+                return
             if offset < progress.newest:
                 progress.strays_from = min(progress.strays_from, offset)
             progress.queued_from = min(progress.queued_from, offset)
