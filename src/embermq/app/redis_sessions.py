@@ -98,11 +98,16 @@ class RedisSessions:
                 waiting,
             )
 
+    @property
+    def trouble(self) -> str:
+        """Why sessions are not kept now, or not all of them; "" while all is well. Without credentials."""
+        return self.writer.failing or self.writer.estranged
+
     def statistics(self) -> SessionStoreStatistics:
         """A frozen snapshot."""
         link, writer = self._link.statistics(), self.writer.statistics()
         return SessionStoreStatistics(
-            failing=self.writer.failing,
+            failing=self.trouble,
             waiting_ticks=self.writer.waiting_ticks,
             waiting_bytes=link.waiting_bytes,
             operations=link.commands,

@@ -78,7 +78,7 @@ class BrokerService:
             "pipeline": pipeline,
         }
         apart = self._embedded.session_store
-        away = apart.writer.failing if apart is not None else ""
+        away = apart.trouble if apart is not None else ""
         if apart is not None:
             parts["session_store"] = away or "ok"
         return Readiness(bool(self.bound) and not failing and not away and pipeline != "failed", parts)

@@ -8,9 +8,11 @@ from typing import Any
 
 import redis
 from redis.cluster import ClusterNode, RedisCluster
+from redis.exceptions import NoPermissionError
 
 from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import Answer
+from embermq.adapters.redis.handshake import NodeUnusable, check_server
 from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.ports.errors import StoreError, StoreUnavailable
@@ -52,6 +54,10 @@ class BlockingRedis:
                 node = address.nodes[0]
                 self._masters = [redis.Redis(node.host, node.port, db=address.database, **options)]
                 self._masters[0].ping()
+                check_server(_about(self._masters[0]), cluster=False)
+        except NodeUnusable as error:
+            self._masters[0].close()
+            raise StoreError(f"session store {address}: {error}") from None
         except (redis.RedisError, OSError) as error:
             raise self.failure(error) from error
 
@@ -126,3 +132,12 @@ class BlockingRedis:
         except (redis.RedisError, OSError) as error:
             raise self.failure(error) from error
         return answers
+
+
+def _about(server: Any) -> dict[bytes, bytes]:
+    """What INFO says; nothing when it is not allowed."""
+    try:
+        found = server.info()
+    except NoPermissionError:
+        return {}
+    return {str(name).encode(): str(value).encode() for name, value in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -80,7 +80,7 @@ async def log_in(
         if isinstance(answer, ErrorReply) and words[0] in ("AUTH", "SELECT", "PING", "SCRIPT"):
             raise NodeUnusable(_explain(str(words[0]), str(answer)))
     about = _fields(answers[len(first) + 1])
-    _check(about, cluster=address.cluster)
+    check_server(about, cluster=address.cluster)
     run_id, client_id = about.get(b"run_id", b""), answers[len(first) + 2]
     if before.run_id != run_id:
         _advise(place, about)
@@ -119,7 +119,8 @@ def _fields(answer: object) -> dict[bytes, bytes]:
     return {name: value for name, _, value in pairs}
 
 
-def _check(about: dict[bytes, bytes], *, cluster: bool) -> None:
+def check_server(about: Mapping[bytes, bytes], *, cluster: bool) -> None:
+    """Raise NodeUnusable when INFO says that this cannot be the Redis that is meant."""
     version = about.get(b"redis_version", b"").decode(errors="replace")
     major = version.partition(".")[0]
     if major.isdigit() and int(major) < MAJOR_MIN:

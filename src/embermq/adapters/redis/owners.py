@@ -32,6 +32,8 @@ class Owner(Struct, eq=False):
     """Whether the epoch is this run's own."""
     open: int = 0
     """Its operations without an answer."""
+    is_stored: bool = False
+    """Whether Redis has it, or is about to."""
     oldest_position: int = NOTHING_STORED
     newest_position: int = -1
 
@@ -60,7 +62,7 @@ class Owners:
         """The session was stored by an earlier run, and is ours now."""
         owner = self.take(row)
         owner.epoch, owner.fence = row.epoch, session_fence(row.epoch, row.generation)
-        owner.is_raised = False
+        owner.is_raised, owner.is_stored = False, True
         return owner
 
     def take(self, row: SessionRow) -> Owner:

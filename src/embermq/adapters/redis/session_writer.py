@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -55,6 +57,11 @@ SCRIPTS = (
     EXPIRE_RETAINED,
 )
 
+LOG = logging.getLogger("embermq.redis")
+CREATED = 2
+"""CLAIM's answer when Redis did not have this generation."""
+COMPLAIN_S = 60.0
+"""Between two lines of the log about sessions that Redis has not as they were stored."""
 ROWS_MAX = 200
 """Messages in one call of a script: while it runs, Redis does nothing else."""
 ROW_BYTES_MAX = 1024 * 1024
@@ -98,6 +105,9 @@ class RedisSessionWriter(SessionWriter):
         self._marks = FloorMarks(link, self._trim, mark_s)
         self._fenced = 0
         self._refused = 0
+        self._complained_s = float("-inf")
+        self.estranged = ""
+        """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself."""
 
     def submit(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
         self._tick = tick = _Submitted(stored)
@@ -168,9 +178,30 @@ class RedisSessionWriter(SessionWriter):
         then = partial(self._owner_answered, self._tick, owner)
         self._link.ask(owner.keys.session, script, names, args, then)
 
+    def _claimed(self, tick: _Submitted, owner: Owner, was_stored: bool, answer: Answer) -> None:
+        if was_stored and answer == CREATED:
+            self._lose(owner)
+        self._owner_answered(tick, owner, answer)
+
     def _owner_answered(self, tick: _Submitted, owner: Owner, answer: Answer) -> None:
         owner.open -= 1
+        if answer is None:
+            self._lose(owner)
         self._answered(tick, answer)
+
+    def _lose(self, owner: Owner) -> None:
+        """Redis does not have the session as this broker's, who believes to have it, unless it has ended since."""
+        if self._owners.get(owner.generation) is not owner:
+            return
+        self.estranged = (
+            f"does not have the session of {owner.client_id!r} as this broker stored it: another broker has taken it, "
+            "or it was deleted there (FLUSHALL, DEL). What comes for such sessions is not kept, until this broker is "
+            "started again"
+        )
+        now_s = time.monotonic()
+        if now_s >= self._complained_s + COMPLAIN_S:
+            self._complained_s = now_s
+            LOG.error("the session store %s", self.estranged)
 
     def _answered(self, tick: _Submitted, answer: Answer) -> None:
         if answer is None:
@@ -195,23 +226,24 @@ class RedisSessionWriter(SessionWriter):
     def _claim(self, row: SessionRow) -> None:
         owner = self._owners.take(row)
         keys = owner.keys
-        self._ask(
-            owner,
-            CLAIM,
-            (
-                keys.session,
-                keys.subscriptions,
-                keys.will,
-                keys.receiving,
-                keys.sent,
-                keys.released,
-                keys.cursors,
-                keys.messages,
-                keys.last_packet_id,
-                keys.positions,
-            ),
-            [owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id)],
+        names = (
+            keys.session,
+            keys.subscriptions,
+            keys.will,
+            keys.receiving,
+            keys.sent,
+            keys.released,
+            keys.cursors,
+            keys.messages,
+            keys.last_packet_id,
+            keys.positions,
         )
+        args = (owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id))
+        then = partial(self._claimed, self._tick, owner, owner.is_stored)
+        owner.is_stored = True
+        self._tick.open += 1
+        owner.open += 1
+        self._link.ask(keys.session, CLAIM, names, args, then)
 
     def _subscribe(self, writes: SessionWrites) -> None:
         changes: dict[int, list[bytes | str | int]] = {}

@@ -1,10 +1,12 @@
 -- Put a session: its birth, a takeover, a change. A newer generation replaces everything that an older one left.
 -- KEYS: session, subscriptions, will, receiving, sent, released, cursors, messages, last packet id, positions
 -- ARGV: epoch, generation, JSON of the session
--- Returns 1; nil when the store has a newer generation, or a newer epoch of this one.
+-- Returns 1 when this generation was there, 2 when it was not; nil when the store has a newer generation, or a newer
+-- epoch of this one.
 local call = redis.call
 local epoch, generation = tonumber(ARGV[1]), tonumber(ARGV[2])
 local text = call('GETRANGE', KEYS[1], 0, 63)
+local found = 2
 if text ~= '' then
   local held_epoch, held = string.match(text, '^{"epoch":(%d+),"generation":(%d+),')
   if not held then
@@ -14,7 +16,9 @@ if text ~= '' then
   if held > generation or (held == generation and held_epoch > epoch) then
     return false
   end
-  if held < generation then
+  if held == generation then
+    found = 1
+  else
     local members = call('ZRANGE', KEYS[8], 0, -1)
     for first = 1, #members, 1000 do
       call('UNLINK', unpack(members, first, math.min(first + 999, #members)))
@@ -27,4 +31,4 @@ if text ~= '' then
   end
 end
 call('SET', KEYS[1], ARGV[3])
-return 1
+return found
