@@ -404,6 +404,16 @@ def test_a_server_that_stands_still_is_waited_for_so_long_and_no_longer(on_serve
         assert offsets(store) == [0, 1]
 
 
+def test_a_batch_without_a_message_moves_the_position(stores: MessageStores, store: MessageStore) -> None:
+    with stores.sink() as sink:
+        assert sink.write_table(table([poison(0, 4)])) == 4
+        assert sink.file.position() == 4
+        assert sink.write_table(table([message(4)])) == 1
+        assert sink.write_table(table([poison(5), poison(6)])) == 2
+        assert sink.file.position() == 7
+    assert offsets(store) == [4]
+
+
 @pytest.mark.promise("pipeline-4")
 def test_a_message_that_is_too_large_for_mariadb_is_named_and_waits(
     tmp_path: Path, request: pytest.FixtureRequest

@@ -70,6 +70,30 @@ def test_of_many_that_upgrade_at_once_one_does(sql_server: SqlServer, sql_url: s
     check_schema(url, SqlSettings())
 
 
+def test_an_upgrade_takes_longer_than_a_statement_of_everyday_may(
+    sql_server: SqlServer, sql_url: str
+) -> None:
+    url = parse_url(sql_url)
+    table = "embermq_messages"
+    upgrade_schema(url, QUICK)
+    back = {
+        "postgresql": f"DROP INDEX {table}_by_topic",
+        "mysql": f"DROP INDEX {table}_by_topic ON {table}",
+    }
+    for statement in (back[url.kind], f"UPDATE {VERSION_TABLE} SET version_num = '0001'"):
+        sql_server.execute(statement, database=url.database)
+    reader = Database(url, QUICK)
+    with ThreadPoolExecutor() as threads:
+        with reader.begin("cannot read") as connection:
+            connection.execute(text(f"DELETE FROM {table}"))
+            found = threads.submit(upgrade_schema, url, replace(QUICK, timeout_s=0.5))
+            with pytest.raises(TimeoutError):
+                found.result(1.5)
+        assert found.result(20).state is State.BEHIND
+    reader.close()
+    check_schema(url, QUICK)
+
+
 def test_an_upgrade_that_ended_half_way_is_finished(sql_server: SqlServer, sql_url: str) -> None:
     """As a crash leaves it where the server does not take tables back: they are there, and no version."""
     store = open_sql_users(sql_url)

@@ -56,11 +56,15 @@ BROKEN: list[tuple[str, str, dict[str, object]]] = [
     ("packet_id", "packet_id 65536", {"packet_id": 65_536}),
     ("packet_id", "packet_id null", {"packet_id": None}),
     ("time", "time 0", {"time": 0}),
+    ("time", "time 9223372036854775807", {"time": 2**63 - 1}),
+    ("msg_expiry_interval", "4294967296", {"msg_expiry_interval": 2**32}),
+    ("msg_expiry_interval", "-9223372036854775808", {"msg_expiry_interval": -(2**63)}),
     ("payload", "missing", {"payload": None}),
     ("payload", "1001 bytes", {"payload": b"x" * 1001}),
     ("user_properties", "props", {"user_properties": '{"props":[{"k":"a"}]}'}),
     ("user_properties", "props", {"user_properties": "{"}),
     ("user_properties", "props", {"user_properties": "[1]"}),
+    ("user_properties", "U+0000", {"user_properties": r'{"props":[{"k":"a","v":"b\u0000"}]}'}),
     ("payload_format_indicator", "2", {"payload_format_indicator": 2}),
     ("response_topic", "wildcard", {"response_topic": "#"}),
     ("correlation_data", "65536 bytes", {"correlation_data": bytes(65_536)}),
@@ -267,6 +271,7 @@ def test_broken_rows_are_left_out_with_the_reason(
     old.run("ALTER TABLE device_publish_msg DROP CONSTRAINT device_publish_msg_pkey")
     for column in ("client_id", "serial_number", "topic", "time", "qos", "payload"):
         old.run(f"ALTER TABLE device_publish_msg ALTER {column} DROP NOT NULL")
+    old.run("ALTER TABLE device_publish_msg ALTER msg_expiry_interval TYPE bigint")
     for number, (_, _, values) in enumerate(BROKEN):
         old.add(**({"serial_number": 100 + number, "packet_id": 100 + number, "time": NOW_MS} | values))
     good: list[dict[str, object]] = [

@@ -134,3 +134,10 @@ def test_a_missing_driver_names_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MigrationError, match=r"needs embermq\[cluster\]: run `make cluster`"):
         connect()
+
+
+@pytest.mark.parametrize("unquoted", ["se/cret", "se?cret", "se@cret", "12/cret"])
+def test_a_password_that_should_have_been_quoted_is_not_told_in_parts(unquoted: str) -> None:
+    with pytest.raises(MigrationError, match="cannot be understood") as caught:
+        old_tables.connect(f"postgresql://u:{unquoted}@127.0.0.1:1/old")
+    assert not any(part in str(caught.value) for part in ("se@", "se?", "se/", "12", "cret"))

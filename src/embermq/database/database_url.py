@@ -45,7 +45,8 @@ class DatabaseUrl(Struct, frozen=True, kw_only=True):
 
 def parse_url(text: str) -> DatabaseUrl:
     """Raise ValueError for what is not such a URL; its text has no password."""
-    shown = without_password(text)
+    # What is no URL may have a password all the same, in front of an `@`.
+    shown = without_password(text) if "://" in text else text.rpartition("@")[2]
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -73,7 +74,7 @@ def parse_url(text: str) -> DatabaseUrl:
         kind=kind,
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
-        host=parts.hostname or "",
+        host=unquote(parts.hostname or ""),
         port=port or PORTS[kind],
         socket=socket,
         database=database,

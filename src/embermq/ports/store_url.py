@@ -2,7 +2,7 @@
 
 import re
 
-_USER = re.compile(r"(?<=://)([^:@]*):.*@", re.DOTALL)
+_USER = re.compile(r"(?<=://)([^:]*):.*@", re.DOTALL)
 _PARAMETER = re.compile(r"([?&][^=&]*(?:pass|secret|key)[^=&]*=)[^&]*", re.IGNORECASE)
 
 

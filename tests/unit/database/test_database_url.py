@@ -19,6 +19,7 @@ def test_everything_is_unquoted() -> None:
         database="my data",
         shown="postgresql://a%40b:***@db.example.com:6000/my%20data",
     )
+    assert parse_url("mysql://u@[fe80::1%25eth0]/d").host == "fe80::1%eth0"
     assert "p/@" not in repr(found)
     assert "%2F" not in repr(found)
 
@@ -31,6 +32,7 @@ def test_everything_is_unquoted() -> None:
         ("mariadb://u@localhost/d", "mysql", 3306, True),
         ("mysql://u@127.0.0.2:1/d", "mysql", 1, True),
         ("postgresql://u@[::1]/d", "postgresql", 5432, True),
+        ("postgresql://u@[fe80::1%25eth0]/d", "postgresql", 5432, False),
         ("postgresql://u@/d?socket=/run/postgresql", "postgresql", 5432, True),
         ("mysql://u:p@/d?socket=/run/mysqld/s.sock", "mysql", 3306, True),
     ],
@@ -45,6 +47,8 @@ def test_what_is_not_said_is_usual(url: str, kind: str, port: int, local: bool) 
     [
         ("mongodb://u:hidden@h/d", "does not begin with one of postgresql://, mysql://, mariadb://"),
         ("users.db", "does not begin with"),
+        ("postgresql:/u:hidden@h/d", "does not name a database"),
+        ("u:hidden@h/d", "does not begin with"),
         ("postgresql://u:hidden@h", "does not name a database"),
         ("postgresql://u:hidden@h/a/b", "does not name a database"),
         ("postgresql://u:hid/den@h/d", "is not a URL"),

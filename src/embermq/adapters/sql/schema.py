@@ -26,7 +26,7 @@ from embermq.ports.errors import StoreError, StoreUnavailable
 LOG = logging.getLogger("embermq.stores")
 VERSION_TABLE = "embermq_schema"
 STATEMENT_S = 3_600.0
-"""A table may be large, and a step of a migration has no parts."""
+"""For statements of an upgrade: a table may be large, and a step has no parts."""
 LOCK_S = 60
 """How long one waits for another process that is bringing the same database up."""
 LOCK_NOT_AVAILABLE = "55P03"
@@ -75,19 +75,20 @@ def upgrade_schema(url: DatabaseUrl, settings: SqlSettings) -> SchemaStatus:
     Of several processes that do so at once, one does it, and the others wait for it. Raises StoreError, of the kind
     StoreUnavailable for a schema that is newer.
     """
-    with _database(url, settings) as database:
-        with database.begin("cannot read the schema version") as connection:
-            found = _status(url, connection)
-        if found.state is State.CURRENT:
-            return found
+    found = schema_status(url, settings)
+    if found.state is State.CURRENT:
+        return found
+    _refuse_newer(found)
+    with (
+        _database(url, settings, timeout_s=STATEMENT_S) as database,
+        database.own_connection("cannot upgrade the schema") as connection,
+    ):
+        _lock(url, connection)
+        found = _status(url, connection)
         _refuse_newer(found)
-        with database.own_connection("cannot upgrade the schema") as connection:
-            _lock(url, connection)
-            found = _status(url, connection)
-            _refuse_newer(found)
-            if found.state is not State.CURRENT:
-                _upgrade(connection)
-                LOG.info("%s: schema brought from version %d to %d", found.store, found.version, found.newest)
+        if found.state is not State.CURRENT:
+            _upgrade(connection)
+            LOG.info("%s: schema brought from version %d to %d", found.store, found.version, found.newest)
     return found
 
 

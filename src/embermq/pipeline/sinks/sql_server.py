@@ -7,6 +7,7 @@ the next use opens another one.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 from embermq.database.database_url import DatabaseUrl, Kind, parse_url
@@ -156,7 +157,10 @@ class MysqlServer(SqlServer):
 
     def put(self, cursor: Any, rows: Iterable[Row]) -> None:
         cursor.max_stmt_length = min(cursor.max_stmt_length, self._packet_bytes_max // 2)
-        cursor.executemany(self._INSERT, self._fitting(cursor, rows))
+        fitting = self._fitting(cursor, rows)
+        first = next(fitting, None)
+        if first is not None:  # the driver takes no empty batch
+            cursor.executemany(self._INSERT, chain((first,), fitting))
 
     def _fitting(self, cursor: Any, rows: Iterable[Row]) -> Iterator[Row]:
         """The server closes the connection, and says little, when a statement is larger than its limit."""

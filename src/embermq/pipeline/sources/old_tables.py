@@ -196,6 +196,8 @@ def connect(url: str) -> "Connection[tuple[Any, ...]]":
         raise MigrationError(
             "reading PostgreSQL needs embermq[cluster]: run `make cluster`, or pip install 'embermq[cluster]'"
         ) from error
+    if _is_unquoted(url):
+        raise _not_understood(url)
     try:
         connection = psycopg.connect(
             url,
@@ -207,20 +209,32 @@ def connect(url: str) -> "Connection[tuple[Any, ...]]":
         connection.read_only = True
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     except psycopg.ProgrammingError:  # its text would repeat parts of the URL
-        raise MigrationError(
-            f"the address {shown_url(url)} cannot be understood: postgresql://USER:PASSWORD@HOST:PORT/DATABASE,"
-            " with %XX for special characters of the password"
-        ) from None
+        raise _not_understood(url) from None
     except psycopg.Error as error:
         raise MigrationError(f"cannot reach {shown_url(url)}: {_first_line(error)}") from None
     return connection
 
 
+def _not_understood(url: str) -> MigrationError:
+    return MigrationError(
+        f"the address {shown_url(url)} cannot be understood: postgresql://USER:PASSWORD@HOST:PORT/DATABASE,"
+        " with %XX for special characters of the password"
+    )
+
+
 def shown_url(url: str) -> str:
-    """The URL without user, password and parameters."""
+    """The URL without user, password and parameters; its beginning alone where those cannot be told from the host."""
     scheme, _, rest = url.partition("://")
-    place = rest.partition("?")[0].rpartition("@")[2]
+    place = "..." if _is_unquoted(url) else rest.partition("?")[0].rpartition("@")[2]
     return f"{scheme}://{place}"
+
+
+def _is_unquoted(url: str) -> bool:
+    """Whether a password has `@`, `/` or `?` as they are: the driver takes a part of it for the host, and says so."""
+    rest = url.partition("://")[2]
+    before_path = rest.partition("/")[0]
+    user, at, _ = before_path.rpartition("@")
+    return "@" in user or "?" in user or (not at and "@" in rest.partition("?")[0])
 
 
 @contextmanager

@@ -7,6 +7,7 @@ TEXT_BYTES_MAX = 65_535
 _NOT_PAIRS = 'user_properties is not {"props": [{"k": text, "v": text}, ...]}'
 SERIAL_NUMBER_MAX = 2**36
 """A place in the queue is a serial number times 65,536, and a double has to hold it exactly."""
+EXPIRY_END_S = 1 << 32
 TIME_MAX_MS = 253_402_300_799_999
 """The end of the year 9999."""
 _PAIRS = "STRUCT<props: ARRAY<STRUCT<k: STRING, v: STRING>>>"
@@ -26,19 +27,19 @@ def judged_messages(
     released = F.coalesce(F.col("packet_type") == "PUBREL", F.lit(False))
     raw_expiry = F.col("msg_expiry_interval")
     # 32 bits, which Java has with a sign. Versions 1.0 and 1.1 write 0 where there is none.
-    expiry_s = F.when(raw_expiry < 0, raw_expiry + F.lit(1 << 32)).otherwise(raw_expiry)
-    if not zero_expires:
-        expiry_s = F.when(raw_expiry != 0, expiry_s)
+    expiry_s = F.when(raw_expiry < 0, raw_expiry + F.lit(EXPIRY_END_S)).otherwise(raw_expiry)
+    has_expiry = _is_expiry() if zero_expires else _is_expiry() & (raw_expiry != 0)
     text = F.trim("user_properties")
     said = F.when((text != "") & (text != "null"), F.from_json(text, _PAIRS))
     lived = rows.select(
         "*",
         released.alias("released"),
-        expiry_s.alias("expiry_s"),
+        F.when(has_expiry, expiry_s).alias("expiry_s"),
         said.alias("said"),
         F.coalesce((text != "") & (text != "null"), F.lit(False)).alias("says"),
     )
-    ends = F.col("time") + F.least(F.lit(ttl_s).cast("long"), F.col("expiry_s")) * 1000
+    # Of a time that is none nothing is made: a sum that 64 bits do not hold would end the job.
+    ends = F.when(_is_time(), F.col("time") + F.least(F.lit(ttl_s).cast("long"), F.col("expiry_s")) * 1000)
     expires_ms = F.when(F.col("released"), F.lit(now_ms + ttl_s * 1000)).otherwise(ends)
     ended = lived.select("*", expires_ms.alias("expires_ms"), F.col("said.props").alias("properties"))
     objections = _objections(payload_bytes_max)
@@ -119,8 +120,13 @@ def _objections(payload_bytes_max: int) -> list[Objection]:
         ),
         (
             "time",
-            column("time").isNull() | ~column("time").between(1, TIME_MAX_MS),
+            ~_is_time(),
             _said("time ", column("time"), " is no time in milliseconds"),
+        ),
+        (
+            "msg_expiry_interval",
+            column("msg_expiry_interval").isNotNull() & ~_is_expiry(),
+            _said("msg_expiry_interval ", column("msg_expiry_interval"), " is no number of 32 bits"),
         ),
         ("payload", column("payload_bytes").isNull(), F.lit("the payload is missing")),
         (
@@ -128,10 +134,22 @@ def _objections(payload_bytes_max: int) -> list[Objection]:
             column("payload_bytes") > payload_bytes_max,
             _said("the payload has ", column("payload_bytes"), f" bytes, the limit is {payload_bytes_max}"),
         ),
+        *_objections_to_properties(),
+    ]
+
+
+def _objections_to_properties() -> list[Objection]:
+    column = F.col
+    return [
         (
             "user_properties",
             column("says") & ~_are_pairs(),
             F.lit(_NOT_PAIRS),
+        ),
+        (
+            "user_properties",
+            F.exists("properties", lambda pair: pair["k"].contains("\0") | pair["v"].contains("\0")),
+            F.lit("user_properties has U+0000, which MQTT does not allow"),
         ),
         (
             "payload_format_indicator",
@@ -147,6 +165,17 @@ def _objections(payload_bytes_max: int) -> list[Objection]:
         ),
         ("correlation_data", _too_long("correlation_data"), _long("correlation_data", "correlation_data")),
     ]
+
+
+def _is_time() -> Column:
+    return F.coalesce(F.col("time").between(1, TIME_MAX_MS), F.lit(False))
+
+
+def _is_expiry() -> Column:
+    """Signed or not, as long as it is of 32 bits."""
+    return F.coalesce(
+        F.col("msg_expiry_interval").between(-EXPIRY_END_S // 2, EXPIRY_END_S - 1), F.lit(False)
+    )
 
 
 def _are_pairs() -> Column:
