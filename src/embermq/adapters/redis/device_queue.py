@@ -55,7 +55,11 @@ class RedisDeviceQueue(DeviceQueue):
         keys = owner.keys
         names = (keys.session, keys.messages, keys.sent, keys.released)
         args = (owner.fence, len(keys.message.encode()), after_seq, limit, bytes_max or 0)
-        self._link.ask(keys.session, PAGE, names, args, partial(self._page, owner, then))
+
+        def go_on(after_seq: int) -> None:
+            self.page(generation, after_seq, limit, then, bytes_max=bytes_max)
+
+        self._link.ask(keys.session, PAGE, names, args, partial(self._page, owner, then, go_on))
 
     def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
         owner = self._owners.get(generation)
@@ -67,7 +71,7 @@ class RedisDeviceQueue(DeviceQueue):
         args = (owner.fence, len(keys.message.encode()), after_seq, limit)
         self._link.ask(keys.session, OLDEST, names, args, partial(_oldest, then))
 
-    def _page(self, owner: Owner, then: Rows, answer: Answer) -> None:
+    def _page(self, owner: Owner, then: Rows, go_on: Callable[[int], None], answer: Answer) -> None:
         rows: list[QueueRow] = []
         found = _items(answer)
         for at in range(0, len(found), 2):
@@ -78,7 +82,10 @@ class RedisDeviceQueue(DeviceQueue):
             row = self._read(owner, partial(_message, owner, value, seq, QueueState.QUEUED))
             if row is not None:
                 rows.append(row)
-        then(rows)
+        if found and not rows:  # no rows would say that nothing is queued
+            go_on(_number(found[-2]))
+        else:
+            then(rows)
 
     def _in_flight(self, owner: Owner, then: Rows, answer: Answer) -> None:
         rows: list[QueueRow] = []

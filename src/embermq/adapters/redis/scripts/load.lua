@@ -1,7 +1,8 @@
 -- What is kept of one client, for the start.
 -- KEYS: session, subscriptions, receiving, messages, positions
 -- Returns the session, subscriptions and receiving as field and value, stored messages, bytes of their records, the
--- last place, the newest position with its score.
+-- last place, the newest position with its score. The last place counts what is done and still remembered: a retained
+-- message is known by its place alone, and another one there would be taken for it.
 local call = redis.call
 local BYTES_AT = 41
 local count = call('ZCARD', KEYS[4])
@@ -12,6 +13,13 @@ if count > 0 then
   for i = 1, #members do
     local text = call('GETRANGE', members[i], BYTES_AT, BYTES_AT + 34)
     bytes = bytes + tonumber(string.match(text, '^"recordBytes":(%d+)') or 0)
+  end
+end
+local positions = call('ZRANGE', KEYS[5], 0, -1)
+for i = 1, #positions do
+  local place = string.match(positions[i], ':(%d+)$')
+  if place and tonumber(place) > tonumber(last) then
+    last = place
   end
 end
 return { call('GET', KEYS[1]), call('HGETALL', KEYS[2]), call('HGETALL', KEYS[3]), count, bytes, last,
