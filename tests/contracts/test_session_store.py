@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from tests.contracts.session_stores import InRedis, SessionStores
 
-from embermq.adapters.redis.device_queue import RedisDeviceQueue
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
@@ -362,18 +361,6 @@ def test_only_the_retained_message_that_expired_goes(stores: SessionStores) -> N
     assert stores.sessions.load_retained() == []
 
 
-@pytest.mark.promise("device-5")
-def test_a_place_that_is_remembered_is_not_given_again(stores: SessionStores) -> None:
-    """What has no log position of its own, a retained message, is known by its place."""
-    stores.write(sessions=[ANN], queue_rows=[row(number, offset=-1, packet_id=number) for number in (1, 2)])
-    stores.write(queue_marks=[mark(1, DONE, 1), mark(2, DONE, 2)])
-    stores.reopen()
-    found = next(kept for kept in stores.sessions.load().sessions if kept.row.generation == 1)
-    again = msgspec.structs.replace(row(1, offset=-1, packet_id=1), seq=found.queue_seq_next)
-    stores.write(queue_rows=[again])
-    assert [kept.seq for kept in stores.in_flight(1)] == [found.queue_seq_next]
-
-
 # What only a store beside the log has to promise
 
 
@@ -412,19 +399,6 @@ def test_writes_of_an_older_epoch_are_refused(redis_stores: InRedis) -> None:
     (found,) = other.sessions.load().sessions
     assert (found.row.epoch, found.subscriptions, found.receiving, found.queued) == (2, (), (), 2)
     other.close()
-
-
-def test_a_message_that_cannot_be_read_is_in_nobody_s_way(redis_stores: InRedis) -> None:
-    """Also of a client that takes one message at a time."""
-    redis_stores.write(sessions=[ANN], queue_rows=[row(number) for number in range(1, 5)])
-    for packet_id in (1, 2, 4):
-        redis_stores.ask(
-            "s:ol:{ann/%7B%7D%25🦊}", "SET", f"{{ann/%7B%7D%25🦊}}_messages_{packet_id}", "broken"
-        )
-    assert numbers(redis_stores.page(1, 0, 1)) == [3]
-    assert isinstance(redis_stores.queue, RedisDeviceQueue)
-    assert redis_stores.queue.unreadable == 2
-    assert redis_stores.page(1, 3 * STEP, 1) == []
 
 
 @pytest.mark.promise("repositories-7", "repositories-8")

@@ -287,6 +287,31 @@ def test_the_floor_stays_behind_what_the_session_store_may_lose_again(
     assert written() == (2, 1)
 
 
+@pytest.mark.promise("repositories-4")
+def test_the_time_to_settle_begins_when_the_session_store_has_answered(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    """And not with the tick before, which may be long ago."""
+    post = hand.posted.append
+    hand.ticks = SplitStore(hand.store, sessions, hand.state, hand.session_store, post, settle_ms=5_000)
+    subscriber(hand).drops()
+    publisher = hand.connects("p")
+    sessions.held = True
+    publisher.publishes("t", b"1")
+    hand.passes(s=1)
+    last_tick_ms = hand.now_ms
+    sessions.held = False
+    sessions.answer()
+
+    def cursors_after(ms: int) -> int:
+        hand.state.tick.now_ms = last_tick_ms + ms
+        hand.ticks.settle()
+        hand.settle()
+        return len(hand.store.cursors)
+
+    assert [cursors_after(ms) for ms in (4_000, 6_000, 8_900, 9_000)] == [0, 0, 0, 1]
+
+
 def test_a_floor_that_the_log_refuses_is_written_later(
     hand: HandDrivenBroker, sessions: HeldSessions
 ) -> None:

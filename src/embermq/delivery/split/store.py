@@ -45,8 +45,9 @@ class _Waiting(Struct):
             self.stored.append(stored)
 
 
-class _Settling(Struct, frozen=True):
-    """What the log is told when its time has come."""
+class _Settling(Struct):
+    """What the log is told when its time has come; 0: it begins with the next look at the clock, since the session
+    store's answer may come long after the last one."""
 
     due_ms: int
     floor: int
@@ -169,13 +170,17 @@ class SplitStore(TickStore):
 
     def _let_go(self, tick: _Waiting) -> None:
         if tick.floor >= 0 or tick.cursors or tick.ended_applications:
-            due_ms = self._state.tick.now_ms + self._settle_ms
-            self._settling.append(_Settling(due_ms, tick.floor, tick.cursors, tick.ended_applications))
+            self._settling.append(_Settling(0, tick.floor, tick.cursors, tick.ended_applications))
             if not self._settle_ms:
                 self._ripen()
 
     def _ripen(self) -> None:
+        """The clock has just been looked at."""
         settling, now_ms = self._settling, self._state.tick.now_ms
+        for entry in reversed(settling):
+            if entry.due_ms:
+                break
+            entry.due_ms = now_ms + self._settle_ms
         while settling and (settling[0].due_ms <= now_ms or not self._settle_ms):
             ripe = settling.popleft()
             self._floor_due = max(self._floor_due, ripe.floor)

@@ -1,0 +1,52 @@
+"""Places in the queue of a session: not given twice while one is remembered, and none hides those behind it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contracts.session_stores import InRedis, SessionStores
+
+from embermq.adapters.redis.device_queue import RedisDeviceQueue
+from embermq.model.client_type import ClientType
+from embermq.model.log_record import encode_record
+from embermq.model.message import Message
+from embermq.model.session import NEVER_EXPIRES, SessionRow
+from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState
+
+ANN = SessionRow("ann", 1, 1, ClientType.DEVICE, "", 5, NEVER_EXPIRES, True, 0, 0)
+RECORD = encode_record(Message("t", b"kept", 1, True, "bob", 5, 1_700_000_000_000))
+
+
+def row(seq: int, *, offset: int = -1, packet_id: int = 0) -> QueueRow:
+    """A message of QoS 1, in flight when it has a packet id."""
+    state = QueueState.SENT if packet_id else QueueState.QUEUED
+    return QueueRow(1, seq, offset, packet_id, state, 1, 2**42, (), RECORD)
+
+
+@pytest.mark.promise("device-5")
+def test_a_place_that_is_remembered_is_not_given_again(session_stores: SessionStores) -> None:
+    """What has no log position of its own, a retained message, is known by its place."""
+    stores = session_stores
+    stores.write(sessions=[ANN])
+    (born,) = stores.sessions.load().sessions
+    seqs = (born.queue_seq_next, born.queue_seq_next + QUEUE_SEQ_STEP)
+    stores.write(queue_rows=[row(seq, packet_id=number) for number, seq in enumerate(seqs, 1)])
+    stores.write(
+        queue_marks=[QueueMark(1, seq, -1, QueueState.DONE, number) for number, seq in enumerate(seqs, 1)]
+    )
+    stores.reopen()
+    (found,) = stores.sessions.load().sessions
+    assert found.queued == 0
+    stores.write(queue_rows=[row(found.queue_seq_next, packet_id=1)])
+    assert [kept.seq for kept in stores.in_flight(1)] == [found.queue_seq_next]
+
+
+def test_a_message_that_cannot_be_read_hides_none(redis_stores: InRedis) -> None:
+    """Also from a client that takes one message at a time."""
+    rows = [row(number * QUEUE_SEQ_STEP, offset=number) for number in range(1, 5)]
+    redis_stores.write(sessions=[ANN], queue_rows=rows)
+    for packet_id in (1, 2, 4):
+        redis_stores.ask("s:ol:{ann}", "SET", f"{{ann}}_messages_{packet_id}", "broken")
+    assert [found.offset for found in redis_stores.page(1, 0, 1)] == [3]
+    assert isinstance(redis_stores.queue, RedisDeviceQueue)
+    assert redis_stores.queue.unreadable == 2
+    assert redis_stores.page(1, 3 * QUEUE_SEQ_STEP, 1) == []
