@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -106,6 +107,32 @@ class BlockingRedis:
         if self._cluster is None:
             return self._masters[0]
         return self._cluster.get_redis_connection(self._cluster.get_node_from_key(key))
+
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """What is read within is whole: raises StoreError when slots of the cluster move meanwhile, since what is on
+        its way may be seen twice or not at all."""
+        before = self._slots()
+        yield
+        if self._slots() != before:
+            raise StoreError(f"session store {self._address}: slots moved while it was read: start again")
+
+    def _slots(self) -> list[Any]:
+        """The slots of each master, by its own word."""
+        if self._cluster is None:
+            return []
+        try:
+            views = [master.execute_command("CLUSTER NODES") for master in self._masters]
+        except (redis.RedisError, OSError) as error:
+            raise self.failure(error) from error
+        own = [node for view in views for node in view.values() if "myself" in node["flags"]]
+        for node in own:
+            for move in node["migrations"]:
+                raise StoreError(
+                    f"session store {self._address}: slot {move['slot']} is on its way from one node to another, so "
+                    "sessions might be missed: start again when it has arrived (redis-cli --cluster check)"
+                )
+        return [node["slots"] for node in own]
 
     def keys(self, master: Any, pattern: str) -> Iterator[list[bytes]]:
         """The keys of one master that match, in lists; one may come twice."""

@@ -61,13 +61,14 @@ class RedisSessionStore(SessionStore):
         """Sessions and wills; of the log only how far what is here knows it, as `log_end`. Raises StoreError that names
         what is broken."""
         try:
-            marks = ReadMarks(self._redis)
-            sessions = [
-                replace(session, complete_to=marks.complete_to(master))
-                for master in self._redis.masters
-                for session in self._sessions(master)
-            ]
-            wills = [will for master in self._redis.masters for will in self._wills(master)]
+            with self._redis.steady():
+                marks = ReadMarks(self._redis)
+                sessions = [
+                    replace(session, complete_to=marks.complete_to(master))
+                    for master in self._redis.masters
+                    for session in self._sessions(master)
+                ]
+                wills = [will for master in self._redis.masters for will in self._wills(master)]
         except LayoutError as error:
             raise _unreadable(error) from error
         sessions.sort(key=lambda session: session.row.generation)
@@ -77,13 +78,14 @@ class RedisSessionStore(SessionStore):
     def load_retained(self) -> list[RetainedRow]:
         rows: list[RetainedRow] = []
         try:
-            for master in self._redis.masters:
-                for names in self._names(master, RETAINED_PREFIX):
-                    values = self._redis.many(
-                        master, [("LRANGE", retained_key(name), 0, 1) for name in names]
-                    )
-                    for name, value in zip(names, values, strict=True):
-                        rows += _retained(retained_key(name), value)
+            with self._redis.steady():
+                for master in self._redis.masters:
+                    for names in self._names(master, RETAINED_PREFIX):
+                        values = self._redis.many(
+                            master, [("LRANGE", retained_key(name), 0, 1) for name in names]
+                        )
+                        for name, value in zip(names, values, strict=True):
+                            rows += _retained(retained_key(name), value)
         except LayoutError as error:
             raise _unreadable(error) from error
         return rows
