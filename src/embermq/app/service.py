@@ -61,8 +61,6 @@ class BrokerService:
         self._news = PipelineNews()
         self._said_failing = False
         self._said_away = False
-        self._said_fenced = False
-        self._fenced = 0
 
     def health(self) -> Health:
         # Who asks is answered by the event loop that serves clients; a store that fails is for `ready` to tell, since
@@ -169,15 +167,6 @@ class BrokerService:
         elif self._said_away and not away:
             LOG.info("the session store answers again")
         self._said_away = bool(away)
-        fenced = apart.writer.statistics().fenced
-        if fenced > self._fenced and not self._said_fenced:
-            LOG.warning(
-                "the session store refused %d writes since the start: it holds newer sessions, or has lost those that "
-                "it had",
-                fenced,
-            )
-        self._said_fenced = fenced > self._fenced
-        self._fenced = fenced
 
     def _say_pins(self, now: RetentionState) -> None:
         """One line when readers begin or cease to hold back more of the log than they may."""
