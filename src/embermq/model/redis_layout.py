@@ -86,7 +86,6 @@ class ClientKeys(Struct, frozen=True):
     receiving: str
     sent: str
     released: str
-    cursors: str
     messages: str
     message: str
     last_packet_id: str
@@ -103,7 +102,6 @@ def client_keys(client_id: str) -> ClientKeys:
         "s:f:ri:" + name,
         "s:f:p:" + name,
         "s:f:r:" + name,
-        "s:t:" + name,
         name + "_messages",
         name + "_messages_",
         name + "_last_packet_id",
@@ -114,11 +112,6 @@ def client_keys(client_id: str) -> ClientKeys:
 def retained_key(topic: str) -> str:
     """A list with the retained message of a topic, if it has one."""
     return RETAINED_PREFIX + encode_name(topic) + "}"
-
-
-def topic_head_key(topic: str) -> str:
-    """The newest offset of a topic."""
-    return "t:o:{" + encode_name(topic) + "}"
 
 
 def name_in(key: str) -> str:

@@ -48,7 +48,6 @@ from embermq.model.redis_layout import (
     position_of,
     retained_key,
     session_fence,
-    topic_head_key,
 )
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QueueRow
@@ -215,7 +214,7 @@ def test_names_survive_in_keys_and_share_one_hash_tag(client_id: str) -> None:
     tags = {key[key.index("{") : key.index("}") + 1] for key in _texts(keys)}
     assert len(tags) == 1
     assert {name_in(key) for key in _texts(keys)} == {client_id}
-    assert name_in(retained_key(client_id)) == name_in(topic_head_key(client_id)) == client_id
+    assert name_in(retained_key(client_id)) == client_id
 
 
 @given(names, names)
@@ -236,12 +235,11 @@ def test_keys_as_documented() -> None:
     assert keys.receiving == "s:f:ri:{a%7Bb%7D%25}"
     assert keys.sent == "s:f:p:{a%7Bb%7D%25}"
     assert keys.released == "s:f:r:{a%7Bb%7D%25}"
-    assert keys.cursors == "s:t:{a%7Bb%7D%25}"
     assert keys.messages == "{a%7Bb%7D%25}_messages"
     assert keys.message + "7" == "{a%7Bb%7D%25}_messages_7"
     assert keys.last_packet_id == "{a%7Bb%7D%25}_last_packet_id"
     assert keys.positions == "{a%7Bb%7D%25}_positions"
-    assert (retained_key("a/b"), topic_head_key("a/b")) == ("t:r:{a/b}", "t:o:{a/b}")
+    assert retained_key("a/b") == "t:r:{a/b}"
 
 
 @pytest.mark.parametrize("key", ["plain", "s:ol:{}", "s:ol:{", "}{"])

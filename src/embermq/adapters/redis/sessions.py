@@ -41,7 +41,6 @@ TYPES = {
     "receiving": "hash",
     "sent": "hash",
     "released": "set",
-    "cursors": "hash",
     "messages": "zset",
     "last_packet_id": "string",
     "positions": "zset",

@@ -1,5 +1,5 @@
 -- Put a session: its birth, a takeover, a change. A newer generation replaces everything that an older one left.
--- KEYS: session, subscriptions, will, receiving, sent, released, cursors, messages, last packet id, positions
+-- KEYS: session, subscriptions, will, receiving, sent, released, messages, last packet id, positions
 -- ARGV: epoch, generation, JSON of the session
 -- Returns 1 when this generation was there, 2 when it was not; nil when the store has a newer generation, or a newer
 -- epoch of this one.
@@ -19,11 +19,11 @@ if text ~= '' then
   if held == generation then
     found = 1
   else
-    local members = call('ZRANGE', KEYS[8], 0, -1)
+    local members = call('ZRANGE', KEYS[7], 0, -1)
     for first = 1, #members, 1000 do
       call('UNLINK', unpack(members, first, math.min(first + 999, #members)))
     end
-    call('UNLINK', KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10])
+    call('UNLINK', KEYS[2], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9])
     local will = string.match(call('GETRANGE', KEYS[3], 0, 40), '^{"generation":(%d+),')
     if will and tonumber(will) < generation then
       call('DEL', KEYS[3])
