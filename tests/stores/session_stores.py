@@ -56,13 +56,18 @@ class SqliteStore:
         return expires_ms
 
 
+SETTLE_S = 0.5
+"""Shorter than the default, so that a broker comes to rest before those who look at it lose patience; what is kept for
+that long is shown in tests/faults."""
+
+
 class RedisStore:
     """A Redis or a Redis Cluster."""
 
     def __init__(
         self, url: str, node_of: Callable[[str], RedisServer], masters: Callable[[], list[RedisServer]]
     ) -> None:
-        self.settings: Mapping[str, object] = {"stores.session": url}
+        self.settings: Mapping[str, object] = {"stores.session": url, "redis.settle_s": SETTLE_S}
         self._node_of = node_of
         self._masters = masters
 
