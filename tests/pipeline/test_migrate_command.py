@@ -141,3 +141,29 @@ def test_a_password_that_should_have_been_quoted_is_not_told_in_parts(unquoted: 
     with pytest.raises(MigrationError, match="cannot be understood") as caught:
         old_tables.connect(f"postgresql://u:{unquoted}@127.0.0.1:1/old")
     assert not any(part in str(caught.value) for part in ("se@", "se?", "se/", "12", "cret"))
+
+
+def test_rejects_that_cannot_be_written_are_told_before_anything_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rejects, data_dir = tmp_path / "none" / "rejects.jsonl", tmp_path / "data"
+    words = ["--to", "sqlite", "--data-dir", str(data_dir), "--rejects", str(rejects)]
+    assert main(["pipeline", "migrate", "--from", "postgresql://u:secret@127.0.0.1:1/old", *words]) == 1
+    assert capsys.readouterr().err == f"embermq: {rejects}: No such file or directory\n"
+    assert not data_dir.exists()
+
+
+def test_a_damaged_file_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    (data_dir / migration.FILE).write_bytes(b"no database" * 1_000)
+
+    def opened(terms: MigrationTerms, *_: object) -> None:
+        MigrationFile(Path(terms.file))
+
+    monkeypatch.setattr(migration, "_migrate", opened)
+    assert main([*FROM, "--to", "sqlite", "--data-dir", str(data_dir)]) == 1
+    told = capsys.readouterr().err
+    assert "file is not a database" in told and told.count("\n") == 1

@@ -64,11 +64,15 @@ def run_migration(order: MigrationOrder, settings: Settings, progress: Progress)
         raise UserError("--from: a URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE is needed")
     umask = os.umask(0o077)
     try:
+        if order.rejects is not None:
+            order.rejects.touch()  # that it cannot be written is said before, not after hours
         with _stores(order, settings) as (data_dir, work):
             terms = _terms(order, settings, (source, target), data_dir, work)
             return _migrate(terms, order, settings.pipeline, work, progress)
     except PipelineError as error:
         raise MigrationFailed(str(error)) from error
+    except sqlite3.Error as error:
+        raise MigrationFailed(f"cannot use {FILE} or broker.db: {error}") from error
     finally:
         os.umask(umask)
 

@@ -38,9 +38,9 @@ _MOVE = (
     f"UPDATE {SERVER_PROGRESS} SET next_offset = %s, records = %s, entries = %s, rejected = %s, updated_ms = %s"
     f" WHERE {_OF} AND reader = %s"
 )
-_OLDEST = (
-    f'SELECT MAX("offset") FROM (SELECT "offset" FROM {SERVER_MESSAGES} WHERE {_OF}'
-    ' ORDER BY "offset" LIMIT %s) AS oldest'
+_LAST_OLDER = (
+    f'SELECT MAX("offset") FROM (SELECT "offset", accepted_ms FROM {SERVER_MESSAGES} WHERE {_OF}'
+    ' ORDER BY "offset" LIMIT %s) AS oldest WHERE accepted_ms < %s'
 )
 _PRUNE = f'DELETE FROM {SERVER_MESSAGES} WHERE {_OF} AND "offset" <= %s AND accepted_ms < %s'
 
@@ -105,7 +105,7 @@ class MessageServer(MessageStoreSink):
 
     def prune(self, older_than_ms: int, rows_max: int) -> int:
         with self._server.transaction() as cursor:
-            cursor.execute(_OLDEST, (*self._partition, rows_max))
+            cursor.execute(_LAST_OLDER, (*self._partition, rows_max, older_than_ms))
             (last,) = cursor.fetchone()
             if last is None:
                 return 0
