@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -366,6 +367,13 @@ def test_clients_that_are_here_already(runner: Runner, old: OldBroker, redis_ser
     assert not client.exists(client_keys("device-0").messages)
     assert client.zcard(client_keys("device-1").messages) == 4
     client.close()
+
+    file = sqlite3.connect(runner.file)
+    file.execute("UPDATE run SET finished_ms = 0")
+    file.commit()
+    file.close()
+    report = runner.run(redis_server.url, queue_limit=9_000)
+    assert not report.resumed and report.counts.reasons == {"session": 4}, "other options, and yet half done"
 
 
 @pytest.mark.promise("device-12")

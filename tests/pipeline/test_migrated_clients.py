@@ -14,7 +14,7 @@ from embermq.pipeline.sinks.migration_file import wait_for_writers, writing
 from embermq.pipeline.sinks.session_target import ClientWrites, Known, SessionTarget
 
 NOW_MS = 1_750_000_000_000
-TERMS = PieceTerms(first_generation=10, generations=5, session_expiry_s=60, resumed=False, dry=False)
+TERMS = PieceTerms(first_generation=10, generations=5, session_expiry_s=60, half_done=False, dry=False)
 
 
 class MemoryTarget(SessionTarget):
@@ -155,7 +155,7 @@ def test_a_client_that_connected_before_its_piece_was_done_is_told() -> None:
     rows = (session("a"), message("a", 0, 1), session("b"), message("b", 0, 1))
     writer = taken(target, *rows)
     assert (writer.counts.taken_over, writer.counts.clients_taken_over, writer.counts.rejected) == (1, 1, 1)
-    resumed = PieceTerms(first_generation=15, generations=5, session_expiry_s=60, resumed=True, dry=False)
+    resumed = PieceTerms(first_generation=15, generations=5, session_expiry_s=60, half_done=True, dry=False)
     writer = taken(target, *rows, terms=resumed)
     assert [(one.client_id, one.reason) for one in writer.rejects] == [("a", "session"), ("b", "session")]
     assert "before its migration was finished" in writer.rejects[0].detail
@@ -177,6 +177,6 @@ def test_the_next_driver_waits_for_tasks_of_one_that_was_killed(tmp_path: Path) 
 
 def test_a_dry_run_only_counts() -> None:
     target = MemoryTarget()
-    dry = PieceTerms(first_generation=1, generations=5, session_expiry_s=60, resumed=False, dry=True)
+    dry = PieceTerms(first_generation=1, generations=5, session_expiry_s=60, half_done=False, dry=True)
     writer = taken(target, session("a"), message("a", 0, 1), terms=dry)
     assert (writer.counts.written, writer.counts.clients_written, target.writes) == (1, 1, 0)

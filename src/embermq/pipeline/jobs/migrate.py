@@ -91,6 +91,7 @@ def migrate(
     file = MigrationFile(Path(terms.file))
     try:
         open_target(terms, read_only=True).close()
+        half_done = file.is_half_done()
         run = file.unfinished(source, target, terms.said())
         resumed = run is not None
         if run is None:
@@ -100,7 +101,7 @@ def migrate(
         todo = [piece for piece in pieces if piece.number not in done]
         if todo:
             generations = _reserve(file, todo, reserve, dry=terms.dry)
-            job = _Job(spark, terms, tuple(pieces), run, resumed)
+            job = _Job(spark, terms, tuple(pieces), run, half_done)
             _watch(job, todo, generations, file, progress)
         counts = Counts()
         done_after = file.done(run)
@@ -152,7 +153,7 @@ class _Job(Struct, frozen=True):
     terms: MigrationTerms
     pieces: tuple[Piece, ...]
     run: int
-    resumed: bool
+    half_done: bool
 
 
 def _watch(
@@ -202,7 +203,7 @@ def _rows(job: _Job, todo: list[Piece], generations: dict[int, int], folder: Pat
         job.run,
         {
             piece.number: PieceTerms(
-                generations[piece.number], piece.clients, terms.session_expiry_s, job.resumed, terms.dry
+                generations[piece.number], piece.clients, terms.session_expiry_s, job.half_done, terms.dry
             )
             for piece in todo
         },

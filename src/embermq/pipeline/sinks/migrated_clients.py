@@ -53,13 +53,13 @@ ROW_COLUMNS = (
 
 
 class PieceTerms(Struct, frozen=True):
-    """What holds for every client of one piece. Generations come from `first_generation` on; `resumed` says that a run
-    before this one may have written part of the piece; `dry` writes nothing."""
+    """What holds for every client of one piece. Generations come from `first_generation` on; `half_done` says that
+    the run before was not finished, so a client may be there with a part of its messages; `dry` writes nothing."""
 
     first_generation: int
     generations: int
     session_expiry_s: int
-    resumed: bool
+    half_done: bool
     dry: bool
 
 
@@ -206,7 +206,7 @@ class PieceWriter:
             client.refusal = ("session", "the client has a session here that was not migrated")
         elif known.epoch == UNTOUCHED_EPOCH:
             self.counts.clients_there += 1
-        elif self._terms.resumed:
+        elif self._terms.half_done:
             client.refusal = ("session", "the client connected here before its migration was finished")
         else:
             client.taken_over = True

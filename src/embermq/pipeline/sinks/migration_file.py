@@ -131,6 +131,11 @@ class MigrationFile:
         ).fetchone()
         return row[0] if row is not None and row[1:] == (source, target, terms, 0) else None
 
+    def is_half_done(self) -> bool:
+        """Whether the newest run was not finished, whatever was asked of it."""
+        row = self._connection.execute("SELECT finished_ms FROM run ORDER BY id DESC LIMIT 1").fetchone()
+        return row is not None and row[0] == 0
+
     def begin(self, source: str, target: str, terms: str, pieces: Iterator[Piece]) -> int:
         """A new run with its pieces; what earlier ones rejected is forgotten."""
         with self._transaction() as connection:
