@@ -40,6 +40,17 @@ def test_a_place_that_is_remembered_is_not_given_again(session_stores: SessionSt
     assert [kept.seq for kept in stores.in_flight(1)] == [found.queue_seq_next]
 
 
+def test_the_place_behind_an_offset_is_the_first_one(session_stores: SessionStores) -> None:
+    """Also where a handed over message stands behind later ones."""
+    rows = [
+        row(number * QUEUE_SEQ_STEP, offset=offset) for number, offset in enumerate((10, -1, 50, 30, 60), 1)
+    ]
+    session_stores.write(sessions=[ANN], queue_rows=rows)
+    after = [session_stores.history.queued_seq_after(1, offset) for offset in (0, 10, 29, 49, 50, 60)]
+    assert after == [QUEUE_SEQ_STEP, *[3 * QUEUE_SEQ_STEP] * 3, 5 * QUEUE_SEQ_STEP, None]
+    assert session_stores.history.queued_seq_after(2, 0) is None
+
+
 def test_a_message_that_cannot_be_read_hides_none(redis_stores: InRedis) -> None:
     """Also from a client that takes one message at a time."""
     rows = [row(number * QUEUE_SEQ_STEP, offset=number) for number in range(1, 5)]

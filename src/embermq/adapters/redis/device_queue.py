@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 
 from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.blocking import BlockingRedis
@@ -113,13 +116,16 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
     def __init__(self, redis: BlockingRedis, owners: Owners) -> None:
         self._redis = redis
         self._owners = owners
-        self._queued: dict[int, list[tuple[int, int]]] = {}
+        self._queued: dict[int, tuple[array[int], array[int]]] = {}
+        """Of each session that was asked for: places of what is queued, and the highest offset up to each."""
 
     def queued_seq_after(self, generation: int, offset: int) -> int | None:
         queued = self._queued.get(generation)
         if queued is None:
             queued = self._queued[generation] = self._read_queued(generation)
-        return next((seq for seq, found in queued if found > offset), None)
+        seqs, highest = queued
+        at = bisect_right(highest, offset)
+        return seqs[at] if at < len(seqs) else None
 
     def known_offsets(self, generation: int, from_offset: int, *, shared: bool) -> set[int]:
         owner = self._owners.get(generation)
@@ -137,15 +143,16 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
                 known.add(offset)
         return known
 
-    def _read_queued(self, generation: int) -> list[tuple[int, int]]:
+    def _read_queued(self, generation: int) -> tuple[array[int], array[int]]:
         owner = self._owners.get(generation)
         if owner is None:
-            return []
+            return array("q"), array("q")
         keys = owner.keys
         names = (keys.session, keys.messages, keys.sent, keys.released)
         args = (owner.fence, len(keys.message.encode()), 0, OLDEST_MAX)
         found = _items(self._redis.run(keys.session, OLDEST, names, args))
-        return [(_number(found[at]), _number(found[at + 2])) for at in range(0, len(found), 3)]
+        seqs = array("q", [_number(seq) for seq in found[::3]])
+        return seqs, array("q", accumulate((_number(offset) for offset in found[2::3]), max))
 
 
 def _items(answer: Answer) -> list[Answer]:
