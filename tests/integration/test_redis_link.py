@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.support.held_path import HeldPath
 from tests.support.redis_asking import APPEND, FREE, Asking, linked, on_the_loop
 from tests.support.redis_server import RedisServer
@@ -21,6 +22,7 @@ def stumble(answer: Answer) -> None:
     raise RuntimeError(f"not {answer!r}")
 
 
+@pytest.mark.promise("device-10")
 @on_the_loop
 async def test_commands_go_in_batches(redis_server: RedisServer) -> None:
     async with linked(redis_server.url, RedisSettings(batch_commands=100)) as link:
@@ -31,6 +33,24 @@ async def test_commands_go_in_batches(redis_server: RedisServer) -> None:
         assert 10 <= link.statistics().round_trips <= 25
         assert link.statistics().waiting == link.waiting_bytes == 0
     asking.assert_done(asking.lists(redis_server))
+
+
+@pytest.mark.promise("device-10")
+@on_the_loop
+async def test_a_command_waits_for_company_as_long_as_it_is_told(redis_server: RedisServer) -> None:
+    batches: dict[float, int] = {}
+    for batch_ms in (0.0, 200.0):
+        async with linked(redis_server.url, RedisSettings(batch_ms=batch_ms)) as link:
+            asking = Asking(link, KEYS)
+            asking.append(each=1)
+            await asking.all_answered()
+            before = link.statistics().round_trips
+            for _ in range(20):
+                asking.append(each=1)
+                await asyncio.sleep(0)  # a turn of the event loop: what is to be sent is sent
+            await asking.all_answered()
+            batches[batch_ms] = link.statistics().round_trips - before
+    assert batches[200.0] <= 2 < batches[0.0]
 
 
 @on_the_loop
