@@ -146,13 +146,11 @@ class SqlServer(ABC):
 
     def pause(self) -> None:
         """It and its children do nothing more, while their sockets stay open: what a stalled machine looks like."""
-        for pid in [self.pid, *_children(self.pid)]:
-            os.kill(pid, signal.SIGSTOP)
+        self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
         """End a pause."""
-        for pid in [self.pid, *_children(self.pid)]:
-            os.kill(pid, signal.SIGCONT)
+        self._signal_all(signal.SIGCONT)
 
     def heal(self) -> None:
         """Running and at work, whatever a test did to it."""
@@ -180,6 +178,12 @@ class SqlServer(ABC):
             os.chown(path, self._run_as.pw_uid, self._run_as.pw_gid)
         path.chmod(0o600)
         return path
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        """A child may end, its connection closed, before its turn comes."""
+        for pid in [self.pid, *_children(self.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _open(self, command: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
         who = self._run_as
