@@ -17,6 +17,7 @@ newer broker and an older job understand each other. Known tags:
     3 stamps       u16 count, then per matched application log: u16 length, log name; i64 session generation;
                    u8 bits 0-1 granted QoS, bit 2 retain as published; u8 count, u32 subscription identifiers
     4 origin       for QoS 2: i64 generation of the publisher's session, u16 packet id; for a will: the id is 0
+    255 header     a foreign header of a record in Kafka, see model.kafka_record: never written here
 
 A batch is the plain concatenation of records; record i of a batch has offset base + i.
 """
@@ -47,6 +48,7 @@ FIELD_PROPERTIES = 1
 FIELD_EXPIRES = 2
 FIELD_STAMPS = 3
 FIELD_ORIGIN = 4
+FIELD_HEADER = 255
 
 _HEAD = Layout(">IBBq")
 _U16 = Layout(">H")
