@@ -30,6 +30,7 @@ run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durab
 test: $(TEST_READY) ## All checks and tests (ARGS='-k retained'); what they need is installed and built
 	@scripts/debian-packages
 	@scripts/foreign-clients
+	@$(BIN)/python scripts/kafka
 	@exec $(BIN)/python -m pytest $(ARGS)
 
 .PHONY: check
@@ -61,6 +62,10 @@ contracts: $(TEST_READY) ## Who may import whom (.importlinter)
 bench: $(RUN_READY) ## EmberMQ beside Debian's Mosquitto, in one run, with ratios
 	@scripts/debian-packages
 	@exec $(BIN)/python -m benchmarks.run $(ARGS)
+
+.PHONY: kafka
+kafka: $(TEST_READY) ## One Kafka on loopback until Ctrl-C (ARGS='--port 9092 --data FOLDER')
+	@exec $(BIN)/python scripts/kafka run $(ARGS)
 
 .PHONY: demo
 demo: $(TEST_READY) ## A vehicle fleet and one application, counted to the last message

@@ -14,6 +14,7 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 
 if TYPE_CHECKING:
+    from tests.support.kafka_server import KafkaCluster, KafkaServer
     from tests.support.sql_server import SqlServer
 
 TESTS = Path(__file__).parent
@@ -128,3 +129,35 @@ def sql_url(sql_server: SqlServer) -> Iterator[str]:
     yield url
     sql_server.heal()
     sql_server.drop(url)
+
+
+@pytest.fixture(scope="session")
+def running_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One server for all tests, which take it as `kafka`."""
+    from tests.support.kafka_server import KafkaServer
+
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+
+
+@pytest.fixture
+def kafka(running_kafka: KafkaServer) -> KafkaServer:
+    """Kafka with what other tests have left in it: put `prefix()` in front of names. May be killed and left so."""
+    running_kafka.heal()
+    return running_kafka
+
+
+@pytest.fixture(scope="session")
+def running_kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """One cluster for all tests, which take it as `kafka_cluster`."""
+    from tests.support.kafka_server import KafkaCluster
+
+    with KafkaCluster(tmp_path_factory.mktemp("kafka-cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka_cluster(running_kafka_cluster: KafkaCluster) -> KafkaCluster:
+    """Three nodes, likewise; a topic has a copy on each and takes records while two have them."""
+    running_kafka_cluster.heal()
+    return running_kafka_cluster

@@ -30,3 +30,7 @@ class MigrationError(PipelineError):
 
     Never shows a password.
     """
+
+
+class JarsError(PipelineError):
+    """The world's fault: jars that could not be fetched, or a folder that they could not be put into. Says which."""

@@ -1,0 +1,213 @@
+"""Jars by a list of coordinates and hashes: what is there and right, and fetching what is not.
+
+They come from Maven Central by Ivy, which every PySpark carries: no Maven is needed, and Spark need not start.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from msgspec import Struct
+
+from embermq.pipeline.errors import JarsError
+from embermq.pipeline.java import JavaRuntime
+
+FETCH_TIMEOUT_S = 900
+_WORK = ".fetching"
+_COORDINATE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FETCHED = re.compile(r"\[SUCCESSFUL \] [^#]+#(?P<artifact>[^;]+);(?P<version>[^!]+)!")
+_TROUBLE = re.compile(r"(?:Server access [Ee]rror|unresolved dependency|\[FAILED +\]|not found).*")
+_TOLD_MAX = 300
+
+# Ivy knows where Maven Central is. The jars' own descriptions are not read, so nothing but the list is fetched.
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <timeout-constraints>
+    <timeout-constraint name="patience" connectionTimeout="20000" readTimeout="60000"/>
+  </timeout-constraints>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true" usepoms="false" timeoutConstraint="patience"/>
+  </resolvers>
+</ivysettings>
+"""
+_MODULE = """<ivy-module version="2.0">
+  <info organisation="embermq" module="jars"/>
+  <dependencies>
+{lines}
+  </dependencies>
+</ivy-module>
+"""
+_DEPENDENCY = (
+    '    <dependency org="{group}" name="{artifact}" rev="{version}" conf="*->default" transitive="false"/>'
+)
+
+
+class Jar(Struct, frozen=True):
+    """One jar of Maven Central; `sha256` in lower-case hexadecimal digits."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def coordinates(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+def read_jar_list(path: Path) -> tuple[Jar, ...]:
+    """The jars of a file with lines `group:artifact:version sha256`; lines that begin with # are for people.
+
+    Raises ValueError, naming the line, for anything else.
+    """
+    jars = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        coordinates, _, sha256 = line.partition(" ")
+        parts = coordinates.split(":")
+        if len(parts) != 3 or not all(map(_COORDINATE.fullmatch, parts)) or not _SHA256.fullmatch(sha256):
+            raise ValueError(f"{path}, line {number}: not 'group:artifact:version sha256': {line[:200]!r}")
+        group, artifact, version = parts
+        jars.append(Jar(group, artifact, version, sha256))
+    return tuple(jars)
+
+
+def what_is_wrong(jar: Jar, folder: Path) -> str:
+    """Why the jar in `folder` cannot be used; "" when it can."""
+    path = folder / jar.file_name
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return f"{jar.file_name} is missing"
+    except OSError as error:
+        return f"{jar.file_name} cannot be read: {error.strerror}"
+    return "" if found == jar.sha256 else f"{jar.file_name} has the SHA-256 {found} instead of {jar.sha256}"
+
+
+def fetch_jars(
+    jars: Sequence[Jar],
+    folder: Path,
+    find_java: Callable[[Path], JavaRuntime],
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Jar]:
+    """Bring what is missing or damaged into `folder`; what was brought. Nothing happens when all is there.
+
+    A jar appears under its name only when it is whole and its hash is right. `find_java` is given a folder to work in;
+    `told` hears how many of how many jars have come. Several may fetch at the same time: the second one waits.
+    Raises JarsError.
+    """
+    if not any(what_is_wrong(jar, folder) for jar in jars):
+        return []
+    with _sole_work_folder(folder) as work:
+        wanted = [jar for jar in jars if what_is_wrong(jar, folder)]
+        if wanted:
+            told(0, len(wanted))
+            _run_ivy(wanted, work, find_java(work / "java"), told)
+            _put_in_place(wanted, work / "fetched", folder)
+    return wanted
+
+
+@contextmanager
+def _sole_work_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder inside `folder`, for one process at a time; what a killed one left is cleared away."""
+    work = folder / _WORK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(work, ignore_errors=True)
+        try:
+            work.mkdir()
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        os.close(lock)
+
+
+def _run_ivy(wanted: Sequence[Jar], work: Path, java: JavaRuntime, told: Callable[[int, int], None]) -> None:
+    (work / "settings.xml").write_text(_SETTINGS)
+    lines = "\n".join(
+        _DEPENDENCY.format(group=jar.group, artifact=jar.artifact, version=jar.version) for jar in wanted
+    )
+    (work / "ivy.xml").write_text(_MODULE.format(lines=lines))
+    command = [
+        *("timeout", "--kill-after=5", f"{FETCH_TIMEOUT_S}"),
+        *(str(java.home / "bin" / "java"), f"-Djava.io.tmpdir={work}"),
+        *("-cp", str(_ivy()), "org.apache.ivy.Main"),
+        *(
+            "-settings",
+            str(work / "settings.xml"),
+            "-cache",
+            str(work / "cache"),
+            "-ivy",
+            str(work / "ivy.xml"),
+        ),
+        *("-retrieve", str(work / "fetched" / "[artifact]-[revision].[ext]")),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as ivy:
+        assert ivy.stdout is not None
+        troubles: dict[str, None] = {}
+        done = 0
+        try:
+            for line in ivy.stdout:
+                if _FETCHED.search(line):
+                    done += 1
+                    told(done, len(wanted))
+                elif found := _TROUBLE.search(line):
+                    troubles[found[0].strip()[:_TOLD_MAX]] = None
+        except BaseException:
+            ivy.terminate()
+            raise
+    if ivy.returncode != 0:
+        raise JarsError(
+            f"the jars could not be fetched: {'; '.join(list(troubles)[:3]) or f'Ivy ended with {ivy.returncode}'}. "
+            "Is Maven Central within reach? Without a network copy them there by hand: "
+            + ", ".join(jar.coordinates for jar in wanted)
+        )
+
+
+def _put_in_place(wanted: Sequence[Jar], fetched: Path, folder: Path) -> None:
+    for jar in wanted:
+        if wrong := what_is_wrong(jar, fetched):
+            raise JarsError(
+                f"what Maven Central gave for {jar.coordinates} is not what was asked for: {wrong}"
+            )
+    for jar in wanted:
+        try:
+            (fetched / jar.file_name).replace(folder / jar.file_name)
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
+
+
+def _ivy() -> Path:
+    spec = find_spec("pyspark")
+    folders = [Path(place) / "jars" for place in (spec and spec.submodule_search_locations) or []]
+    found = [path for folder in folders for path in sorted(folder.glob("ivy-*.jar"))]
+    if not found:
+        raise JarsError(f"PySpark has no ivy-*.jar in {', '.join(map(str, folders)) or 'this Python'}")
+    return found[-1]
+
+
+def _cannot_write(folder: Path, error: OSError) -> JarsError:
+    return JarsError(f"jars cannot be put into {folder}: {error.strerror}")
