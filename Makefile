@@ -6,6 +6,8 @@ SHELL := bash
 
 PYTHON ?= python3
 ARGS ?=
+# Tests that run side by side; those that measure time have the machine to themselves.
+WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
@@ -27,11 +29,11 @@ run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durab
 	@exec $(BIN)/embermq run $(ARGS)
 
 .PHONY: test
-test: $(TEST_READY) ## All checks and tests (ARGS='-k retained'); what they need is installed and built
+test: $(TEST_READY) ## All checks and tests (ARGS='-k retained', WORKERS=0 for one at a time), with all they need
 	@scripts/debian-packages
 	@scripts/foreign-clients
 	@$(BIN)/python scripts/kafka
-	@exec $(BIN)/python -m pytest $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: check
 check: lint types contracts ## Lint, types, import contracts and unit tests, in under a minute

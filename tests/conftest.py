@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+from tests.support.sharing import Machine
 
 if TYPE_CHECKING:
     from tests.support.kafka_server import KafkaCluster, KafkaServer
@@ -51,6 +52,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     raise pytest.UsageError(
                         f"{item.nodeid}: {promise!r} is not the id of a promise, like queues-17"
                     )
+
+
+MACHINE = pytest.StashKey[Machine]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """See `pytest_runtest_protocol`."""
+    session.config.stash[MACHINE] = Machine()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    session.config.stash[MACHINE].close()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test marked `alone` measures time: no other worker runs a test meanwhile."""
+    alone = item.get_closest_marker("alone") is not None
+    with item.config.stash[MACHINE].used(alone=alone):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,7 @@ def test_a_restarted_server_costs_nobody_a_login(sql_server: SqlServer, sql_url:
         run(scenario(broker.port))
 
 
+@pytest.mark.alone
 def test_a_server_that_does_not_answer_holds_nobody_else_up(
     broker: BrokerProcess, sql_server: SqlServer, sql_url: str
 ) -> None:

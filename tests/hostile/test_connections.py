@@ -22,6 +22,8 @@ from embermq.protocol.packets import Connect, Subscription, Will
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
+pytestmark = pytest.mark.alone
+
 V5, V311 = ProtocolVersion.V5, ProtocolVersion.V311
 PAUSE_MS = 1_500.0
 MIB = 2**20

@@ -25,6 +25,8 @@ from tests.support.raw_client import dial
 
 from embermq.protocol.packets import Publish, Subscription
 
+pytestmark = pytest.mark.alone
+
 PACKETS_A_SECOND = 5_000
 PHASE_S = 1.5
 ROUNDS_MORE = 2

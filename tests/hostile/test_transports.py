@@ -26,6 +26,8 @@ from tests.support.raw_client import (
     upgrade_request,
 )
 
+pytestmark = pytest.mark.alone
+
 PAUSE_MS = 1_500.0
 MIB = 2**20
 TIMEOUT_S = 2

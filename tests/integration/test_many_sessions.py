@@ -11,6 +11,8 @@ from tests.support.dialogue import arrived, client, kept, present, talk
 from tests.support.many_sessions import client_id, filters, write_sessions
 from tests.support.metrics import metric, resident_mib
 
+pytestmark = pytest.mark.alone
+
 SESSIONS = 100_000
 START_S = 20.0
 

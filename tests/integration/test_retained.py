@@ -187,6 +187,7 @@ async def bystander(client: MqttClient, over: asyncio.Event) -> list[float]:
     return taken
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("topic_filter", "qos", "count"),
     [

@@ -327,6 +327,7 @@ async def taken_back(broker: BrokerProcess, client_id: str, count: int) -> None:
     await back.ended
 
 
+@pytest.mark.alone
 @pytest.mark.promise("device-8")
 @pytest.mark.timeout(240)
 def test_as_many_as_can_be_stored_come_back_in_pages_and_hold_nobody_up(broker: BrokerProcess) -> None:

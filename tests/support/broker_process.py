@@ -16,6 +16,7 @@ from types import TracebackType
 from uuid import uuid4
 from weakref import finalize
 
+from tests.support.sharing import this_worker
 from tests.support.waiting import wait_until
 
 EMBERMQ = Path(sys.executable).parent / "embermq"
@@ -191,9 +192,11 @@ def _marked(mark: str) -> list[int]:
 
 def free_port() -> int:
     """A loopback port below those that the kernel gives to clients: such a port stays free while its broker is down,
-    and a client that knocks meanwhile cannot connect to itself."""
+    and a client that knocks meanwhile cannot connect to itself. No other worker of the run is given the same."""
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in random.sample(range(_PORT_FIRST, max(first_of_clients, _PORT_FIRST + 1_000)), 100):
+    number, workers = this_worker()
+    ports = range(_PORT_FIRST + number, max(first_of_clients, _PORT_FIRST + 1_000), workers)
+    for port in random.sample(ports, 100):
         with socket.socket() as candidate, suppress(OSError):
             candidate.bind(("127.0.0.1", port))
             return port

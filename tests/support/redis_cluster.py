@@ -208,8 +208,10 @@ class RedisCluster:
             node.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes" if wanted else "no")
 
     def flush(self) -> None:
+        """Empty, replicas too."""
         for node in self.masters():
             node.flush()
+        wait_until(lambda: not any(node.ask("DBSIZE") for node in self.nodes), UP_S, "all nodes are empty")
 
     def cpu_s(self) -> float:
         """CPU seconds of all nodes and runs."""
