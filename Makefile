@@ -13,6 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
 CLUSTER_READY := .venv/.ready-for-cluster
 TEST_READY := .venv/.ready-to-test
+CONNECTOR := src/embermq/pipeline/connector_jars.txt
 
 .PHONY: help
 help: ## List the targets
@@ -22,7 +23,7 @@ help: ## List the targets
 install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
 
 .PHONY: cluster
-cluster: $(CLUSTER_READY) ## Add what Redis, PostgreSQL and MySQL stores need to .venv
+cluster: $(CLUSTER_READY) ## Add what Redis, PostgreSQL, MySQL and Kafka stores need to .venv
 
 .PHONY: run
 run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durability=os')
@@ -108,11 +109,13 @@ $(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml | $(BIN
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(CLUSTER_READY): requirements/cluster.txt $(RUN_READY)
+$(CLUSTER_READY): requirements/cluster.txt $(CONNECTOR) $(RUN_READY)
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/cluster.txt
+	@$(BIN)/embermq pipeline fetch-jars
 	@touch $@
 
-$(TEST_READY): requirements/test.txt $(RUN_READY)
+$(TEST_READY): requirements/test.txt $(CONNECTOR) $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
+	@$(BIN)/embermq pipeline fetch-jars
 	@touch $@

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from embermq.pipeline.jars import read_jar_list
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 30
 ENSUREPIP_MISSING = 'case "$2" in *ensurepip*) exit 1;; *) exit 0;; esac'
@@ -103,6 +105,13 @@ def test_clients_that_are_not_of_these_sources_are_told(tmp_path: Path) -> None:
 def test_what_pins_the_clients_names_no_registry(lock: str) -> None:
     text = (ROOT / "tests" / "clients" / lock).read_text()
     assert not re.search(r"registry\.npm|\"resolved\"|proxy\.golang|maven\.org", text)
+
+
+@pytest.mark.parametrize("jars", ["tests/support/kafka_jars.txt", "src/embermq/pipeline/connector_jars.txt"])
+def test_lists_of_jars_are_well_formed_and_name_no_registry(jars: str) -> None:
+    assert "://" not in (ROOT / jars).read_text()
+    found = read_jar_list(ROOT / jars)
+    assert len({jar.file_name for jar in found}) == len(found) > 1
 
 
 def test_every_npm_package_has_a_hash() -> None:

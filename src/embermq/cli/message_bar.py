@@ -1,4 +1,4 @@
-"""How far a job is that deals with messages, for people at a terminal; nothing for machines."""
+"""How far a job is, in messages or other things to count, for people at a terminal; nothing for machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class MessageBar:
     """One line on standard error; silent when that is no terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, things: str = "messages") -> None:
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -20,7 +20,7 @@ class MessageBar:
             disable=not console.is_terminal,
             refresh_per_second=4,
         )
-        self._task = self._progress.add_task("messages", total=None)
+        self._task = self._progress.add_task(things, total=None)
 
     def __enter__(self) -> MessageBar:
         return self

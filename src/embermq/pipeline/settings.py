@@ -26,6 +26,9 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`local` (as many task slots as cores, and two more) or `local[N]`."""
     java_home: str = ""
     """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
+    jars_dir: str = ""
+    """Where the jars are with which Spark reads Kafka (`embermq pipeline fetch-jars`); else `share/embermq/jars` of the
+    Python environment in which EmberMQ is installed."""
     heap_mb: int = 512
     """The largest heap of the JVM, MiB."""
     nice: int = 5

@@ -1,0 +1,48 @@
+"""`embermq pipeline fetch-jars`: get what Spark needs to read Kafka, once, at set-up time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from embermq.app.errors import UserError
+from embermq.cli.options import AsJson, Assignments, ConfigFile, configuration
+
+
+def command(
+    *,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="DIRECTORY", help="Where to; else what pipeline.jars_dir says."),
+    ] = None,
+    repository: Annotated[
+        str, typer.Option("--from", metavar="URL", help="A mirror of Maven Central to fetch them from.")
+    ] = "",
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch the jars of Spark's Kafka connector from Maven Central and check their hashes, if they are not there."""
+    from embermq.cli.message_bar import MessageBar
+    from embermq.pipeline.connector import fetch_connector, jars_folder
+    from embermq.pipeline.errors import PipelineError
+
+    settings = configuration(config, assignments, None).settings.pipeline
+    if into is not None:
+        settings = msgspec.structs.replace(settings, jars_dir=str(into))
+    try:
+        with MessageBar("jars") as bar:
+            fetched = fetch_connector(settings, repository, bar.show)
+    except PipelineError as error:
+        raise UserError(str(error)) from error
+    folder = jars_folder(settings).resolve()
+    names = [jar.file_name for jar in fetched]
+    if as_json:
+        print(msgspec.json.encode({"folder": str(folder), "fetched": names}).decode())
+    elif names:
+        print(f"fetched into {folder}: {', '.join(names)}")
+    else:
+        print(f"{folder} has all that Spark needs to read Kafka")
