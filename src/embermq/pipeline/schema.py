@@ -39,7 +39,13 @@ STAMP = StructType(
 )
 USER_PROPERTY = StructType([StructField("name", StringType()), StructField("value", StringType())])
 ORIGIN = StructType([StructField("generation", LongType()), StructField("packet_id", IntegerType())])
-UNKNOWN_FIELD = StructType([StructField("tag", IntegerType()), StructField("value", BinaryType())])
+UNKNOWN_FIELD = StructType(
+    [
+        StructField("tag", IntegerType()),  # on the embedded log
+        StructField("value", BinaryType()),
+        StructField("name", StringType()),  # of a header, on Kafka
+    ]
+)
 
 _RECORD: dict[str, DataType] = {
     "partition": IntegerType(),

@@ -1,0 +1,122 @@
+"""Records in Kafka as the rows of `pipeline.schema`: what archive, lake and traffic are made of, whichever log it is.
+
+Native expressions only. A row's position is its partition and offset in Kafka; its `body`, when it cannot be
+understood, is the value.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from embermq.pipeline.schema import Columns, record_schema
+from embermq.pipeline.transforms.kafka_headers import (
+    KNOWN_HEADERS,
+    has_header,
+    header,
+    header_number,
+    header_text,
+    origin_parts,
+    record_problem,
+    stamp_texts,
+)
+from embermq.pipeline.transforms.kafka_properties import property_block, property_walk
+
+_POSITION = ("partition", "offset", "span", "error", "body")
+
+
+def records_from_kafka(rows: DataFrame, columns: Columns, log_prefix: str) -> DataFrame:
+    """The columns that a query needs, of the columns of Spark's Kafka source with headers.
+
+    `log_prefix` is what the names of application logs begin with. A record that cannot be understood has `error` set
+    and nothing else but its position and body.
+    """
+    schema = record_schema(columns)
+    known = rows.select(
+        "partition",
+        "offset",
+        "key",
+        "value",
+        "headers",
+        stamp_texts().alias("stamp_texts"),
+        header("p").alias("field"),
+    )
+    checked = known.withColumn("block", property_block(F.col("field"))).withColumn(
+        "problem", record_problem(log_prefix)
+    )
+    if columns == "all":
+        checked = checked.withColumn("walk", property_walk())
+        problem = F.coalesce("problem", _property_problem())
+        checked = checked.withColumn("problem", problem)
+    values = _values()
+    return checked.select(*(_column(name, values[name], schema) for name in schema.names))
+
+
+def _property_problem() -> Column:
+    unreadable = F.lit("header p cannot be understood: its length is not that of its properties")
+    return F.when(has_header("p") & F.col("block").isNull(), unreadable).otherwise(
+        F.concat(F.lit("header p cannot be understood: "), F.col("walk.error"))
+    )
+
+
+def _column(name: str, value: Column, schema: StructType) -> Column:
+    value = value.cast(schema[name].dataType)
+    if name not in _POSITION:
+        value = F.when(F.col("problem").isNull(), value)
+    return value.alias(name)
+
+
+def _stamp(text: Column) -> Column:
+    parts = F.split(text, ";")
+    flags = F.get(parts, F.lit(2)).try_cast("int")
+    identifiers = F.filter(F.split(F.get(parts, F.lit(3)), ","), lambda number: number != "")
+    return F.struct(
+        F.get(parts, F.lit(0)).alias("log"),
+        F.get(parts, F.lit(1)).try_cast("bigint").alias("generation"),
+        flags.bitwiseAND(F.lit(3)).alias("qos"),
+        (flags >= 4).alias("retain_as_published"),
+        F.transform(identifiers, lambda number: number.try_cast("bigint")).alias("subscription_identifiers"),
+    )
+
+
+def _unknown(one: Column) -> Column:
+    return F.struct(
+        F.lit(None).cast("int").alias("tag"), one["value"].alias("value"), one["key"].alias("name")
+    )
+
+
+def _time(name: str) -> Column:
+    return F.timestamp_millis(header_number(name))
+
+
+def _values() -> dict[str, Column]:
+    flags = header_number("f").cast("int")
+    topic = F.col("key").cast("string")
+    payload = F.coalesce(F.col("value"), F.lit(b""))
+    return {
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "span": F.lit(1),
+        "accepted_at": _time("t"),
+        "topic": topic,
+        "root": F.substring_index(topic, "/", 1),
+        "qos": flags.bitwiseAND(F.lit(3)),
+        "retain": flags.bitwiseAND(F.lit(4)) != 0,
+        "publisher": header_text("c"),
+        "version": F.shiftright(flags, 3).bitwiseAND(F.lit(7)),
+        "expires_at": F.when(header_number("x") > 0, _time("x")),
+        "payload_bytes": F.octet_length(payload),
+        "payload_format_indicator": F.col("walk.indicator"),
+        "message_expiry_interval": F.col("walk.expiry"),
+        "content_type": F.col("walk.content_type"),
+        "response_topic": F.col("walk.response_topic"),
+        "correlation_data": F.col("walk.correlation"),
+        "user_properties": F.coalesce(F.col("walk.pairs"), F.array()),
+        "stamps": F.transform("stamp_texts", _stamp),
+        "origin": origin_parts(),
+        "payload": payload,
+        "unknown_fields": F.transform(
+            F.filter(F.col("headers"), lambda one: ~one["key"].isin(*KNOWN_HEADERS)), _unknown
+        ),
+        "error": F.col("problem"),
+        "body": F.when(F.col("problem").isNotNull(), payload),
+    }
