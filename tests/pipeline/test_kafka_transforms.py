@@ -1,4 +1,4 @@
-"""The transforms of the log in Kafka: the same rows as those of the embedded log, and nothing lost of what is broken."""
+"""The transforms of the log in Kafka: the rows of the embedded log, and nothing lost of what is broken."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -58,6 +58,8 @@ BROKEN: list[tuple[str, bytes | None, list[tuple[str, bytes]]]] = [
     ("header o cannot be understood: 7", b"a", plain_headers(o=b"7")),
     ("the key is no topic", None, plain_headers()),
     ("the key is no topic", b"\xff", plain_headers()),
+    ("the key is no topic", b"", plain_headers()),
+    ("a header is there twice that can be there once", b"a", [*plain_headers(), ("n", b"2")]),
     ("header v is missing", b"a", []),
     ("a header a cannot be understood: \ufffd;;", b"a", plain_headers([b"\xff;;"])),
     ("a header a cannot be understood: ", b"a", plain_headers([b""])),
@@ -68,6 +70,8 @@ BROKEN: list[tuple[str, bytes | None, list[tuple[str, bytes]]]] = [
         plain_headers([b"test.msg.app.x;1;1;", b"test.msg.app.y;1;3;"]),
     ),
 ]
+NO_VALUE = "there is no value; an empty payload is not none"
+UNKNOWN = [("zz", b"\xff"), ("zz", b"2"), ("u77", b"of the embedded log")]
 BROKEN_BLOCKS = {
     b"": "its length is not that of its properties",
     b"\x05\x01": "its length is not that of its properties",
@@ -126,13 +130,17 @@ def test_properties_that_cannot_be_read_are_a_reason_too(spark: SparkSession) ->
 
 @pytest.mark.promise("pipeline-8")
 def test_a_newer_minor_format_is_read_and_unknown_headers_are_carried(spark: SparkSession) -> None:
-    row: KafkaRow = (0, 5, b"a/b", None, plain_headers([stamp_text(BILLING)], v=b"1.12", zz=b"\xff"))
+    row: KafkaRow = (0, 5, b"a/b", b"", [*plain_headers([stamp_text(BILLING)], v=b"1.12"), *UNKNOWN])
     source = kafka_rows(spark, [row])
     (read,) = records_from_kafka(source, "all", LOG_PREFIX).collect()
     assert read.error is None and read.payload == b"" and read.payload_bytes == 0
-    assert [(one.name, one.value) for one in read.unknown_fields] == [("zz", b"\xff")]
+    assert [(one.name, one.tag, one.value) for one in read.unknown_fields] == [
+        ("zz", None, b"\xff"),
+        ("zz", None, b"2"),
+        (None, 77, b"of the embedded log"),
+    ]
     (sent,) = dispatched(source, LOG_PREFIX, REJECTED, {}).collect()
-    assert ("zz", b"\xff") in as_headers(sent.asDict()) and sent.value is None
+    assert as_headers(sent.asDict())[5:8] == UNKNOWN and sent.value == b""
 
 
 @pytest.mark.promise("pipeline-1", "application-3")
@@ -153,10 +161,10 @@ def test_dispatch_gives_each_log_its_own_stamp_and_the_position(spark: SparkSess
 @pytest.mark.promise("pipeline-4")
 def test_dispatch_sends_what_is_broken_to_the_rejected_records_once(spark: SparkSession) -> None:
     rows: list[KafkaRow] = [(1, i, key, b"%d" % i, headers) for i, (_, key, headers) in enumerate(BROKEN)]
-    rows.append((1, len(BROKEN), b"a", b"no headers", None))
+    rows += [(1, 90, b"a", b"no headers", None), (1, 91, b"a", None, plain_headers())]
     found = dispatched(kafka_rows(spark, rows), LOG_PREFIX, REJECTED, {}).collect()
     assert {row.topic for row in found} == {REJECTED}
-    reasons = [*(reason for reason, _, _ in BROKEN), "header v is missing"]
+    reasons = [*(reason for reason, _, _ in BROKEN), "header v is missing", NO_VALUE]
     for row, (_, offset, key, value, headers), reason in zip(found, rows, reasons, strict=True):
         assert (row.key, row.value) == (key, value)
         assert as_headers(row.asDict()) == [*(headers or []), ("s", b"1;%d" % offset), ("r", reason.encode())]

@@ -17,7 +17,7 @@ from embermq.pipeline.errors import LogBehindProgressError
 from embermq.pipeline.jobs.archive import Archive
 from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.jobs.lake import LakeFeed
-from embermq.pipeline.jobs.stream_job import JobSetup
+from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places

@@ -15,18 +15,22 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.java import find_java
-from embermq.pipeline.jobs.stream_job import JobSetup
+from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.streaming import chosen_jobs, register_sources
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
-from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.status import DriverReport, write_report
+from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.status import DriverReport, QueryReport, write_report
+
+if TYPE_CHECKING:
+    from embermq.pipeline.kafka_driver import KafkaDriver
 
 EXIT_JVM_LOST = 70
 _REPORT_S = 1.0
@@ -49,6 +53,7 @@ class Driver:
         self._started_ms = _now_ms()
         self._java = self._spark_version = ""
         self._jvm: subprocess.Popen[bytes] | None = None
+        self._kafka = kafka_driver(settings, self._stopping)
         self._sockets = Path(
             tempfile.mkdtemp(prefix="embermq-")
         )  # a short path: sockets have 107 bytes at most
@@ -80,15 +85,19 @@ class Driver:
         java = find_java(self._places.java_wrapper, self._settings.java_home)
         self._java = f"{java.version} ({java.origin})"
         self._report("starting")
-        spark = start_session(self._settings, self._places, java, self._sockets)
+        held_slots = self._kafka.wait_for_log(self._settings) if self._kafka is not None else 0
+        if self._stopping.is_set():
+            raise SystemExit(0)
+        spark = start_session(self._settings, self._places, java, self._sockets, held_slots)
         self._spark_version = spark.version
         self._jvm = jvm_process(spark)
-        register_sources(spark)
+        if self._kafka is None:
+            register_sources(spark)
         return spark
 
     def _start_queries(self, spark: SparkSession) -> None:
         """One after the other, dispatch first: side by side they would all be late to their first record."""
-        setup = JobSetup(self._settings, self._places)
+        setup = JobSetup(self._settings, self._places, self._kafka.side if self._kafka is not None else None)
         self._keepers = [Keeper(kind, setup, spark, self._stopping) for kind in chosen_jobs(self._settings)]
         for keeper in self._keepers:
             keeper.start()
@@ -117,12 +126,18 @@ class Driver:
             java=self._java,
             spark=self._spark_version,
             master=self._settings.master,
-            queries=tuple(keeper.report() for keeper in self._keepers),
+            queries=tuple(self._query_report(keeper) for keeper in self._keepers),
+            kafka=self._kafka is not None,
+            log_end=self._kafka.lags.end() if self._kafka is not None else 0,
         )
         try:
             write_report(self._places.status, report)
         except OSError as error:  # a full disk: the queries wait for room by themselves
             log.warning("cannot write %s: %s", self._places.status, error)
+
+    def _query_report(self, keeper: Keeper) -> QueryReport:
+        report = keeper.report()
+        return report if self._kafka is None else self._kafka.with_lag(report, keeper.job)
 
     def _end(self) -> None:
         """Let the sinks finish what they write, then take everything that was started along."""
@@ -139,6 +154,15 @@ class Driver:
         for leftover in (self._sockets, self._places.scratch, self._places.checkpoints):
             shutil.rmtree(leftover, ignore_errors=True)
         self._report("stopped")
+
+
+def kafka_driver(settings: PipelineSettings, stopping: threading.Event) -> "KafkaDriver | None":
+    """What the driver has besides when the log is in Kafka; the client is not there in every installation."""
+    if not isinstance(settings, DriverSettings) or settings.kafka is None:
+        return None
+    from embermq.pipeline.kafka_driver import KafkaDriver
+
+    return KafkaDriver(settings.kafka, stopping)
 
 
 def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:

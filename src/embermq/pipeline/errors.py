@@ -34,3 +34,7 @@ class MigrationError(PipelineError):
 
 class JarsError(PipelineError):
     """The world's fault: jars that could not be fetched, or a folder that they could not be put into. Says which."""
+
+
+class KafkaLogError(PipelineError):
+    """The world's fault: the message log in Kafka does not answer, is not there, or refuses. Says what was asked."""

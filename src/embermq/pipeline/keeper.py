@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import PipelineError
-from embermq.pipeline.jobs.stream_job import JobSetup, StreamJob
+from embermq.pipeline.jobs.query_job import JobSetup, QueryJob
 from embermq.pipeline.status import QueryReport, QueryState
 
 _LOOK_S = 1
@@ -22,9 +22,9 @@ class Keeper:
     """One query's life. The others go on whatever happens here, a sink that cannot be opened included."""
 
     def __init__(
-        self, kind: type[StreamJob], setup: JobSetup, spark: SparkSession, stopping: threading.Event
+        self, kind: type[QueryJob], setup: JobSetup, spark: SparkSession, stopping: threading.Event
     ) -> None:
-        self.job: StreamJob | None = None
+        self.job: QueryJob | None = None
         self._kind = kind
         self._setup = setup
         self._spark = spark
@@ -52,6 +52,7 @@ class Keeper:
         return QueryReport(
             name=self._kind.name,
             state=self._state,
+            mode=self.job.mode if self.job is not None else self._kind.mode,
             restarts=self._restarts,
             last_error=self._last_error,
             last_batch_records=batch.records if batch else 0,
@@ -71,13 +72,13 @@ class Keeper:
                 self._last_error = short_reason(error)
                 self._state = "backoff"
                 log.warning("query %s: %s", self._kind.name, self._last_error, exc_info=error)
-                self._stopping.wait(self._backoff_s())
+                self._stopping.wait(self._pause_s(error))
                 self._restarts += 1
 
     def _run(self) -> None:
         self._state = "starting"
         if self.job is None:
-            self.job = self._kind(self._setup.settings, self._setup.places)
+            self.job = self._kind.create(self._setup)
         job = self.job
         query = job.start(self._spark)
         try:
@@ -90,10 +91,20 @@ class Keeper:
             if not self._stopping.is_set():
                 _stop_quietly(query.stop)
 
-    def _backoff_s(self) -> float:
+    def _pause_s(self, error: Exception) -> float:
         settings = self._setup.settings
+        if self._is_healed(error):
+            return settings.backoff_first_ms / 1000
         doubled = settings.backoff_first_ms << min(self._failures - 1, 20)
         return min(doubled, settings.backoff_max_ms) / 1000
+
+    def _is_healed(self, error: Exception) -> bool:
+        """Whether the job has put right what it died of."""
+        try:
+            return self.job is not None and self.job.heal(str(error))
+        except Exception as trouble:
+            log.warning("query %s: cannot put that right: %s", self._kind.name, short_reason(trouble))
+            return False
 
 
 def _stop_quietly(stop: Callable[[], None]) -> None:

@@ -8,46 +8,61 @@ from pyspark.sql import SparkSession
 
 from embermq.pipeline.java import JavaRuntime
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local
 
 _EXTRA_SLOTS = 2
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def start_session(
-    settings: PipelineSettings, places: Places, java: JavaRuntime, socket_dir: Path
+    settings: PipelineSettings, places: Places, java: JavaRuntime, socket_dir: Path, partitions: int = 0
 ) -> SparkSession:
     """Start the JVM and a session in it. Takes seconds; sets this process's environment for Spark.
+
+    `partitions` of a log in Kafka each hold a task slot at all times in real-time mode.
 
     `socket_dir` is an existing directory with a short path, for the sockets between the JVM and Python.
     """
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers take another Python from the path
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if is_local(settings.master):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["LC_ALL"] = "C.UTF-8"  # or the JVM cannot name a directory after a topic outside ASCII
     places.scratch.mkdir(parents=True, exist_ok=True)
-    builder = SparkSession.builder.appName("embermq-pipeline").master(_master(settings.master))
+    builder = SparkSession.builder.appName("embermq-pipeline").master(_master(settings.master, partitions))
     for name, value in session_options(settings, places, socket_dir).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _master(master: str) -> str:
+def _master(master: str, partitions: int) -> str:
     """More slots than cores, so that dispatch finds one while the archive or the lake keep theirs."""
-    return f"local[{(os.cpu_count() or 1) + _EXTRA_SLOTS}]" if master == "local" else master
+    return f"local[{(os.cpu_count() or 1) + _EXTRA_SLOTS + partitions}]" if master == "local" else master
+
+
+def _place_options(settings: PipelineSettings) -> dict[str, str]:
+    """What depends on where the executors are, and on which log they read."""
+    options: dict[str, str] = {}
+    if is_local(settings.master):
+        options |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    if isinstance(settings, DriverSettings) and settings.kafka is not None:
+        options |= {
+            "spark.jars": ",".join(settings.connector_jars),
+            # Of options of sources and sinks that Spark shows: no URL, as by default, and no login.
+            "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret",
+        }
+    return options
 
 
 def session_options(settings: PipelineSettings, places: Places, socket_dir: Path) -> dict[str, str]:
     """Every Spark option that differs from its default, and why where it is not plain."""
     scratch = places.scratch
-    return {
+    return _place_options(settings) | {
         "spark.driver.memory": f"{settings.heap_mb}m",
         "spark.driver.extraJavaOptions": (
             f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={_LOGGING}"
         ),
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(scratch),

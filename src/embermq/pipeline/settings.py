@@ -1,11 +1,13 @@
 """Settings of the pipeline; composed by app into the broker's one schema (section `pipeline`)."""
 
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
 from embermq.database.settings import SqlSettings
 from embermq.pipeline.errors import PipelineSettingsError
+from embermq.pipeline.kafka_log import KafkaLog, check_kafka
 
 QueryName = Literal["dispatch", "archive", "lake", "traffic"]
 Mode = Literal["auto", "microbatch", "realtime"]
@@ -21,9 +23,21 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     queries: tuple[QueryName, ...] = QUERIES
     """Which queries run. Without `dispatch` application logs wait."""
     mode: Mode = "auto"
-    """`auto` is `microbatch` here; Spark's real-time mode needs Kafka and is refused."""
+    """`auto` is `realtime` for dispatch on Kafka and `microbatch` on the embedded log, where real-time mode is
+    refused."""
     master: str = "local"
-    """`local` (as many task slots as cores, and two more) or `local[N]`."""
+    """`local` (as many task slots as cores, two more, and one for each partition of a log in Kafka) or `local[N]`. On
+    Kafka with stores on servers also `spark://...`, `yarn` or `k8s://...`."""
+    realtime_batch_s: int = 5
+    """Length of a batch in real-time mode: records go on at once, progress is written at its end. Longer ones repeat
+    more after a kill, and have fewer spikes of latency, one at each end."""
+    target_wait_ms: int = 5_000
+    """How long dispatch waits for an application log in Kafka that is not there, before it has it made again."""
+    producer_bytes_max: int = 64 * 1024 * 1024
+    """Records on their way to application logs in Kafka, for each task; a larger message cannot be carried."""
+    checkpoints_dir: str = ""
+    """Where Spark keeps the checkpoints of queries on Kafka: a folder, or a URL such as `hdfs://...`; "" for
+    `pipeline/checkpoints` in the data directory. They are made anew at each start of a query."""
     java_home: str = ""
     """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
     jars_dir: str = ""
@@ -93,16 +107,25 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     """URL of the server that holds the message store, its password included; "" for messages.db."""
     sql: SqlSettings = SqlSettings()
     """How that server is spoken to."""
+    kafka: KafkaLog | None = None
+    """Where the message log is in Kafka; None for the embedded one."""
+    connector_jars: tuple[str, ...] = ()
+    """Spark's connector to Kafka and what it needs: paths of jars."""
 
     def __repr__(self) -> str:
-        return f"DriverSettings({'message_store on a server' if self.message_store else 'message_store in a file'})"
+        store = "message_store on a server" if self.message_store else "message_store in a file"
+        return f"DriverSettings({store}, log: {self.kafka or 'embedded'})"
 
 
 NICE_MAX = 19
+_REMOTE = ("spark://", "yarn", "k8s://")
 
 _AT_LEAST: dict[str, int] = {
     "heap_mb": 256,
     "nice": 0,
+    "realtime_batch_s": 5,
+    "target_wait_ms": 100,
+    "producer_bytes_max": 1024 * 1024,
     "shuffle_partitions": 1,
     "max_records_per_batch": 1,
     "max_bytes_per_batch": 1_024,
@@ -129,17 +152,13 @@ _AT_LEAST: dict[str, int] = {
 
 
 def check_settings(settings: PipelineSettings) -> None:
-    """Raise PipelineSettingsError, naming the setting, for what the embedded profile cannot run."""
-    if settings.mode == "realtime":
-        raise PipelineSettingsError(
-            "pipeline.mode = 'realtime': Spark's real-time mode reads Kafka only, and this broker's message log is "
-            "the embedded one; use 'auto' or 'microbatch'"
-        )
-    if not _is_local(settings.master):
-        raise PipelineSettingsError(
-            f"pipeline.master = {settings.master!r}: the embedded source and sinks are files of this machine, so a "
-            "remote Spark master cannot reach them; use 'local' or 'local[N]'"
-        )
+    """Raise PipelineSettingsError, naming the setting, for what this log and these stores cannot run."""
+    kafka = settings.kafka if isinstance(settings, DriverSettings) else None
+    if kafka is None:
+        _check_embedded(settings)
+    else:
+        check_kafka(kafka)
+        _check_on_kafka(settings)
     if len(set(settings.queries)) != len(settings.queries):
         raise PipelineSettingsError(f"pipeline.queries = {list(settings.queries)}: a query is named twice")
     for name, least in _AT_LEAST.items():
@@ -150,7 +169,48 @@ def check_settings(settings: PipelineSettings) -> None:
         raise PipelineSettingsError(f"pipeline.nice = {settings.nice}: must be at most {NICE_MAX}")
 
 
-def _is_local(master: str) -> bool:
+def _check_embedded(settings: PipelineSettings) -> None:
+    if settings.mode == "realtime":
+        raise PipelineSettingsError(
+            "pipeline.mode = 'realtime': Spark's real-time mode reads Kafka only, and this broker's message log is "
+            "the embedded one; use 'auto' or 'microbatch'"
+        )
+    if not is_local(settings.master):
+        raise PipelineSettingsError(
+            f"pipeline.master = {settings.master!r}: the embedded source and sinks are files of this machine, so a "
+            "remote Spark master cannot reach them; use 'local' or 'local[N]'"
+        )
+
+
+def _check_on_kafka(settings: PipelineSettings) -> None:
+    assert isinstance(settings, DriverSettings)
+    for jar in settings.connector_jars:
+        if not Path(jar).is_file():
+            raise PipelineSettingsError(
+                f"{jar} is not there: Spark needs it to read Kafka (pipeline fetch-jars)"
+            )
+    if not settings.connector_jars:
+        raise PipelineSettingsError("Spark's connector to Kafka is not there (pipeline fetch-jars)")
+    if is_local(settings.master):
+        return
+    if not settings.master.startswith(_REMOTE):
+        raise PipelineSettingsError(
+            f"pipeline.master = {settings.master!r}: use 'local', 'local[N]', 'spark://...', 'yarn' or 'k8s://...'"
+        )
+    files = {"lake": "lake/", "traffic": "traffic.db"} | (
+        {} if settings.message_store else {"archive": "messages.db"}
+    )
+    for query in settings.queries:
+        if query in files:
+            raise PipelineSettingsError(
+                f"pipeline.master = {settings.master!r}: the query {query} writes {files[query]}, a file of this "
+                "machine that a remote Spark master cannot reach; use a local master, or leave it out of "
+                "pipeline.queries"
+            )
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs inside the driver's own JVM."""
     slots = master.removeprefix("local[").removesuffix("]")
     return master == "local" or (
         master == f"local[{slots}]" and (slots == "*" or (slots.isdigit() and int(slots) > 0))

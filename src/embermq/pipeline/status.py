@@ -33,6 +33,11 @@ class QueryReport(Struct, frozen=True, kw_only=True):
     last_batch_records: int = 0
     last_batch_ms: int = 0
     last_batch_at_ms: int = 0
+    positions: dict[str, int] = {}
+    """On Kafka: partition of the log to the next offset."""
+    lag_messages: int = 0
+    lag_s: float = 0.0
+    missing: int = 0
 
 
 class DriverReport(Struct, frozen=True, kw_only=True):
@@ -46,6 +51,9 @@ class DriverReport(Struct, frozen=True, kw_only=True):
     spark: str = ""
     master: str = ""
     queries: tuple[QueryReport, ...] = ()
+    kafka: bool = False
+    """Whether the log is in Kafka: then its end and the lags are the driver's, as it has seen them last."""
+    log_end: int = 0
 
 
 class SupervisorReport(Struct, frozen=True, kw_only=True):
@@ -74,6 +82,8 @@ class QueryStatus(Struct, frozen=True, kw_only=True):
     restarts: int
     totals: dict[str, int]
     """Over the life of the sink: records, entries, rejected, missing (gone from the log unread), late, files."""
+    positions: dict[str, int] = {}
+    """On Kafka: partition of the log to the next offset; `position` is their sum."""
 
 
 class PipelineStatus(Struct, frozen=True, kw_only=True):
@@ -119,16 +129,11 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
     driver = _read(places.status, DriverReport)
     supervisor = _read(places.supervisor, SupervisorReport)
     alive = driver is not None and driver.state != "stopped" and _is_alive(driver, now_ms)
-    log = LogFile(places.log)
-    try:
-        bounds = log.bounds() or LogBounds(0, 0)
-        queries = tuple(
-            _query_status(_read_sink(path, name), log, bounds, driver if alive else None, now_ms)
-            for name, path in _sink_files(places)
-            if path.exists() or (driver and any(q.name == name for q in driver.queries))
-        )
-    finally:
-        log.close()
+    if driver is not None and driver.kafka:
+        bounds = LogBounds(0, driver.log_end)
+        queries = tuple(_kafka_status(query, alive) for query in driver.queries)
+    else:
+        bounds, queries = _read_embedded(places, driver, alive, now_ms)
     dispatch = next((query for query in queries if query.name == "dispatch"), None)
     waiting = dispatch.lag_messages if dispatch else bounds.end - bounds.first
     state = _state(driver if alive else None, supervisor, queries)
@@ -145,6 +150,40 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
         waiting=waiting,
         warnings=_warnings(state, waiting, queries),
         queries=queries,
+    )
+
+
+def _read_embedded(
+    places: Places, driver: DriverReport | None, alive: bool, now_ms: int
+) -> tuple[LogBounds, tuple[QueryStatus, ...]]:
+    log = LogFile(places.log)
+    try:
+        bounds = log.bounds() or LogBounds(0, 0)
+        return bounds, tuple(
+            _query_status(_read_sink(path, name), log, bounds, driver if alive else None, now_ms)
+            for name, path in _sink_files(places)
+            if path.exists() or (driver and any(q.name == name for q in driver.queries))
+        )
+    finally:
+        log.close()
+
+
+def _kafka_status(report: QueryReport, alive: bool) -> QueryStatus:
+    """As the driver has told it, also when it has gone since."""
+    return QueryStatus(
+        name=report.name,
+        state=report.state if alive else "down",
+        mode=report.mode,
+        position=sum(report.positions.values()),
+        lag_messages=report.lag_messages,
+        lag_s=report.lag_s,
+        last_batch_records=report.last_batch_records,
+        last_batch_ms=report.last_batch_ms,
+        last_batch_at_ms=report.last_batch_at_ms,
+        last_error=report.last_error,
+        restarts=report.restarts,
+        totals={"missing": report.missing} if report.missing else {},
+        positions=report.positions,
     )
 
 

@@ -3,42 +3,27 @@
 import shutil
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from typing import Self
 
-from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from embermq.pipeline.errors import LogBehindProgressError
+from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings, QueryName
+from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sources import message_log
 from embermq.pipeline.sources.log_file import LogFile
 
 
-class LastBatch(Struct, frozen=True):
-    """The newest batch that had its effect: positions covered, how long the sink took, when it ended."""
-
-    records: int
-    duration_ms: int
-    at_ms: int
-
-
-class JobSetup(Struct, frozen=True):
-    """What every job is made of."""
-
-    settings: PipelineSettings
-    places: Places
-
-
-class StreamJob(ABC):
-    """One query. A subclass says what is read, what is made of it and where it goes.
+class StreamJob(QueryJob):
+    """One query on the embedded log. A subclass says what is read, what is made of it and where it goes.
 
     Batches come from Spark's thread, upkeep from the driver's: `_lock` keeps them apart.
     """
 
-    name: QueryName
     file: SinkFile
 
     def __init__(self, settings: PipelineSettings, places: Places) -> None:
@@ -47,6 +32,10 @@ class StreamJob(ABC):
         self.places = places
         self.last_batch: LastBatch | None = None
         self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, setup: JobSetup) -> Self:
+        return cls(setup.settings, setup.places)
 
     @property
     @abstractmethod

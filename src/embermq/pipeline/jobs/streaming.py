@@ -5,13 +5,13 @@ from pyspark.sql import SparkSession
 from embermq.pipeline.jobs.archive import Archive
 from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.jobs.lake import LakeFeed
-from embermq.pipeline.jobs.stream_job import StreamJob
+from embermq.pipeline.jobs.query_job import QueryJob
 from embermq.pipeline.jobs.traffic import Traffic
-from embermq.pipeline.settings import QUERIES, PipelineSettings, QueryName
+from embermq.pipeline.settings import QUERIES, DriverSettings, PipelineSettings, QueryName
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.sources.traffic_events import TrafficSource
 
-_JOBS: dict[QueryName, type[StreamJob]] = {
+_JOBS: dict[QueryName, type[QueryJob]] = {
     "dispatch": Dispatch,
     "archive": Archive,
     "lake": LakeFeed,
@@ -19,9 +19,19 @@ _JOBS: dict[QueryName, type[StreamJob]] = {
 }
 
 
-def chosen_jobs(settings: PipelineSettings) -> list[type[StreamJob]]:
+def chosen_jobs(settings: PipelineSettings) -> list[type[QueryJob]]:
     """The queries that the settings name, dispatch first because clients wait for it."""
-    return [_JOBS[name] for name in QUERIES if name in settings.queries]
+    jobs = _JOBS
+    if isinstance(settings, DriverSettings) and settings.kafka is not None:
+        jobs = _kafka_jobs()
+    return [jobs[name] for name in QUERIES if name in settings.queries]
+
+
+def _kafka_jobs() -> dict[QueryName, type[QueryJob]]:
+    """Loaded for a log in Kafka alone: the client is not there in every installation."""
+    from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
+
+    return {"dispatch": KafkaDispatch}
 
 
 def register_sources(spark: SparkSession) -> None:

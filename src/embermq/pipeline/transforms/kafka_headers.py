@@ -7,7 +7,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 FORMAT_MAJOR = "1"
-KNOWN_HEADERS = ("v", "n", "f", "t", "c", "p", "x", "o", "a")
+SINGLE_HEADERS = ("v", "n", "f", "t", "c", "p", "x", "o", "s")
+"""At most one of each; any number of `a`, and of headers that are not known."""
+
 LOG_NAME_CHARACTERS_MAX = 249
 """Of a topic, as Kafka has it."""
 
@@ -58,17 +60,16 @@ def has_header(name: str) -> Column:
 
 
 def record_problem(log_prefix: str) -> Column:
-    """Why a record cannot be understood, null when it can: of columns key, headers and `stamp_texts`.
+    """Why a record cannot be understood, null when it can: of columns key, value, headers and `stamp_texts`.
 
     `log_prefix` is what the name of each application log begins with: a stamp that names another topic, such as the
     message log itself, is none.
     """
-    version, flags = header_text("v"), header_number("f")
+    topic, version, flags = F.col("key").cast("string"), header_text("v"), header_number("f")
     checks = (
-        (
-            F.col("key").isNotNull() & F.is_valid_utf8(F.col("key").cast("string")),
-            F.lit("the key is no topic"),
-        ),
+        (F.is_valid_utf8(topic) & (topic != ""), F.lit("the key is no topic")),
+        (F.col("value").isNotNull(), F.lit("there is no value; an empty payload is not none")),
+        (_is_single(), F.lit("a header is there twice that can be there once")),
         (version.rlike(r"^[0-9]{1,4}\.[0-9]{1,4}\z"), _shown("v")),
         (
             F.substring_index(version, ".", 1) == FORMAT_MAJOR,
@@ -92,6 +93,17 @@ def record_problem(log_prefix: str) -> Column:
 
 def _number(text: Column) -> Column:
     return F.when(text.rlike(_NUMBER), text.try_cast("bigint"))
+
+
+def _is_single() -> Column:
+    """Whether no header is there twice that may not; names that are all different need no closer look."""
+    names = F.col("headers.key")
+    singles = F.filter(names, lambda name: name.isin(*SINGLE_HEADERS))
+    repeated_stamps = F.greatest(F.size("stamp_texts") - 1, F.lit(0))
+    all_different = F.size(F.array_distinct(names)) + repeated_stamps == F.size(names)
+    return F.when(F.col("headers").isNull() | all_different, True).otherwise(
+        F.size(F.array_distinct(singles)) == F.size(singles)
+    )
 
 
 def _good_stamps(log_prefix: str) -> Column:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from embermq.pipeline.schema import Columns, record_schema
 from embermq.pipeline.transforms.kafka_headers import (
-    KNOWN_HEADERS,
+    SINGLE_HEADERS,
     has_header,
     header,
     header_number,
@@ -21,6 +21,7 @@ from embermq.pipeline.transforms.kafka_headers import (
 )
 from embermq.pipeline.transforms.kafka_properties import property_block, property_walk
 
+_TAGGED = r"^u(0|[1-9][0-9]{0,2})\z"
 _POSITION = ("partition", "offset", "span", "error", "body")
 
 
@@ -79,9 +80,10 @@ def _stamp(text: Column) -> Column:
 
 
 def _unknown(one: Column) -> Column:
-    return F.struct(
-        F.lit(None).cast("int").alias("tag"), one["value"].alias("value"), one["key"].alias("name")
-    )
+    """A header `u<tag>` is a field of the embedded log; any other one has a name."""
+    name = one["key"]
+    tag = F.when(name.rlike(_TAGGED), F.substring(name, 2, 3).try_cast("int"))
+    return F.struct(tag.alias("tag"), one["value"].alias("value"), F.when(tag.isNull(), name).alias("name"))
 
 
 def _time(name: str) -> Column:
@@ -91,7 +93,7 @@ def _time(name: str) -> Column:
 def _values() -> dict[str, Column]:
     flags = header_number("f").cast("int")
     topic = F.col("key").cast("string")
-    payload = F.coalesce(F.col("value"), F.lit(b""))
+    payload = F.col("value")
     return {
         "partition": F.col("partition"),
         "offset": F.col("offset"),
@@ -115,8 +117,8 @@ def _values() -> dict[str, Column]:
         "origin": origin_parts(),
         "payload": payload,
         "unknown_fields": F.transform(
-            F.filter(F.col("headers"), lambda one: ~one["key"].isin(*KNOWN_HEADERS)), _unknown
+            F.filter(F.col("headers"), lambda one: ~one["key"].isin(*SINGLE_HEADERS, "a")), _unknown
         ),
         "error": F.col("problem"),
-        "body": F.when(F.col("problem").isNotNull(), payload),
+        "body": F.when(F.col("problem").isNotNull(), F.coalesce(payload, F.lit(b""))),
     }

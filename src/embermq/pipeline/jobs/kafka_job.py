@@ -1,0 +1,147 @@
+"""What every query on the log in Kafka is: read from its progress, partition by partition, and publish that progress.
+
+The progress is that of the effect, never that of a checkpoint. Checkpoints are made anew at each start: there is one
+kind of start, a lost or torn one means nothing, and a new version of a query may be any other query.
+"""
+
+import json
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from embermq.pipeline.errors import LogBehindProgressError, PipelineError
+from embermq.pipeline.jobs.checkpoints import fresh_checkpoint
+from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
+from embermq.pipeline.sources.kafka_positions import COMPACTED, Positions
+
+log = logging.getLogger(__name__)
+
+
+class KafkaJob(QueryJob):
+    """A subclass says what becomes of the records, and when their effect is complete."""
+
+    def __init__(self, setup: JobSetup) -> None:
+        if setup.kafka is None:
+            raise PipelineError(f"{self.name} reads a log in Kafka, and there is none")
+        self.settings = setup.settings
+        self.places = setup.places
+        self.kafka = setup.kafka
+        self.last_batch: LastBatch | None = None
+        self.missing = 0
+        """Positions that were removed from the log before they were read."""
+        self._published: Positions = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, setup: JobSetup) -> Self:
+        return cls(setup)
+
+    @property
+    def done(self) -> Positions:
+        """Below these everything has had its effect, and everybody has been told."""
+        return self._published
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        positions = self.kafka.positions
+        positions.ensure_topic(positions.kafka.progress_topic, settings=COMPACTED)
+        begin = self._begin()
+        self.publish(begin)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        checkpoint = fresh_checkpoint(
+            spark, self.settings.checkpoints_dir or str(self.places.checkpoints), self.name
+        )
+        writer = self.stream(spark, self._source(spark, begin)).queryName(self.name)
+        return writer.option("checkpointLocation", checkpoint).start()
+
+    @abstractmethod
+    def confirmed(self) -> Positions:
+        """What the effect is known to be complete up to; {} before the first."""
+
+    @abstractmethod
+    def stream(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
+        """From the columns of Spark's Kafka source to the sink, trigger included."""
+
+    def source_limits(self) -> dict[str, str]:
+        """How much one batch may read."""
+        return {"maxOffsetsPerTrigger": str(self.settings.max_records_per_batch)}
+
+    def publish(self, positions: Mapping[int, int]) -> None:
+        """Tell of progress that is new; never ahead of the effect."""
+        fresh = {
+            partition: offset
+            for partition, offset in positions.items()
+            if self._published.get(partition) != offset
+        }
+        if fresh:
+            self.kafka.positions.publish(self.name, fresh)
+            self._published |= fresh
+
+    def lag(self) -> int:
+        bounds = self.kafka.positions.bounds()
+        return sum(
+            max(0, found.end - self._published.get(number, found.first)) for number, found in bounds.items()
+        )
+
+    def quiesce(self, timeout_s: float) -> None:
+        self._lock.acquire(timeout=timeout_s)
+
+    def covered(self, records: int, duration_ms: int) -> None:
+        """Note a batch that had its effect."""
+        self.last_batch = LastBatch(records, duration_ms, time.time_ns() // 1_000_000)
+
+    def _begin(self) -> Positions:
+        """Where each partition is read from: its progress, or the oldest record that is there."""
+        confirmed = self.confirmed()
+        begin: Positions = {}
+        for partition, bounds in self.kafka.positions.bounds().items():
+            at = confirmed.get(partition, bounds.first)
+            if at > bounds.end:
+                raise LogBehindProgressError(
+                    f"{self.kafka.positions.kafka.log_topic}, partition {partition}, ends at {bounds.end}, before "
+                    f"{at}, up to which {self.name} has already worked: they are not of the same life"
+                )
+            if at < bounds.first:
+                self.missing += bounds.first - at
+                log.warning(
+                    "%s: offsets %d to %d of partition %d were removed from the log before they were read",
+                    self.name,
+                    at,
+                    bounds.first - 1,
+                    partition,
+                )
+            begin[partition] = max(at, bounds.first)
+        return begin
+
+    def _source(self, spark: SparkSession, begin: Mapping[int, int]) -> DataFrame:
+        kafka = self.kafka.positions.kafka
+        options = kafka.spark_options() | {
+            "subscribe": kafka.log_topic,
+            "includeHeaders": "true",
+            "startingOffsets": json.dumps(
+                {kafka.log_topic: {str(at): offset for at, offset in begin.items()}}
+            ),
+            # The log is trimmed behind what every query has published: what is gone all the same is counted, not
+            # a reason to stop for ever.
+            "failOnDataLoss": "false",
+        }
+        return spark.readStream.format("kafka").options(**options, **self.source_limits()).load()
+
+
+def source_end(query: StreamingQuery, topic: str) -> tuple[Positions, int, int] | None:
+    """After the newest batch that Spark calls complete: positions, records, milliseconds; None before the first."""
+    progress = query.lastProgress
+    if progress is None or not progress["sources"]:
+        return None
+    told = progress["sources"][0]["endOffset"]
+    offsets = json.loads(told) if isinstance(told, str) else told
+    if not offsets:
+        return None
+    ends = {int(partition): int(offset) for partition, offset in offsets[topic].items()}
+    return ends, int(progress["numInputRows"]), int(progress["batchDuration"])

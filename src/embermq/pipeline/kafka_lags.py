@@ -1,0 +1,90 @@
+"""How far each query is behind the log in Kafka: looked at beside the driver's own work, since Kafka may not answer."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from embermq.pipeline.errors import KafkaLogError
+from embermq.pipeline.sources.kafka_positions import Bounds, KafkaPositions, Positions
+
+LOOK_S = 2.0
+_REMEMBERED = 1_800
+"""Looks: an hour."""
+
+log = logging.getLogger(__name__)
+
+
+class Lag(Struct, frozen=True):
+    """`messages` of the log are not known to have had their effect, the oldest of them for `seconds`."""
+
+    messages: int
+    seconds: float
+
+
+class _Look(Struct, frozen=True):
+    at_s: float
+    ends: Positions
+
+
+class KafkaLags:
+    """Looks at the ends of the log every `LOOK_S`, and remembers them: when an end was seen tells the age of a lag."""
+
+    def __init__(self, positions: KafkaPositions, stopping: threading.Event) -> None:
+        self._positions = positions
+        self._stopping = stopping
+        self._looks: deque[_Look] = deque(maxlen=_REMEMBERED)
+        self._bounds: Mapping[int, Bounds] = {}
+        self._ages: dict[str, tuple[Positions, int | None]] = {}
+        self.problem = ""
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        threading.Thread(target=self._watch, name="kafka-lags", daemon=True).start()
+
+    def end(self) -> int:
+        """All ends together, as they were last seen."""
+        return sum(bounds.end for bounds in self._bounds.values())
+
+    def lag(self, query: str, done: Positions) -> Lag:
+        """Of a query that has published these positions."""
+        behind = {
+            number: max(bounds.first, done.get(number, bounds.first))
+            for number, bounds in self._bounds.items()
+            if bounds.end > done.get(number, bounds.first)
+        }
+        if not behind:
+            return Lag(0, 0.0)
+        messages = sum(self._bounds[number].end - at for number, at in behind.items())
+        return Lag(messages, self._age_s(query, behind))
+
+    def _age_s(self, query: str, behind: Positions) -> float:
+        """Since the last look at which nothing of it was there; before the first look its record is asked for."""
+        for look in reversed(self._looks):
+            if all(look.ends.get(number, 0) <= at for number, at in behind.items()):
+                return max(0.0, time.monotonic() - look.at_s)
+        known, accepted_ms = self._ages.get(query, ({}, None))
+        if known != behind:
+            accepted_ms = self._positions.accepted_ms(behind)
+            self._ages[query] = behind, accepted_ms
+        return 0.0 if accepted_ms is None else max(0.0, time.time() - accepted_ms / 1000)
+
+    def look(self) -> None:
+        """One look. Raises KafkaLogError."""
+        self._bounds = self._positions.bounds()
+        ends = {number: bounds.end for number, bounds in self._bounds.items()}
+        self._looks.append(_Look(time.monotonic(), ends))
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.look()
+                self.problem = ""
+            except KafkaLogError as error:
+                if not self.problem:
+                    log.warning("%s", error)
+                self.problem = str(error)
+            self._stopping.wait(LOOK_S)

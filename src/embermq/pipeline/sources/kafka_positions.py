@@ -1,0 +1,219 @@
+"""What the driver asks Kafka, and tells it: bounds of the log, its age, the progress of the queries, topics.
+
+No Spark in here, so that status can use it too. Every question has a deadline.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from msgspec import Struct
+
+from embermq.pipeline.errors import KafkaLogError
+from embermq.pipeline.kafka_log import KafkaLog
+
+Positions = dict[int, int]
+"""Partition of the message log -> the next offset."""
+
+COMPACTED = {"cleanup.policy": "compact"}
+_SILENT = {"log_level": 0, "reconnect.backoff.max.ms": 1_000}
+_NOBODY = "embermq-pipeline-positions"
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_POLL_S = 0.1
+_THERE_S = 10.0
+
+
+class Bounds(Struct, frozen=True):
+    """Of a partition: `first` is the oldest offset that is still there, `end` the one after the newest."""
+
+    first: int
+    end: int
+
+
+class KafkaPositions:
+    """One set of clients for one log. Calls from several threads are safe, but each waits for its own answer."""
+
+    def __init__(self, kafka: KafkaLog, timeout_s: float = 10.0) -> None:
+        self.kafka = kafka
+        self._timeout_s = timeout_s
+        self._options: dict[str, str | int | float | bool] = {**kafka.client_options(), **_SILENT}
+        self._admin = AdminClient(self._options)
+        self._producer: Producer | None = None
+
+    def partitions(self) -> int:
+        """Of the message log. Raises KafkaLogError when there is none, or no answer."""
+        return len(self._partitions(self.kafka.log_topic))
+
+    def topics(self) -> set[str]:
+        """Every topic that begins with the log's prefix. Raises KafkaLogError."""
+        with self._told("the list of topics"):
+            found = self._admin.list_topics(timeout=self._timeout_s).topics
+        return {name for name in found if name.startswith(f"{self.kafka.prefix}.")}
+
+    def bounds(self) -> dict[int, Bounds]:
+        """Of each partition of the message log. Raises KafkaLogError."""
+        topic = self.kafka.log_topic
+        numbers = self._partitions(topic)
+        firsts = self._offsets(topic, numbers, _EARLIEST)
+        ends = self._offsets(topic, numbers, _LATEST)
+        return {number: Bounds(firsts[number], ends[number]) for number in numbers}
+
+    def accepted_ms(self, positions: Mapping[int, int]) -> int | None:
+        """When the oldest of the records at these positions was accepted; None when none of them is there."""
+        found = [self._timestamp(partition, offset) for partition, offset in positions.items()]
+        return min((unix_ms for unix_ms in found if unix_ms is not None), default=None)
+
+    def progress(self) -> dict[str, Positions]:
+        """What was published last, by query; empty while the topic is not there. Raises KafkaLogError."""
+        topic = self.kafka.progress_topic
+        if topic not in self.topics():
+            return {}
+        numbers = self._partitions(topic)
+        ends = self._offsets(topic, numbers, _LATEST)
+        found: dict[str, Positions] = {}
+        for key, value in self._read_all(topic, ends):
+            query, _, partition = key.decode(errors="replace").rpartition(";")
+            if query and partition.isdigit() and value is not None and value.isdigit():
+                found.setdefault(query, {})[int(partition)] = int(value)
+        return found
+
+    def publish(self, query: str, positions: Mapping[int, int]) -> None:
+        """Say that every record below these positions has had its effect; stored when it returns.
+
+        Raises KafkaLogError.
+        """
+        if self._producer is None:
+            timeout_ms = str(round(self._timeout_s * 1000))
+            options = {"acks": "all", "enable.idempotence": "true", "message.timeout.ms": timeout_ms}
+            self._producer = Producer(self._options | options)
+        failures: list[KafkaError] = []
+
+        def reported(error: KafkaError | None, _: Any) -> None:
+            if error is not None:
+                failures.append(error)
+
+        topic = self.kafka.progress_topic
+        with self._told(f"publishing to {topic}"):
+            for partition, offset in positions.items():
+                self._producer.produce(
+                    topic, str(offset).encode(), f"{query};{partition}".encode(), on_delivery=reported
+                )
+            left = self._producer.flush(self._timeout_s)
+        if failures or left:
+            raise KafkaLogError(
+                f"{topic}: progress of {query} could not be published: {failures or 'no answer'}"
+            )
+
+    def ensure_topic(self, name: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> bool:
+        """Whether it was made now; False when it is there already. Raises KafkaLogError."""
+        with self._told(f"making {name}"):
+            topic = NewTopic(name, num_partitions=partitions, config=dict(settings or {}))
+            try:
+                self._result(self._admin.create_topics([topic])[name])
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return False
+                raise
+        self._wait_for(name)
+        return True
+
+    def close(self) -> None:
+        """Let go of the clients; nothing that was published waits any more."""
+        self._producer = None
+
+    def _wait_for(self, name: str) -> None:
+        """A new topic is not known to every server at once."""
+        deadline_s = time.monotonic() + _THERE_S
+        while name not in self.topics():
+            if time.monotonic() > deadline_s:
+                raise KafkaLogError(f"{name} was made and is not there after {_THERE_S:g} s")
+            time.sleep(_POLL_S)
+
+    def _partitions(self, topic: str) -> list[int]:
+        with self._told(f"partitions of {topic}"):
+            found = self._admin.list_topics(topic, timeout=self._timeout_s).topics[topic]
+        if found.error is not None:
+            raise KafkaLogError(f"{self.kafka.bootstrap}: {topic}: {found.error.str()}")
+        return sorted(found.partitions)
+
+    def _offsets(self, topic: str, partitions: Iterable[int], which: OffsetSpec) -> Positions:
+        asked = {TopicPartition(topic, number): which for number in partitions}
+        with self._told(f"offsets of {topic}"):
+            answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+            return {place.partition: int(self._result(answer).offset) for place, answer in answers.items()}
+
+    def _timestamp(self, partition: int, offset: int) -> int | None:
+        with self._told("the age of a record"), self._consumer() as consumer:
+            consumer.assign([TopicPartition(self.kafka.log_topic, partition, offset)])
+            record = consumer.poll(self._timeout_s)
+        if record is None or record.error() is not None:
+            return None
+        return int(record.timestamp()[1])
+
+    def _read_all(self, topic: str, ends: Positions) -> Iterable[tuple[bytes, bytes | None]]:
+        """Everything below `ends`, with what is not there any more left out."""
+        firsts = self._offsets(topic, ends, _EARLIEST)
+        left = {number: end for number, end in ends.items() if end > firsts[number]}
+        if not left:
+            return []
+        rows: list[tuple[bytes, bytes | None]] = []
+        with self._told(topic), self._consumer() as consumer:
+            consumer.assign([TopicPartition(topic, number, firsts[number]) for number in left])
+            deadline_s = time.monotonic() + self._timeout_s
+            while left:
+                for record in consumer.consume(1_000, _POLL_S):
+                    if record.error() is None:
+                        rows += [(record.key() or b"", record.value())]
+                for place in consumer.position([TopicPartition(topic, number) for number in left]):
+                    if place.offset >= left[place.partition]:
+                        del left[place.partition]
+                if left and time.monotonic() > deadline_s:
+                    raise KafkaLogError(
+                        f"{self.kafka.bootstrap}: {topic} was not read within {self._timeout_s:g} s"
+                    )
+        return rows
+
+    def _consumer(self) -> "_Reader":
+        return _Reader(self._options)
+
+    def _result(self, answer: "Future[Any]") -> Any:
+        return answer.result(self._timeout_s)
+
+    def _told(self, what: str) -> "_Told":
+        return _Told(f"{self.kafka.bootstrap}: {what}")
+
+
+class _Reader:
+    """A consumer of no group, closed at the end."""
+
+    def __init__(self, options: Mapping[str, str | int | float | bool]) -> None:
+        own = {"group.id": _NOBODY, "enable.auto.commit": "false", "auto.offset.reset": "earliest"}
+        self._consumer = Consumer({**options, **own})
+
+    def __enter__(self) -> Consumer:
+        return self._consumer
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(KafkaException):
+            self._consumer.close()
+
+
+class _Told:
+    """Turns what the client raises into a KafkaLogError that says what was asked of whom."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, KafkaException):
+            raise KafkaLogError(f"{self._what}: {error.args[0].str()}") from error
+        if isinstance(error, TimeoutError):
+            raise KafkaLogError(f"{self._what}: no answer in time") from error
