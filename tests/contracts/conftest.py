@@ -6,17 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.session_stores import InRedis, InSqlite, SessionStores
 from tests.contracts.split_stores import SplitStores
 from tests.contracts.stores import KINDS, Stores
 
 
-@pytest.fixture(params=[*KINDS, "split"])
+@pytest.fixture(params=[*KINDS, "split", "kafka"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """Every adapter, at every level of durability."""
-    opened = SplitStores(tmp_path) if request.param == "split" else Stores(request.param, tmp_path)
+    opened = _open_stores(request.param, request, tmp_path)
     yield opened
     opened.close()
+
+
+def _open_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> Stores:
+    if kind == "split":
+        return SplitStores(folder)
+    if kind == "kafka":
+        return KafkaStores(request.getfixturevalue("kafka"), folder)
+    return Stores(kind, folder)  # type: ignore[arg-type]  # one of KINDS
 
 
 @pytest.fixture(params=["fsync", "os", "memory"])

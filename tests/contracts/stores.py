@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Literal
+from typing import Literal, cast
 
 from tests.support.stand_in_store import (
     StandInApplicationLog,
@@ -24,7 +24,7 @@ from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueH
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.sqlite.tick_store import Durability, SqliteTickStore
 from embermq.model.session_writes import QueueRow, SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.application_log import ApplicationLog
@@ -36,7 +36,7 @@ from embermq.ports.sessions import SessionStore
 from embermq.ports.tick_store import Receipt, TickStore
 
 ANSWER_S = 10.0
-Kind = Literal["fsync", "os", "memory", "stand-in"]
+Kind = Literal["fsync", "os", "memory", "stand-in", "kafka"]
 KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
 
@@ -107,7 +107,9 @@ class Stores:
         self.writer = open_writer(path, synchronous=SYNCHRONOUS[self.kind])
         apply_broker_schema(self.writer)
         reader = self.writer if self.kind == "memory" else open_reader(path)
-        self.store = store = SqliteTickStore(self.writer, durability=self.kind, post=self.posted.put)
+        self.store = store = SqliteTickStore(
+            self.writer, durability=cast(Durability, self.kind), post=self.posted.put
+        )
         self.log = SqliteMessageLog(reader, store)
         self.queue = Reading(SqliteDeviceQueue(reader))
         self.history = SqliteQueueHistory(reader)

@@ -7,6 +7,8 @@ import pytest
 from tests.contracts.stores import Stores
 
 from embermq.model.client_type import ClientType
+from embermq.model.log_record import encode_record
+from embermq.model.message import Message
 from embermq.model.session import NEVER_EXPIRES, SessionRow, SubscriptionRow, WillRow
 from embermq.ports.sessions import StoredState
 
@@ -15,8 +17,8 @@ ANN = SessionRow(
 )
 BOB = SessionRow("bob/{}%'🦊", 2**40, 1, ClientType.APPLICATION, "", 3, 60, False, 2**42, 0)
 
-
 GONE = WillRow("gone", 0, b"other", 2**41, "its user", "CN=its certificate")
+RECORD = encode_record(Message("a", b"", 1, False, "p", 4, 1))
 
 
 def test_an_empty_store_is_an_empty_state(stores: Stores) -> None:
@@ -37,7 +39,7 @@ def test_load_returns_what_ticks_left(stores: Stores) -> None:
         generation_reserved=2**40 + 1_000,
         dispatcher_floor=0,
     )
-    stores.write(records=[b"", b""], receiving=[(ANN.generation, 1, 0), (ANN.generation, 65_535, 1)])
+    stores.write(records=[RECORD, RECORD], receiving=[(ANN.generation, 1, 0), (ANN.generation, 65_535, 1)])
     stores.reopen()
     state = stores.sessions.load()
     ann, bob = state.sessions
@@ -70,7 +72,7 @@ def test_the_last_word_counts(stores: Stores) -> None:
 @pytest.mark.promise("repositories-7")
 def test_nothing_of_a_deleted_session_is_left(stores: Stores) -> None:
     stores.write(
-        records=[b""],
+        records=[RECORD],
         sessions=[ANN, BOB],
         subscriptions=[(7, "f", SubscriptionRow("f", 0, 0, 0))],
         receiving=[(7, 1, 0)],

@@ -14,7 +14,8 @@ class LogBatch(Struct, frozen=True):
 
 
 class LogStatistics(Struct, frozen=True):
-    """Extent of the log: offsets [start, end), bytes of record bodies kept."""
+    """Extent of the log: offsets [start, end), bytes of record bodies kept; about so many where the log does not tell
+    the size of what earlier runs wrote."""
 
     start_offset: int
     end_offset: int
@@ -24,8 +25,12 @@ class LogStatistics(Struct, frozen=True):
 class MessageLog(ABC):
     """Reads and trims the log. Appending is part of a tick (`ports.tick_store`).
 
+    An offset is a record's sequence number; a log with partitions has positions of its own beside it
+    (`ports.source_positions`).
+
     Guarantees: a record that a Receipt named is returned, at its offset, until it is trimmed; readers never see a
-    record that is not committed; order is offset order.
+    record that is not committed; order is offset order. Numbers that no record has may be left out between batches:
+    what was sent before a crash may be there only in part, and nobody was told of it.
     """
 
     @abstractmethod
@@ -45,4 +50,5 @@ class MessageLog(ABC):
 
     @abstractmethod
     def trim(self, below_offset: int) -> None:
-        """Forget whole batches that lie below the offset. Takes effect with one of the next ticks."""
+        """Forget whole batches that lie below the offset. Takes effect with one of the next ticks. The last record may
+        stay, where it is needed to tell which number comes next."""

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from embermq.adapters.redis.address import Node, RedisAddress, parse_address
+from embermq.adapters.redis.address import RedisAddress, parse_address
+from embermq.ports.store_node import Node
 
 
 @pytest.mark.parametrize(

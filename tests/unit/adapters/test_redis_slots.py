@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from embermq.adapters.redis.address import Node
 from embermq.adapters.redis.answers import Sort, sort_error
 from embermq.adapters.redis.slots import named_in, read_slots, slot_of
+from embermq.ports.store_node import Node
 
 ASKED = Node("here", 7000)
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import IPv6Address
 from urllib.parse import unquote
 
 from msgspec import Struct
 
+from embermq.ports.store_node import Node, parse_nodes
+
 SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 DEFAULT_PORT = 6379
 DATABASE_MAX = 65_535
-
-
-class Node(Struct, frozen=True, order=True):
-    """One server."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class RedisAddress(Struct, frozen=True):
@@ -62,11 +53,9 @@ def parse_address(url: str) -> RedisAddress:
         raise ValueError("has a '/' before the '@'; in passwords write %2F")
     hosts, slash, database = place.partition("/")
     cluster = scheme.endswith("+cluster")
-    nodes = tuple(_node(text, number) for number, text in enumerate(hosts.split(","), 1))
+    nodes = parse_nodes(hosts, DEFAULT_PORT)
     if len(nodes) > 1 and not cluster:
         raise ValueError(f"names {len(nodes)} servers; that is for a cluster, {scheme}+cluster://")
-    if len(set(nodes)) < len(nodes):
-        raise ValueError("names a server twice")
     number = _database(database) if slash and database else 0
     if number and cluster:
         raise ValueError(f"names the database {number}; a cluster only has 0")
@@ -81,30 +70,6 @@ def parse_address(url: str) -> RedisAddress:
         username=unquote(username),
         password=unquote(password),
     )
-
-
-def _node(text: str, number: int) -> Node:
-    """Errors show nothing of the text: without an `@` it may be a password."""
-    if text.startswith("["):
-        host, _, after = text[1:].partition("]")
-        colon, port = after[:1], after[1:]
-        try:
-            IPv6Address(host)
-        except ValueError:
-            raise ValueError(f"server {number} is no IPv6 address in brackets") from None
-        if colon not in ("", ":"):
-            raise ValueError(f"server {number} has something else than :port behind the brackets")
-    elif text.count(":") > 1:
-        raise ValueError(f"server {number} has several ':'; an IPv6 address is written in brackets, [::1]")
-    else:
-        host, colon, port = text.partition(":")
-    if not host or any(character.isspace() or not character.isprintable() for character in host):
-        raise ValueError(f"server {number} is no host:port")
-    if not colon:
-        return Node(host, DEFAULT_PORT)
-    if not (port.isascii() and port.isdigit() and 0 < int(port[:9]) <= 65_535):
-        raise ValueError(f"server {number} has a port that is not a number from 1 to 65535")
-    return Node(host, int(port))
 
 
 def _database(text: str) -> int:

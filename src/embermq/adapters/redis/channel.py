@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Sequence
 
-from embermq.adapters.redis.address import Node, RedisAddress
+from embermq.adapters.redis.address import RedisAddress
 from embermq.adapters.redis.answers import Answer, ErrorReply
 from embermq.adapters.redis.handshake import Greeting, NodeUnusable, log_in
 from embermq.adapters.redis.lane import Lane
@@ -28,6 +28,7 @@ from embermq.adapters.redis.wire import (
     pack,
     tell,
 )
+from embermq.ports.store_node import Node
 
 LOG = logging.getLogger("embermq.redis")
 BATCH_BYTES_MAX = 1024 * 1024

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from embermq.adapters.redis.address import Node
 from embermq.adapters.redis.wire import Operation, Wire
+from embermq.ports.store_node import Node
 
 FIRST_S = 0.01
 LONGEST_S = 1.0

@@ -8,11 +8,11 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from embermq.adapters.redis.address import Node
 from embermq.adapters.redis.channel import Channel, ChannelOwner, Plan
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.slots import SLOTS, read_slots
 from embermq.adapters.redis.wire import Kind, Operation, pack
+from embermq.ports.store_node import Node
 
 LOG = logging.getLogger("embermq.redis")
 REFRESH_S = 0.1

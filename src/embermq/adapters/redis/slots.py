@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binascii import crc_hqx
 
-from embermq.adapters.redis.address import Node
+from embermq.ports.store_node import Node
 
 SLOTS = 16_384
 

@@ -3,6 +3,8 @@
 Levels: `fsync` commits with synchronous=FULL on a thread of its own, so that the event loop goes on while the
 disk syncs; `os` hands the pages to the kernel at each tick; `memory` answers at once and commits every
 `MEMORY_COMMIT_S`. Statements run on the caller's thread; only COMMIT, which waits for the disk, moves.
+
+Where the records are in a store of their own, `keep` takes the rest of each tick.
 """
 
 import sqlite3
@@ -18,6 +20,7 @@ from embermq.adapters.sqlite.session_cursors import apply_cursors
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
+from embermq.ports.log_state import LogState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 MEMORY_COMMIT_S = 0.05
@@ -37,7 +40,7 @@ Post = Callable[[Callable[[], None]], object]
 """Runs a callable soon on the broker's thread; may be called from any thread."""
 
 
-class SqliteTickStore(TickStore):
+class SqliteTickStore(TickStore, LogState):
     """See the module. `post` brings results back to the broker's thread."""
 
     def __init__(self, connection: sqlite3.Connection, *, durability: Durability, post: Post) -> None:
@@ -49,7 +52,8 @@ class SqliteTickStore(TickStore):
         self._log_end = self._read_log_end()
         self._floor = self._meta("dispatcher_floor", 0)
         self.trim_below = 0
-        self._open_ticks: list[tuple[TickWrites, int]] = []
+        self._open_ticks: list[tuple[TickWrites, int, int]] = []
+        self._closes_log = False
         self._work: SimpleQueue[tuple[int, int, Logged] | None] = SimpleQueue()
         self._thread: Thread | None = None
         if durability == "fsync":
@@ -78,15 +82,31 @@ class SqliteTickStore(TickStore):
             self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (offset,))
 
     def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+        self._commit(writes, self._log_end, len(writes.records), logged)
+
+    def keep(self, writes: TickWrites, base: int, count: int, kept: Logged) -> None:
+        self._commit(writes, base, count, kept)
+
+    def open_log(self) -> bool:
+        was_closed = self._meta("log_closed", -1) >= 0
+        try:
+            self._connection.execute("DELETE FROM meta WHERE name = 'log_closed'")
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot write to broker.db") from error
+        return was_closed
+
+    def close_log(self) -> None:
+        self._closes_log = True
+
+    def _commit(self, writes: TickWrites, base: int, count: int, logged: Logged) -> None:
         if self._busy:
             raise RuntimeError("a tick is already being committed")
         self._busy = True
-        base, count = self._log_end, len(writes.records)
         try:
             if not self._connection.in_transaction:
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._open_since_s = time.monotonic()
-            self._apply(writes, base)
+            self._apply(writes, base, count)
         except sqlite3.Error as error:
             self._fail(error, logged)
             return
@@ -101,7 +121,7 @@ class SqliteTickStore(TickStore):
                 return
             self._open_ticks.clear()
         else:
-            self._open_ticks.append((writes, base))
+            self._open_ticks.append((writes, base, count))
         self._succeed(base, count, logged)
 
     def settle(self) -> None:
@@ -120,6 +140,8 @@ class SqliteTickStore(TickStore):
             self._thread.join()
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
+        if self._closes_log:
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_closed', ?)", (self._log_end,))
         self._connection.close()
 
     def _commit_forever(self) -> None:
@@ -162,22 +184,24 @@ class SqliteTickStore(TickStore):
             return
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            for writes, base in ticks:
-                self._apply(writes, base)
+            for writes, base, count in ticks:
+                self._apply(writes, base, count)
             self._connection.execute("COMMIT")
         except sqlite3.Error:
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
 
-    def _apply(self, writes: TickWrites, base: int) -> None:
+    def _apply(self, writes: TickWrites, base: int, count: int) -> None:
         run = self._connection.execute
         if writes.records:
             body = b"".join(writes.records)
             run(
                 "INSERT INTO log_batch VALUES (?, ?, ?, ?, ?)",
-                (base, len(writes.records), time.time_ns() // 1_000_000, len(body), body),
+                (base, count, time.time_ns() // 1_000_000, len(body), body),
             )
+        elif base + count > self._log_end:
+            run("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (base + count,))
         session = writes.session
         if not session.is_empty():
             apply_session_writes(self._connection, session, base, self._floor)
@@ -202,7 +226,7 @@ class SqliteTickStore(TickStore):
                 "INSERT OR REPLACE INTO meta VALUES ('generation_reserved', ?)", (writes.generation_reserved,)
             )
         if self.trim_below:
-            self._trim(base + len(writes.records))
+            self._trim(base + count)
 
     def _apply_to_applications(self, writes: TickWrites) -> None:
         many = self._connection.executemany

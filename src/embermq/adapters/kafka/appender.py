@@ -1,0 +1,241 @@
+"""The records of ticks on their way into Kafka: acks=all, an idempotent producer, tried again without end.
+
+The partition of each record is computed here, so only the last record of a partition needs a delivery report: reports
+of one partition come in order. That all before it have arrived as well is seen by its offset, for nobody else writes to
+the log. A report takes the GIL, which a busy broker gives up every 5 ms only; one for each record would take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from threading import Thread
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from msgspec import Struct, field
+
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.client import LOG, Post, client_options, error_of, told
+from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
+from embermq.adapters.kafka.positions import LogPositions
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.kafka_partition import partition_of
+from embermq.model.kafka_record import KafkaEncoder, Outgoing, kafka_bytes
+from embermq.model.log_record import RecordError
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.log_appender import Appended, LogAppender
+from embermq.ports.tick_store import Receipt
+
+POLL_S = 0.5
+CLOSE_S = 5.0
+"""How long the end of the broker waits for records that Kafka has not confirmed."""
+TOPIC_GONE_MS = 5_000
+"""A topic that the cluster does not know any more is believed to be gone after that; it was there at the start."""
+PARTITIONS_REMEMBERED = 65_536
+PRODUCER_BUFFER_KB = 2_147_483_647
+"""No limit of the driver's: a tick is what one may hold, and there is one at a time."""
+CERTAINLY_SMALL = 4
+"""A record grows less than so many times on its way into Kafka's form, and by `SMALL_BYTES`."""
+SMALL_BYTES = 1_024
+
+
+class _Tick(Struct):
+    """Records that Kafka has not confirmed."""
+
+    base: int
+    count: int
+    body_bytes: int
+    done: Appended
+    left: int = 0
+    """Partitions whose last record is not reported."""
+    last_offsets: dict[int, int] = field(default_factory=dict)
+
+
+class KafkaAppender(LogAppender):
+    """Appends to one topic. `record_bytes_max` is what the topic takes of one record."""
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        settings: KafkaSettings,
+        topic: str,
+        positions: LogPositions,
+        post: Post,
+        *,
+        record_bytes_max: int,
+        encoder: KafkaEncoder | None = None,
+        group: DispatcherGroup | None = None,
+    ) -> None:
+        self._address = address
+        self._topic = topic
+        self._positions = positions
+        self._post = post
+        self._record_bytes_max = record_bytes_max
+        self._encode = (encoder or KafkaEncoder()).encode
+        self._group = group
+        self._partition = lru_cache(PARTITIONS_REMEMBERED)(self._partition_of)
+        self._tick: _Tick | None = None
+        self._failing = ""
+        self._ended = ""
+        self._closing = False
+        self.on_end: list[Callable[[StoreError], None]] = []
+        """Called once with why nothing can be stored any more in this process: it has to end."""
+        options = client_options(address, settings)
+        options |= {
+            "acks": "all",
+            "enable.idempotence": True,
+            "message.timeout.ms": 0,
+            "linger.ms": settings.linger_ms,
+            "compression.type": settings.compression,
+            "queue.buffering.max.messages": 0,
+            "queue.buffering.max.kbytes": PRODUCER_BUFFER_KB,
+            "message.max.bytes": record_bytes_max,
+            "topic.metadata.propagation.max.ms": TOPIC_GONE_MS,
+            "error_cb": self._on_error,
+        }
+        try:
+            self._producer = Producer(options)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise StoreUnavailable(f"{address}: cannot make a producer: {error}") from None
+        self._thread = Thread(target=self._poll_forever, name="kafka reports", daemon=True)
+        self._thread.start()
+
+    @property
+    def failing(self) -> str:
+        return self._ended or self._failing
+
+    def append(self, base: int, records: list[bytes], done: Appended) -> None:
+        if self._tick is not None:
+            raise RuntimeError("records are already being appended")
+        if self._ended:
+            return  # nobody is answered any more
+        try:
+            outgoing = [self._outgoing(frame, base + index) for index, frame in enumerate(records)]
+        except (RecordError, StoreError) as error:
+            refusal = error if isinstance(error, StoreError) else StoreError(f"{self._address}: {error}")
+            self._post(lambda: done(refusal))
+            return
+        partitions = [self._partition(record.key) for record in outgoing]
+        last = {partition: index for index, partition in enumerate(partitions)}
+        counts = [0] * self._positions.partitions
+        for partition in partitions:
+            counts[partition] += 1
+        self._tick = tick = _Tick(base, len(records), sum(map(len, records)), done, len(last))
+        self._expected = {
+            partition: self._positions.next_offset(partition) + counts[partition] - 1 for partition in last
+        }
+        produce, topic = self._producer.produce, self._topic
+        try:
+            for index, record in enumerate(outgoing):
+                partition = partitions[index]
+                report = self._reported if last[partition] == index else None
+                produce(
+                    topic,
+                    record.value,
+                    record.key,
+                    partition,
+                    on_delivery=report,
+                    timestamp=record.timestamp_ms,
+                    headers=record.headers,  # type: ignore[arg-type]  # lists are invariant
+                )
+        except (KafkaException, BufferError) as error:
+            self._end(
+                f"record {tick.base} and those with it cannot be handed to the producer: {_text(error)}"
+            )
+
+    def _partition_of(self, key: bytes) -> int:
+        return partition_of(key, self._positions.partitions)
+
+    def _outgoing(self, frame: bytes, number: int) -> Outgoing:
+        outgoing = self._encode(frame, number)
+        if len(frame) * CERTAINLY_SMALL + SMALL_BYTES > self._record_bytes_max:
+            size = kafka_bytes(outgoing)
+            if size > self._record_bytes_max:
+                raise StoreError(
+                    f"{self._address}: a message to {outgoing.key.decode(errors='replace')[:80]!r} takes {size} bytes "
+                    f"as a record, topic {self._topic} takes {self._record_bytes_max} (max.message.bytes)"
+                )
+        return outgoing
+
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
+        """On the thread that polls: the last record of a partition has arrived, or will never."""
+        tick = self._tick
+        if tick is None or self._ended:
+            return
+        if error is not None:
+            self._end(f"topic {self._topic} does not take a record: {told(error)}")
+            return
+        partition, offset = message.partition() or 0, message.offset() or 0
+        expected = self._expected[partition]
+        if offset < expected:
+            self._end(
+                f"topic {self._topic}, partition {partition}: {expected - offset} records less than were sent"
+            )
+            return
+        if offset > expected:
+            LOG.error(
+                "%s: topic %s, partition %d has %d records that this broker did not write: the log has one writer",
+                self._address,
+                self._topic,
+                partition,
+                offset - expected,
+            )
+        tick.last_offsets[partition] = offset
+        tick.left -= 1
+        if not tick.left:
+            self._failing = ""
+            self._post(self._finish)
+
+    def _finish(self) -> None:
+        tick, self._tick = self._tick, None
+        if tick is not None and not self._ended:
+            self._positions.advance(tick.base + tick.count, tick.last_offsets, tick.body_bytes)
+            tick.done(Receipt(tick.base, tick.count))
+
+    def _on_error(self, error: KafkaError) -> None:
+        """On the thread that polls. All but fatal ones pass when Kafka is there again."""
+        if error.fatal():
+            self._end(f"the producer cannot go on: {told(error)}")
+        elif error.code() != KafkaError._ALL_BROKERS_DOWN or not self._failing:
+            self._failing = f"{self._address}: {told(error)}"
+
+    def _end(self, why: str) -> None:
+        if self._ended:
+            return
+        self._ended = f"{self._address}: {why}"
+        failure = StoreUnavailable(self._ended)
+
+        def tell() -> None:
+            for call in self.on_end:
+                call(failure)
+
+        self._post(tell)
+
+    def _poll_forever(self) -> None:
+        while not self._closing:
+            self._producer.poll(POLL_S)
+            if self._group is not None:
+                self._group.tell()
+
+    def passed(self, floor: int) -> None:
+        if self._group is not None:
+            self._group.passed(floor)
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        left = self._producer.flush(0.0 if self._ended else CLOSE_S)
+        self._closing = True
+        self._thread.join()
+        if left:
+            LOG.warning(
+                "%s does not answer: it may or may not have %d records that nobody was told of",
+                self._address,
+                left,
+            )
+            self._producer.purge()
+            self._producer.flush(0.1)
+
+
+def _text(error: KafkaException | BufferError) -> str:
+    return told(error_of(error)) if isinstance(error, KafkaException) else str(error)

@@ -1,0 +1,165 @@
+"""What every client of Kafka is told: servers, security, how long to wait; and how its errors are put."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.ports.errors import StoreUnavailable
+
+LOG = logging.getLogger("embermq.kafka")
+RECONNECT_MS_MAX = 1_000
+"""A server that comes back is noticed after that at the latest."""
+ATTEMPT_S = 2.0
+RETRY_S = 0.1
+
+_PASSING = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+    }
+)
+
+ClientOptions = dict[str, Any]
+
+
+def client_options(address: KafkaAddress, settings: KafkaSettings) -> ClientOptions:
+    """For producer, consumer and admin client."""
+    options: ClientOptions = {
+        "bootstrap.servers": address.bootstrap,
+        "client.id": "embermq",
+        "allow.auto.create.topics": False,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
+        "retry.backoff.max.ms": RECONNECT_MS_MAX,
+        "topic.metadata.refresh.interval.ms": 30_000,
+        "socket.keepalive.enable": True,
+        "log.connection.close": False,
+        "logger": _quiet_logger(),
+    }
+    protocol = "SSL" if address.tls else "PLAINTEXT"
+    if address.username:
+        protocol = "SASL_SSL" if address.tls else "SASL_PLAINTEXT"
+        options |= {
+            "sasl.mechanism": settings.sasl_mechanism,
+            "sasl.username": address.username,
+            "sasl.password": address.password,
+        }
+    options["security.protocol"] = protocol
+    if address.tls and settings.tls_ca_file:
+        options["ssl.ca.location"] = settings.tls_ca_file
+    if address.tls and settings.tls_cert_file:
+        options["ssl.certificate.location"] = settings.tls_cert_file
+        options["ssl.key.location"] = settings.tls_cert_file
+    return options
+
+
+def _quiet_logger() -> logging.Logger:
+    """What the driver says by itself is for finding errors: what matters comes back as an error."""
+    driver = LOG.getChild("driver")
+    if driver.level == logging.NOTSET:
+        driver.setLevel(logging.CRITICAL)
+    return driver
+
+
+def may_work_later(error: KafkaError) -> bool:
+    """What passes by itself: a partition gets a leader, a server comes back."""
+    return error.code() in _PASSING or error.retriable()
+
+
+def told(error: KafkaError) -> str:
+    """Name and text of an error, without what is in it twice."""
+    text = str(error.str())
+    return text if error.name() in text else f"{text} ({error.name()})"
+
+
+def error_of(exception: KafkaException) -> KafkaError:
+    """What the driver raises holds one."""
+    error = exception.args[0]
+    assert isinstance(error, KafkaError)
+    return error
+
+
+def unavailable(address: KafkaAddress, doing: str, exception: KafkaException) -> StoreUnavailable:
+    """The driver's error in the broker's words."""
+    return StoreUnavailable(f"{address}: {doing}: {told(error_of(exception))}")
+
+
+class WatchedAdmin:
+    """An admin client that remembers why Kafka cannot be reached: waiting ends with "timed out" alone."""
+
+    def __init__(self, address: KafkaAddress, settings: KafkaSettings) -> None:
+        self.address = address
+        self.settings = settings
+        self._reason = ""
+        options = client_options(address, settings)
+        options["error_cb"] = self._note
+        try:
+            self.client = AdminClient(options)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise StoreUnavailable(f"{address}: {_option_problem(error)}") from None
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._reason:
+            self._reason = told(error)
+
+    def wait(self) -> None:
+        """Until Kafka answers, at most `start_timeout_s`. Raises StoreUnavailable with why it does not."""
+        deadline_s = time.monotonic() + self.settings.start_timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                self.client.list_topics(timeout=min(ATTEMPT_S, max(left_s, 0.1)))
+            except KafkaException as error:
+                self.client.poll(0)
+                if left_s <= 0:
+                    raise StoreUnavailable(
+                        f"{self.address}: no answer in {self.settings.start_timeout_s:g} s: "
+                        f"{self._reason or told(error_of(error))}"
+                    ) from None
+            else:
+                return
+
+    def ask(self, doing: str, request: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
+        """The answers to one request; it is sent again while a partition has no leader, a server is new to it, and
+        the like. Raises StoreUnavailable after `request_timeout_s`."""
+        deadline_s = time.monotonic() + self.settings.request_timeout_s
+        while True:
+            try:
+                answers = request()
+                return {
+                    asked: answer.result(self.settings.request_timeout_s * 2)
+                    for asked, answer in answers.items()
+                }
+            except (KafkaException, TimeoutError) as error:
+                may_pass = isinstance(error, KafkaException) and may_work_later(error_of(error))
+                if may_pass and time.monotonic() < deadline_s:
+                    self.client.poll(RETRY_S)
+                    continue
+                if isinstance(error, KafkaException):
+                    raise unavailable(self.address, doing, error) from None
+                raise StoreUnavailable(f"{self.address}: {doing}: no answer") from None
+
+
+def _option_problem(error: Exception) -> str:
+    """The driver names the option that it cannot use, and its value, which may be a file's name but no password."""
+    return told(error_of(error)) if isinstance(error, KafkaException) else str(error)
+
+
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callable soon on the broker's thread; may be called from any thread."""

@@ -1,0 +1,191 @@
+"""The topic of the message log: made as configured, checked when it is there, and what its settings are worth.
+
+It keeps everything: the broker deletes what nobody needs any more (DeleteRecords). Kafka's own retention would take
+what readers have not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.cimpl import NewTopic
+from msgspec import Struct
+
+from embermq.adapters.kafka.client import WatchedAdmin, error_of, told, unavailable
+from embermq.ports.errors import StoreUnavailable
+
+HEADERS_BYTES = 1024 * 1024
+"""Room for what a record has besides its MQTT packet: stamps of thousands of application logs."""
+KEPT: dict[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+}
+"""What the topic must have, and why it is refused otherwise: records would vanish, or lie about their time."""
+
+
+def message_topic(prefix: str) -> str:
+    """Name of the topic that is the message log."""
+    return f"{prefix}.msg.all"
+
+
+def record_bytes_max(packet_bytes_max: int) -> int:
+    """What the topic has to take of one record, when the largest MQTT packet has so many bytes."""
+    return packet_bytes_max + HEADERS_BYTES
+
+
+class Durability(Struct, frozen=True):
+    """What the cluster really does for the log's topic. `replicas` is the least that any partition has."""
+
+    topic: str
+    replicas: int
+    min_insync_replicas: int
+    unclean_election: bool
+
+    @property
+    def losses_survived(self) -> int:
+        """So many servers may be lost for good at any moment, and what was acknowledged is still there."""
+        return max(0, min(self.min_insync_replicas, self.replicas) - 1) if not self.unclean_election else 0
+
+    def __str__(self) -> str:
+        """One sentence for operators."""
+        facts = f"{self.topic}: {_count(self.replicas, 'copy', 'copies')} of each partition"
+        facts += f", min.insync.replicas {self.min_insync_replicas}"
+        if self.unclean_election and self.replicas > 1:
+            return (
+                f"{facts}, unclean leader election on: an acknowledged message may be lost with a single server, since "
+                "one that lacks it may be made leader"
+            )
+        survived = self.losses_survived
+        if not survived:
+            lost = "its disk" if self.replicas == 1 else "the leader's disk"
+            return (
+                f"{facts}: an acknowledged message survives the end of any process, it is lost with {lost}; and Kafka "
+                "leaves it to the operating system when that is written, so a power failure may take it too"
+            )
+        away = self.replicas - self.min_insync_replicas
+        return (
+            f"{facts}: an acknowledged message survives the loss of {_count(survived, 'server', 'servers')}; with more "
+            f"than {away} away, publishes wait"
+        )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+class LogTopic:
+    """Of one prefix. Every call waits, at most `request_timeout_s`, and raises StoreUnavailable."""
+
+    def __init__(self, admin: WatchedAdmin, *, packet_bytes_max: int) -> None:
+        self._admin = admin
+        self._settings = admin.settings
+        self.name = message_topic(admin.settings.prefix)
+        self.record_bytes_max = record_bytes_max(packet_bytes_max)
+
+    def open(self, *, is_new: bool) -> Durability:
+        """Make sure that the topic is there and fit. `is_new`: the broker has no log yet, so it may be made; else one
+        that is missing has been lost, and an empty one in its place would hide that."""
+        self._admin.wait()
+        replicas = self._replicas()
+        if replicas is None:
+            if not is_new:
+                raise StoreUnavailable(
+                    f"{self._admin.address}: topic {self.name} is gone, and with it messages that were acknowledged: "
+                    "restore it; to go on without them, create it as it was"
+                )
+            self._create()
+            replicas = self._replicas(wait=True)
+        assert replicas is not None
+        found = self._describe()
+        problems = list(self._problems(len(replicas), found))
+        if problems:
+            raise StoreUnavailable(f"{self._admin.address}: topic {self.name}: {'; '.join(problems)}")
+        return self._durability(replicas, found)
+
+    def durability(self) -> Durability | None:
+        """What is there, for a report; None when there is no topic yet."""
+        self._admin.wait()
+        replicas = self._replicas()
+        return None if replicas is None else self._durability(replicas, self._describe())
+
+    def _durability(self, replicas: list[int], found: dict[str, str]) -> Durability:
+        return Durability(
+            self.name,
+            min(replicas),
+            int(found.get("min.insync.replicas", "1")),
+            found.get("unclean.leader.election.enable", "false") == "true",
+        )
+
+    def _replicas(self, *, wait: bool = False) -> list[int] | None:
+        """How many each partition has; None without a topic. `wait`: it was made just now, not all servers know."""
+        attempts = 100 if wait else 1
+        for _ in range(attempts):
+            try:
+                topics = self._admin.client.list_topics(self.name, self._settings.request_timeout_s).topics
+            except KafkaException as error:
+                raise unavailable(self._admin.address, "cannot look at its topics", error) from None
+            topic = topics[self.name]
+            if topic.error is None:
+                if not wait or all(part.leader >= 0 for part in topic.partitions.values()):
+                    return [len(part.replicas) for part in topic.partitions.values()]
+            elif topic.error.code() not in (
+                KafkaError.UNKNOWN_TOPIC_OR_PART,
+                KafkaError.LEADER_NOT_AVAILABLE,
+            ):
+                raise StoreUnavailable(f"{self._admin.address}: topic {self.name}: {told(topic.error)}")
+            if wait:
+                self._admin.client.poll(0.1)
+        if wait:
+            raise StoreUnavailable(f"{self._admin.address}: topic {self.name} was made and does not come up")
+        return None
+
+    def _create(self) -> None:
+        settings = self._settings
+        config = KEPT | {"max.message.bytes": str(self.record_bytes_max)}
+        if settings.min_insync_replicas:
+            config["min.insync.replicas"] = str(settings.min_insync_replicas)
+        topic = NewTopic(
+            self.name,
+            num_partitions=settings.partitions,
+            replication_factor=settings.replication_factor or -1,
+            config=config,
+        )
+        timeout_s = settings.request_timeout_s
+        answers = self._admin.client.create_topics(
+            [topic], operation_timeout=timeout_s, request_timeout=timeout_s
+        )
+        try:
+            answers[self.name].result(timeout_s * 2)
+        except KafkaException as error:
+            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise unavailable(self._admin.address, f"cannot make topic {self.name}", error) from None
+
+    def _describe(self) -> dict[str, str]:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
+        timeout_s = self._settings.request_timeout_s
+        request = partial(self._admin.client.describe_configs, [resource], request_timeout=timeout_s)
+        answers = self._admin.ask(f"cannot read the settings of topic {self.name}", request)
+        entries = answers[resource]
+        return {name: entry.value or "" for name, entry in entries.items()}
+
+    def _problems(self, partitions: int, found: dict[str, str]) -> Iterator[str]:
+        wanted = self._settings.partitions
+        if partitions != wanted:
+            yield (
+                f"has {_count(partitions, 'partition', 'partitions')}, kafka.partitions is {wanted}: another number "
+                "would move MQTT topics to other partitions and break their order"
+            )
+        for name, value in KEPT.items():
+            if found.get(name, value) != value:
+                yield f"{name} is {found[name]}, must be {value}"
+        size = int(found.get("max.message.bytes", "0"))
+        if size < self.record_bytes_max:
+            yield (
+                f"max.message.bytes is {size}, must be at least {self.record_bytes_max} for "
+                f"mqtt.packet_bytes_max of {self.record_bytes_max - HEADERS_BYTES}"
+            )

@@ -1,0 +1,225 @@
+"""The message log in Kafka, read and trimmed by sequence numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from msgspec import Struct
+
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.positions import LogPositions
+from embermq.adapters.kafka.reading import Merge, PartitionReader, first_numbers
+from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
+from embermq.ports.source_positions import SourcePositions
+
+NEAR_RECORDS = 20_000
+"""A mark so close to what is looked for is as good; else offsets are found by bisection."""
+TAIL_RECORDS = 64
+"""Of each partition; the largest number of them is the log's last."""
+LEAP = 1_000_000
+"""Numbers left out when something may still be on its way that an earlier run of the broker sent: more than a tick has
+records."""
+DEFAULT_RECORD_BYTES = 256
+"""Of records that nobody has looked at yet."""
+
+_FIRST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+Offsets = dict[int, int]
+
+
+class _Extent(Struct, frozen=True):
+    """What was found out about the log's beginning: partitions' first offsets, and the first number."""
+
+    lows: Offsets
+    start: int
+
+
+class KafkaMessageLog(MessageLog, SourcePositions):
+    """Of one topic. Each thread takes an object of its own; they share `positions` with the appender. Every call may
+    wait for Kafka, a few times `request_timeout_s` at most, and raises StoreUnavailable."""
+
+    def __init__(self, admin: WatchedAdmin, topic: str, positions: LogPositions) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._positions = positions
+        self._readers: list[PartitionReader] = []
+        self._merge: Merge | None = None
+        self._merge_reader: PartitionReader | None = None
+        self._probe_reader: PartitionReader | None = None
+        self._extent: _Extent | None = None
+        self._seen_records = 0
+        self._seen_bytes = 0
+
+    def read(self, from_offset: int, *, records_max: int, bytes_max: int) -> list[LogBatch]:
+        mark = self._positions.end()
+        if from_offset >= mark.number:
+            return []
+        merge = self._merge
+        if merge is None or merge.next_number != from_offset:
+            merge = self._start_merge(from_offset)
+        self._merge = None  # only put back when nothing went wrong half way
+        batches: list[LogBatch] = []
+        frames: list[bytes] = []
+        base, count, size = from_offset, 0, 0
+        for record in merge.take(dict(enumerate(mark.offsets)), mark.number):
+            if record.number != base + len(frames) and frames:
+                batches.append(LogBatch(base, len(frames), b"".join(frames)))
+                frames = []
+            if not frames:
+                base = record.number
+            frames.append(record.frame)
+            count += 1
+            size += len(record.frame)
+            if count >= records_max or size >= bytes_max:
+                break
+        if frames:
+            batches.append(LogBatch(base, len(frames), b"".join(frames)))
+        self._merge = merge
+        self._seen_records += count
+        self._seen_bytes += size
+        return batches
+
+    def _start_merge(self, number: int) -> Merge:
+        if self._merge_reader is None:
+            self._merge_reader = self._new_reader(reads_ahead=True)
+        return Merge(self._merge_reader, self.positions_of(number), number)
+
+    def statistics(self) -> LogStatistics:
+        mark = self._positions.end()
+        start = self._start(mark.offsets, mark.number)
+        older = max(0, self._positions.first().number - start)
+        size = self._positions.bytes_from(start) + older * self._record_bytes()
+        return LogStatistics(start, mark.number, size)
+
+    def _record_bytes(self) -> int:
+        """Of earlier runs' records one takes about so many."""
+        if self._seen_records:
+            return self._seen_bytes // self._seen_records
+        first, end = self._positions.first(), self._positions.end()
+        written = end.number - first.number
+        return end.appended_bytes // written if written else DEFAULT_RECORD_BYTES
+
+    def _start(self, ends: tuple[int, ...], end: int) -> int:
+        """The smallest number that is left."""
+        lows = self._offsets(_FIRST)
+        if self._extent is None or self._extent.lows != lows:
+            found = first_numbers(self._probe(), lows, dict(enumerate(ends)))
+            start = min((number for _, number in found.values()), default=end)
+            self._extent = _Extent(lows, min(start, end)) if found else None
+            return min(start, end)
+        return self._extent.start
+
+    def offset_at(self, time_ms: int) -> int:
+        mark = self._positions.end()
+        ends = dict(enumerate(mark.offsets))
+        found = self._offsets(OffsetSpec.for_timestamp(max(0, time_ms)))
+        offsets = {partition: offset for partition, offset in found.items() if offset >= 0}
+        numbers = first_numbers(self._probe(), offsets, ends).values()
+        return min((number for _, number in numbers), default=mark.number)
+
+    def trim(self, below_offset: int) -> None:
+        """At once. The last record stays: it says which number comes next."""
+        below = min(below_offset, self._positions.end().number - 1)
+        if below <= 0:
+            return
+        lows = self._offsets(_FIRST)
+        wanted = [
+            TopicPartition(self._topic, partition, offset)
+            for partition, offset in self._bisect(below, lows).items()
+            if offset > lows[partition]
+        ]
+        if not wanted:
+            return
+        timeout_s = self._admin.settings.request_timeout_s
+        self._admin.ask(
+            "cannot delete records",
+            partial(
+                self._admin.client.delete_records,
+                wanted,
+                request_timeout=timeout_s,
+                operation_timeout=timeout_s,
+            ),
+        )
+
+    def positions_of(self, number: int) -> Mapping[int, int]:
+        mark = self._positions.before(number)
+        if mark is not None and number - mark.number <= NEAR_RECORDS:
+            return dict(enumerate(mark.offsets))
+        return self._bisect(number, self._offsets(_FIRST))
+
+    def _bisect(self, number: int, lows: Offsets) -> Offsets:
+        """Of each partition the first offset whose record has this number or a greater one."""
+        mark = self._positions.before(number)
+        low = lows if mark is None else {one: max(lows[one], mark.offsets[one]) for one in lows}
+        high = dict(enumerate(self._positions.end().offsets))
+        while True:
+            middle = {one: (low[one] + high[one]) // 2 for one in low if low[one] < high[one]}
+            if not middle:
+                return low
+            found = first_numbers(self._probe(), middle, high)
+            for partition, offset in middle.items():
+                at, seen = found.get(partition, (high[partition], number))
+                if seen >= number:
+                    high[partition] = offset
+                else:
+                    low[partition] = at + 1
+
+    def number_of(self, positions: Mapping[int, int]) -> int:
+        mark = self._positions.end()
+        offsets = {one: positions.get(one, 0) for one in range(self._positions.partitions)}
+        numbers = first_numbers(self._probe(), offsets, dict(enumerate(mark.offsets))).values()
+        return min((number for _, number in numbers), default=mark.number)
+
+    def _offsets(self, spec: OffsetSpec) -> Offsets:
+        """Of all partitions, by one kind of question."""
+        return ask_offsets(self._admin, self._topic, self._positions.partitions, spec)
+
+    def _probe(self) -> PartitionReader:
+        if self._probe_reader is None:
+            self._probe_reader = self._new_reader(reads_ahead=False)
+        return self._probe_reader
+
+    def _new_reader(self, *, reads_ahead: bool) -> PartitionReader:
+        admin = self._admin
+        reader = PartitionReader(admin.address, admin.settings, self._topic, reads_ahead=reads_ahead)
+        self._readers.append(reader)
+        return reader
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        readers, self._readers = self._readers, []
+        self._merge = self._merge_reader = self._probe_reader = None
+        for reader in readers:
+            reader.close()
+
+
+def ask_offsets(admin: WatchedAdmin, topic: str, partitions: int, spec: OffsetSpec) -> Offsets:
+    """First, last or timed offsets of all partitions; -1 where there is none for a time."""
+    asked = {TopicPartition(topic, partition): spec for partition in range(partitions)}
+    request = partial(admin.client.list_offsets, asked, request_timeout=admin.settings.request_timeout_s)
+    answers = admin.ask(f"cannot ask for offsets of {topic}", request)
+    return {one.partition: int(answer.offset) for one, answer in answers.items()}
+
+
+def find_end(admin: WatchedAdmin, topic: str, *, known_end: int, is_clean: bool) -> LogPositions:
+    """At a start: where the log ends, and the number that comes next. `known_end` is what the broker's own store knows
+    of it. Not `is_clean`: the last run ended without a word, so what it sent may still arrive."""
+    partitions = admin.settings.partitions
+    ends = ask_offsets(admin, topic, partitions, _END)
+    lows = ask_offsets(admin, topic, partitions, _FIRST)
+    reader = PartitionReader(admin.address, admin.settings, topic, reads_ahead=True)
+    try:
+        offsets = {one: max(lows[one], ends[one] - TAIL_RECORDS) for one in ends}
+        merge = Merge(reader, offsets, 0)
+        end = max((record.number + 1 for record in merge.take(ends, 2**63)), default=0)
+    finally:
+        reader.close()
+    if end < known_end:
+        end = known_end + LEAP  # the log has lost its end: no number is given twice
+    elif end and not is_clean:
+        end += LEAP
+    return LogPositions(end, [ends[one] for one in range(partitions)])

@@ -1,0 +1,87 @@
+"""Which offsets belong to which sequence numbers: exact at the end of the log, sparse memory of what this run wrote."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from threading import Lock
+
+from msgspec import Struct
+
+MARKS_MAX = 4_096
+MARK_EVERY_RECORDS = 64
+"""At first; twice as many each time that the marks are too many."""
+
+
+class Mark(Struct, frozen=True):
+    """The records before a tick: the next number, the next offset of each partition, bytes that this run had appended
+    before it."""
+
+    number: int
+    offsets: tuple[int, ...]
+    appended_bytes: int
+
+
+class LogPositions:
+    """Of one log. Written on the broker's thread, read by any."""
+
+    def __init__(self, end: int, ends: Sequence[int]) -> None:
+        self._lock = Lock()
+        self._marks = [Mark(end, tuple(ends), 0)]
+        self._ends = list(ends)
+        self._end = end
+        self._appended_bytes = 0
+        self._every = MARK_EVERY_RECORDS
+
+    @property
+    def partitions(self) -> int:
+        return len(self._ends)
+
+    def end(self) -> Mark:
+        """Behind the last record that is committed."""
+        with self._lock:
+            return Mark(self._end, tuple(self._ends), self._appended_bytes)
+
+    def first(self) -> Mark:
+        """Where this run began."""
+        with self._lock:
+            return self._marks[0]
+
+    def next_offset(self, partition: int) -> int:
+        """Of the record that is produced next. On the broker's thread."""
+        return self._ends[partition]
+
+    def advance(self, end: int, last_offsets: dict[int, int], appended_bytes: int) -> None:
+        """A tick is committed: the next number, and the offset of its last record in each partition that got some."""
+        with self._lock:
+            if self._end - self._marks[-1].number >= self._every:
+                self._marks.append(Mark(self._end, tuple(self._ends), self._appended_bytes))
+                if len(self._marks) > MARKS_MAX:
+                    del self._marks[1:-1:2]
+                    self._every *= 2
+            for partition, offset in last_offsets.items():
+                self._ends[partition] = offset + 1
+            self._end = end
+            self._appended_bytes += appended_bytes
+
+    def before(self, number: int) -> Mark | None:
+        """The last mark at or before a number; None for what earlier runs wrote."""
+        with self._lock:
+            if number >= self._end:
+                return Mark(self._end, tuple(self._ends), self._appended_bytes)
+            index = bisect_right(self._marks, number, key=lambda mark: mark.number)
+            return self._marks[index - 1] if index else None
+
+    def bytes_from(self, number: int) -> int:
+        """Bytes of records with this number and above, of what this run wrote; between two marks in proportion."""
+        with self._lock:
+            last = Mark(self._end, (), self._appended_bytes)
+            index = bisect_right(self._marks, number, key=lambda mark: mark.number)
+            if not index:
+                return self._appended_bytes
+            before = self._marks[index - 1]
+            after = self._marks[index] if index < len(self._marks) else last
+            span = after.number - before.number
+            share = (number - before.number) / span if span else 1.0
+            below = before.appended_bytes + share * (after.appended_bytes - before.appended_bytes)
+            return self._appended_bytes - round(below)

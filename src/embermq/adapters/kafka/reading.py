@@ -1,0 +1,198 @@
+"""Reading partitions side by side: single records here and there, and all records in the order of their numbers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.client import LOG, client_options, may_work_later, told, unavailable
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.kafka_record import NumberedFrame, decode_frame, read_number
+from embermq.model.log_record import RecordError
+from embermq.ports.errors import StoreUnavailable
+
+CONSUMED_AT_ONCE = 1_000
+HELD_MAX = 20_000
+"""Records of one partition that wait for those of others; past it the partition is not read on."""
+PROBED_BYTES = 16 * 1024
+READ_AHEAD_KB = 16 * 1024
+
+
+class PartitionReader:
+    """One consumer on the partitions of one topic; never a member of a group. Not for several threads at once."""
+
+    def __init__(
+        self, address: KafkaAddress, settings: KafkaSettings, topic: str, *, reads_ahead: bool
+    ) -> None:
+        self._address = address
+        self._topic = topic
+        self._timeout_s = settings.request_timeout_s
+        options = client_options(address, settings) | {
+            "group.id": f"{settings.prefix}-reader",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,
+            "fetch.error.backoff.ms": 50,
+            "fetch.queue.backoff.ms": 5,
+            "queued.max.messages.kbytes": READ_AHEAD_KB,
+        }
+        if not reads_ahead:
+            options |= {"fetch.message.max.bytes": PROBED_BYTES, "queued.min.messages": 1}
+        self._consumer = Consumer(options)
+
+    def at(self, offsets: Mapping[int, int]) -> None:
+        """Go on from these offsets, and read no other partitions."""
+        self._consumer.assign([TopicPartition(self._topic, one, offset) for one, offset in offsets.items()])
+
+    def pause(self, partition: int) -> None:
+        self._consumer.pause([TopicPartition(self._topic, partition)])
+
+    def resume(self, partition: int) -> None:
+        self._consumer.resume([TopicPartition(self._topic, partition)])
+
+    def consume(self, count: int) -> Iterator[Message]:
+        """At least one message, at most `count`. Raises StoreUnavailable when none comes in time."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise StoreUnavailable(
+                    f"{self._address}: topic {self._topic}: nothing to be read in {self._timeout_s:g} s"
+                )
+            # What is there is taken; the rest is not waited for.
+            first = self._consumer.consume(1, min(left_s, 0.5))
+            if not first:
+                continue
+            messages = first + (self._consumer.consume(count - 1, 0.001) if count > 1 else [])
+            good = [message for message in messages if self._is_record(message)]
+            if good:
+                yield from good
+                return
+
+    def _is_record(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            return True
+        if may_work_later(error) or error.code() < 0:  # the driver's own: tried again by itself
+            return False
+        raise StoreUnavailable(f"{self._address}: topic {self._topic}: {told(error)}")
+
+    def close(self) -> None:
+        try:
+            self._consumer.close()
+        except KafkaException as error:
+            raise unavailable(self._address, "cannot close a consumer", error) from None
+
+
+def first_numbers(
+    reader: PartitionReader, offsets: Mapping[int, int], ends: Mapping[int, int]
+) -> dict[int, tuple[int, int]]:
+    """Of the first record at or behind an offset in each partition: its offset and its number; nothing for partitions
+    that have none before their end."""
+    missing = {partition: offset for partition, offset in offsets.items() if offset < ends[partition]}
+    found: dict[int, tuple[int, int]] = {}
+    if missing:
+        reader.at(missing)
+    while missing:
+        for message in reader.consume(len(missing) * 4):
+            partition, offset = message.partition() or 0, message.offset() or 0
+            if partition not in missing:
+                continue
+            if offset >= ends[partition]:
+                del missing[partition]
+                continue
+            try:
+                number = read_number(message.headers())  # type: ignore[arg-type]  # bytes, whatever it says
+            except RecordError:
+                if offset + 1 >= ends[partition]:
+                    del missing[partition]
+                continue
+            found[partition] = (offset, number)
+            del missing[partition]
+    return found
+
+
+class Merge:
+    """Records of all partitions by their numbers, from `start` up to the ends, which may grow."""
+
+    def __init__(self, reader: PartitionReader, offsets: Mapping[int, int], start: int) -> None:
+        self._reader = reader
+        self._next_offsets = dict(offsets)
+        self._ends = dict(offsets)
+        self._held: dict[int, deque[NumberedFrame]] = {partition: deque() for partition in offsets}
+        self._heads: list[tuple[int, int]] = []
+        self._paused: set[int] = set()
+        self._last = dict.fromkeys(offsets, start - 1)
+        self.next_number = start
+        """No record below it comes any more."""
+        self.unreadable = 0
+        reader.at(offsets)
+
+    def take(self, ends: Mapping[int, int], end: int) -> Iterator[NumberedFrame]:
+        """What lies before these ends, and before the number `end`."""
+        self._ends.update(ends)
+        waiting = {partition for partition in self._held if self._is_waited_for(partition)}
+        while True:
+            while waiting:
+                self._fill(waiting)
+            if not self._heads or self._heads[0][0] >= end:
+                return
+            number, partition = heappop(self._heads)
+            held = self._held[partition]
+            frame = held.popleft()
+            if held:
+                heappush(self._heads, (held[0].number, partition))
+            elif self._is_waited_for(partition):
+                waiting.add(partition)
+            if partition in self._paused and len(held) < HELD_MAX // 2:
+                self._paused.discard(partition)
+                self._reader.resume(partition)
+            if number >= self.next_number:
+                self.next_number = number + 1
+                yield frame
+
+    def _is_waited_for(self, partition: int) -> bool:
+        """Its next record is needed, to know which comes next."""
+        return not self._held[partition] and self._next_offsets[partition] < self._ends[partition]
+
+    def _fill(self, waiting: set[int]) -> None:
+        for message in self._reader.consume(CONSUMED_AT_ONCE):
+            partition, offset = message.partition() or 0, message.offset() or 0
+            if offset < self._next_offsets[partition]:
+                continue
+            self._next_offsets[partition] = offset + 1
+            held = self._held[partition]
+            frame = self._read(message, partition, offset)
+            if frame is not None:
+                held.append(frame)
+                if len(held) == 1:
+                    heappush(self._heads, (frame.number, partition))
+                if len(held) > HELD_MAX and partition not in self._paused:
+                    self._paused.add(partition)
+                    self._reader.pause(partition)
+            if not self._is_waited_for(partition):
+                waiting.discard(partition)
+
+    def _read(self, message: Message, partition: int, offset: int) -> NumberedFrame | None:
+        try:
+            frame = decode_frame(message.key(), message.value(), message.headers())  # type: ignore[arg-type]
+        except RecordError as error:
+            self.unreadable += 1
+            LOG.error(
+                "topic %s, partition %d, offset %d is no record of this broker and is passed over: %s",
+                message.topic(),
+                partition,
+                offset,
+                error,
+            )
+            return None
+        if frame.number <= self._last[partition]:
+            return None  # before `start`; or sent by a broker that was dead already, and never acknowledged
+        self._last[partition] = frame.number
+        return frame

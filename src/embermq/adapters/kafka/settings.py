@@ -1,0 +1,48 @@
+"""Settings of the message log in Kafka; composed by app into the broker's one schema (section `kafka`)."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+
+class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How Kafka is spoken to when `stores.log` names one; see [stores](stores.md)."""
+
+    prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,160}$")] = "embermq"
+    """What the names of all topics and groups begin with."""
+    partitions: Annotated[int, Meta(ge=1, le=10_000)] = 4
+    """Partitions of the message log when it is made; it keeps them. The order of an MQTT topic holds in its
+    partition."""
+    replication_factor: Annotated[int, Meta(ge=0, le=32)] = 0
+    """Copies of each partition when the topic is made; 0 is what the cluster has for new topics."""
+    min_insync_replicas: Annotated[int, Meta(ge=0, le=32)] = 0
+    """So many of them must have a message before it is acknowledged, set when the topic is made; 0 is the
+    cluster's."""
+    linger_ms: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    """How long a record may wait in the producer for company; ticks gather already."""
+    compression: Literal["none", "lz4", "snappy", "gzip", "zstd"] = "none"
+    """Of batches on their way to Kafka and in it."""
+    start_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    """How long a start waits for Kafka."""
+    request_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 10.0
+    """How long one question to Kafka may take. A message that is to be stored waits without limit."""
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    """How user and password are shown, when `stores.log` has a user."""
+    password_file: str = ""
+    """File with the password, in place of one in the URL; a line end does not count."""
+    tls_ca_file: str = ""
+    """Certificates (PEM) that the servers' certificates are checked with, for `kafka+ssl`; without it the system's."""
+    tls_cert_file: str = ""
+    """Certificate and key (PEM, one file) that the broker shows to the servers."""
+
+
+def check_settings(settings: KafkaSettings) -> None:
+    """Raise ValueError, naming the setting, for limits that contradict one another."""
+    replicas = settings.replication_factor
+    if replicas and settings.min_insync_replicas > replicas:
+        raise ValueError(
+            f"kafka.min_insync_replicas: {settings.min_insync_replicas} is more than kafka.replication_factor, "
+            f"{replicas}: nothing could ever be acknowledged"
+        )
+    if settings.prefix in (".", ".."):
+        raise ValueError(f"kafka.prefix: {settings.prefix!r} is no name")

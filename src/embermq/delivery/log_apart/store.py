@@ -1,0 +1,146 @@
+"""The durable step of a tick: its records into the log, then everything else into the store beside it.
+
+Records that the log has taken cannot be taken back: others read them. So when the rest cannot be stored then, the tick
+is not refused; it waits and is tried again until it can, as it waits while the log is away. Only before the first
+record is handed over, or without records, is an error an answer.
+"""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from embermq.broker.tick import Tick
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.errors import StoreError
+from embermq.ports.log_appender import LogAppender
+from embermq.ports.log_state import LogState
+from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
+
+RETRY_MS = 500
+UNKNOWN_RECORDS_MAX = 1_000
+"""The store beside the log is told of its end at least so often: should the log be lost, no number is given twice."""
+
+
+class _UnderWay(Struct):
+    """A tick between submit and answer; `count` records of it are in the log."""
+
+    writes: TickWrites
+    logged: Logged
+    base: int
+    count: int = 0
+    retry_at_ms: int = 0
+    """When the rest is tried again, 0 while it does not wait."""
+
+
+class LogThenState(TickStore):
+    """See the module. `log_end` is the number of the next record. `tick` tells the time."""
+
+    def __init__(self, log: LogAppender, state: LogState, log_end: int, tick: Tick) -> None:
+        self._log = log
+        self._state = state
+        self._log_end = log_end
+        self._tick = tick
+        self._under_way: _UnderWay | None = None
+        self._trouble = ""
+        self.on_waiting: Callable[[str], None] = lambda _text: None
+        """Called once when the rest of a tick cannot be stored, and with "" when it is."""
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way is not None
+
+    @property
+    def log_end(self) -> int:
+        """The number that the next record gets."""
+        return self._log_end
+
+    @property
+    def failing(self) -> str:
+        """Why the tick under way waits, "" when it does not."""
+        return self._trouble or self._log.failing
+
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+        if self._under_way is not None:
+            raise RuntimeError("a tick is already being committed")
+        tick = self._under_way = _UnderWay(writes, logged, self._log_end)
+        if not writes.records:
+            self._state.keep(writes, tick.base, 0, self._kept)
+        elif writes.generation_reserved >= 0:
+            # A record must not carry a generation that could be given again after a crash.
+            reserving = TickWrites(generation_reserved=writes.generation_reserved)
+            self._state.keep(reserving, tick.base, 0, self._reserved)
+        else:
+            self._log.append(tick.base, writes.records, self._appended)
+
+    def _reserved(self, result: Receipt | StoreError) -> None:
+        tick = self._under_way
+        assert tick is not None
+        if isinstance(result, StoreError):
+            self._answer(result)
+        else:
+            self._log.append(tick.base, tick.writes.records, self._appended)
+
+    def _appended(self, result: Receipt | StoreError) -> None:
+        tick = self._under_way
+        assert tick is not None
+        if isinstance(result, StoreError):
+            self._answer(result)
+            return
+        tick.count = len(tick.writes.records)
+        self._log_end = tick.base + tick.count
+        self._keep_rest(tick)
+
+    def _keep_rest(self, tick: _UnderWay) -> None:
+        writes = tick.writes
+        rest = TickWrites(
+            session=writes.session,
+            application_marks=writes.application_marks,
+            application_floors=writes.application_floors,
+            ended_applications=writes.ended_applications,
+            receipts=writes.receipts,
+            cursors=writes.cursors,
+            dispatcher_floor=writes.dispatcher_floor,
+            generation_reserved=writes.generation_reserved,
+        )
+        if rest.is_empty() and 0 < self._state.log_end > self._log_end - UNKNOWN_RECORDS_MAX:
+            self._kept(Receipt(tick.base, tick.count))
+        else:
+            self._state.keep(rest, tick.base, tick.count, self._kept)
+
+    def _kept(self, result: Receipt | StoreError) -> None:
+        tick = self._under_way
+        assert tick is not None
+        if isinstance(result, StoreError):
+            if not tick.count:
+                self._answer(result)
+                return
+            tick.retry_at_ms = self._tick.now_ms + RETRY_MS
+            self._note(str(result))
+            return
+        self._note("")
+        if tick.writes.dispatcher_floor >= 0:
+            self._log.passed(tick.writes.dispatcher_floor)
+        self._answer(Receipt(tick.base, tick.count))
+
+    def _note(self, trouble: str) -> None:
+        before, self._trouble = self._trouble, trouble
+        if bool(before) != bool(trouble):
+            self.on_waiting(trouble)
+
+    def _answer(self, result: Receipt | StoreError) -> None:
+        tick, self._under_way = self._under_way, None
+        assert tick is not None
+        tick.logged(result)
+
+    def settle(self) -> None:
+        self._state.settle()
+        tick = self._under_way
+        if tick is not None and tick.retry_at_ms and self._tick.now_ms >= tick.retry_at_ms:
+            tick.retry_at_ms = 0
+            self._keep_rest(tick)
+
+    def close(self) -> None:
+        self._log.close()
+        if self._under_way is None:
+            self._state.close_log()
+        self._state.close()

@@ -1,0 +1,35 @@
+"""The message log in a store of its own, as a tick's records get there."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt
+
+Appended = Callable[[Receipt | StoreError], None]
+
+
+class LogAppender(ABC):
+    """Guarantees: a record that was taken is never given up while the process lives; with the Receipt all records of
+    the call survive what the store's durability says. Records of one topic stay in their order. A StoreError means
+    that none was taken. An appender that can no longer keep this tells its owner, who ends the process, and answers
+    no more: what the log has got by then is found at the next start.
+    """
+
+    @abstractmethod
+    def append(self, base: int, records: list[bytes], done: Appended) -> None:
+        """Start to store. Record i has the sequence number `base` + i, which is above all that were given before.
+        `done` is called later, on the broker's own thread, once. One call is under way at a time."""
+
+    @abstractmethod
+    def passed(self, floor: int) -> None:
+        """Every record below is delivered, stored or owed to nobody, and that is durable: others may be told."""
+
+    @property
+    @abstractmethod
+    def failing(self) -> str:
+        """Why records are not stored now, "" while all is well. Without credentials."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections, after a short wait for what is under way."""

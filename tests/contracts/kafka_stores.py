@@ -1,0 +1,97 @@
+"""The message log in Kafka, everything else in SQLite, as one set of stores for the contract suites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.contracts.stores import ANSWER_S, Stores
+from tests.support.kafka_server import KafkaCluster, KafkaServer
+
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.appender import KafkaAppender
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
+from embermq.adapters.kafka.log_topic import LogTopic
+from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.broker.tick import Tick
+from embermq.delivery.log_apart.start import behind_records
+from embermq.delivery.log_apart.store import LogThenState
+from embermq.model.session import RetainedRow
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.errors import StoreError
+from embermq.ports.sessions import SessionStore, StoredState
+from embermq.ports.tick_store import Receipt
+
+PACKET_BYTES_MAX = 1024 * 1024
+
+
+class _BehindRecords(SessionStore):
+    """What SQLite holds, with the end of the log in Kafka."""
+
+    def __init__(self, sessions: SessionStore, log: KafkaMessageLog) -> None:
+        self._sessions = sessions
+        self._log = log
+
+    def load(self) -> StoredState:
+        return behind_records(self._sessions.load(), self._log.statistics().end_offset)
+
+    def load_retained(self) -> list[RetainedRow]:
+        return self._sessions.load_retained()
+
+
+class KafkaStores(Stores):
+    """See the module. `failures` are what made the appender end."""
+
+    def __init__(
+        self, kafka: KafkaServer | KafkaCluster, folder: Path, settings: KafkaSettings | None = None
+    ) -> None:
+        self.kafka = kafka
+        self.settings = settings or KafkaSettings(prefix=kafka.prefix())
+        self.address = parse_address(f"kafka://{kafka.bootstrap}")
+        self.tick = Tick()
+        self.failures: list[StoreError] = []
+        super().__init__("os", folder)
+        self.kind = "kafka"
+
+    def _open(self) -> None:
+        self.kind = "os"
+        super()._open()
+        self.kind = "kafka"
+        state, closing = self.store, self._closing
+        assert isinstance(state, SqliteTickStore)
+        self.state = state
+        self.admin = WatchedAdmin(self.address, self.settings)
+        self.topic = LogTopic(self.admin, packet_bytes_max=PACKET_BYTES_MAX)
+        name = self.topic.name
+        self.durability = self.topic.open(is_new=not state.log_end)
+        self.positions = find_end(self.admin, name, known_end=state.log_end, is_clean=state.open_log())
+        group = DispatcherGroup(self.admin, name, self.settings.prefix, self.positions)
+        self.appender = KafkaAppender(
+            self.address,
+            self.settings,
+            name,
+            self.positions,
+            self.posted.put,
+            record_bytes_max=self.topic.record_bytes_max,
+            group=group,
+        )
+        self.appender.on_end.append(self.failures.append)
+        self.log = self.kafka_log = KafkaMessageLog(self.admin, name, self.positions)
+        self.sessions = _BehindRecords(SqliteSessionStore(self.writer), self.log)
+        self.store = self.composed = LogThenState(
+            self.appender, state, self.positions.end().number, self.tick
+        )
+        self._closing = [*closing[:-1], self.log.close, self.store.close]
+        self._answers: list[Receipt | StoreError] = []
+
+    def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
+        self._answers = super().submit(writes)
+        return self._answers
+
+    def answer(self) -> None:
+        """Each store posts its own."""
+        while not self._answers:
+            self.posted.get(timeout=ANSWER_S)()

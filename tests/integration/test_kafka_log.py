@@ -1,0 +1,362 @@
+"""The message log in a real Kafka: servers that go and come back, topics that are not as they should be."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from tests.contracts.kafka_stores import PACKET_BYTES_MAX, KafkaStores
+from tests.contracts.stores import tick_writes
+from tests.contracts.test_tick_store import payloads, record, session
+from tests.support.broker_process import free_port
+from tests.support.kafka_server import KafkaCluster, KafkaServer
+from tests.support.waiting import wait_until
+
+from embermq.adapters.kafka import client
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.log_topic import KEPT, LogTopic, record_bytes_max
+from embermq.adapters.kafka.message_log import LEAP
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.broker.broker import Broker
+from embermq.broker.settings import MqttSettings
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Tick
+from embermq.delivery.direct.path import DirectPath
+from embermq.delivery.split.completion import complete
+from embermq.model.kafka_partition import partition_of
+from embermq.model.log_record import Origin, decode_record, encode_record, iter_frames
+from embermq.model.message import Message
+from embermq.model.session_writes import RetainedWrite
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.tick_store import Receipt
+
+BACK_S = 60.0
+Answers = list[Receipt | StoreError]
+
+
+@pytest.fixture
+def stores(kafka: KafkaServer, tmp_path: Path) -> Iterator[KafkaStores]:
+    opened = KafkaStores(kafka, tmp_path)
+    yield opened
+    kafka.heal()
+    opened.close()
+
+
+def serve(stores: KafkaStores, is_done: Callable[[], bool], what: str) -> None:
+    """Be the broker's thread until something is so."""
+
+    def look() -> bool:
+        while not stores.posted.empty():
+            stores.posted.get()()
+        return is_done()
+
+    wait_until(look, BACK_S, what)
+
+
+def leave(stores: KafkaStores) -> None:
+    """As a killed broker leaves it: nothing is said to anybody."""
+    stores.appender.close()
+    stores.kafka_log.close()
+    stores.writer.close()
+    stores._closing = []
+
+
+def test_while_kafka_is_away_ticks_wait_and_nothing_is_lost(stores: KafkaStores, kafka: KafkaServer) -> None:
+    stores.write(records=[record(b"0", "a"), record(b"1", "b")])
+    kafka.stop()
+    answers = stores.submit(tick_writes(records=[record(b"2", "a"), record(b"3", "b")], receipts=[b"r"]))
+    serve(stores, lambda: bool(stores.composed.failing), "the trouble is known")
+    assert stores.kafka.bootstrap in stores.composed.failing
+    assert (answers, stores.store.busy) == ([], True)
+    kafka.start()
+    serve(stores, lambda: bool(answers), "the tick is answered")
+    assert answers == [Receipt(2, 2)]
+    assert stores.composed.failing == ""
+    assert stores.write(records=[record(b"4", "a")]) == Receipt(4, 1)
+    assert payloads(stores) == [b"%d" % number for number in range(5)]
+    assert stores.failures == []
+
+
+def _kill_and_start(kafka: KafkaServer) -> None:
+    kafka.kill()
+    kafka.start()
+
+
+def _all_payloads(stores: KafkaStores) -> list[bytes]:
+    """However many there are."""
+    found: list[bytes] = []
+    while True:
+        offset = len(found)
+        batches = stores.log.read(offset, records_max=5_000, bytes_max=2**30)
+        if not batches:
+            return found
+        for batch in batches:
+            assert batch.base_offset == len(found)
+            found += [decode_record(frame).message.payload for frame in iter_frames(batch.body)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_kill_of_kafka_in_mid_flight_loses_and_repeats_nothing(
+    stores: KafkaStores, kafka: KafkaServer, seed: int
+) -> None:
+    chance = random.Random(seed)
+    killer = Thread(target=partial(_kill_and_start, kafka))
+    kill_at = chance.randrange(20, 60)
+    sent = 0
+    for number in range(120):
+        count = chance.randrange(1, 200)
+        wanted = [record(b"%d" % (sent + index), f"t/{index % 17}") for index in range(count)]
+        answers = stores.submit(tick_writes(records=wanted))
+        if number == kill_at:
+            killer.start()
+        serve(stores, lambda answers=answers: bool(answers), "the tick is answered")  # type: ignore[misc]
+        assert answers == [Receipt(sent, count)]
+        sent += count
+    killer.join()
+    assert stores.failures == []
+    assert _all_payloads(stores) == [b"%d" % number for number in range(sent)]
+    stores.reopen()
+    assert _all_payloads(stores) == [b"%d" % number for number in range(sent)]
+
+
+def test_what_a_killed_broker_may_still_have_on_its_way_gets_room_of_its_own(stores: KafkaStores) -> None:
+    stores.write(records=[record(b"0")])
+    leave(stores)
+    stores.reopen()
+    assert stores.write(records=[record(b"1")]) == Receipt(1 + LEAP, 1)
+    stores.reopen()
+    assert stores.write(records=[record(b"2")]) == Receipt(2 + LEAP, 1)
+    assert payloads(stores) == [b"0", b"1", b"2"]
+    assert [batch.base_offset for batch in stores.log.read(0, records_max=9, bytes_max=9_999)] == [
+        0,
+        LEAP + 1,
+    ]
+
+
+def test_records_whose_tick_ended_half_way_are_accepted_at_the_next_start(stores: KafkaStores) -> None:
+    """Killed between the log's answer and the rest: the packet id of the QoS 2 message is known again."""
+    stores.write(sessions=[session(5)], records=[record(b"0")])
+    exactly_once = Message("a/b", b"1", 2, True, "c", 4, 7)
+    frame = encode_record(exactly_once, b"", Origin(5, 77))
+    rest = {"receiving": [(5, 77, 0)], "retained": [RetainedWrite("a/b", 0, frame)]}
+    answers = stores.submit(tick_writes(records=[frame], **rest))
+    stores.state.keep = lambda *_: None  # type: ignore[method-assign]
+    serve(stores, lambda: stores.composed.log_end == 2, "the record is stored")
+    assert answers == []
+    leave(stores)
+    stores.reopen()
+    stored = stores.sessions.load()
+    assert (stored.sessions[0].receiving, stored.sessions[0].receiving_upto) == ((), 1)
+    state = BrokerState(MqttSettings(), Tick(), DirectPath(), DirectPath())
+    (found,) = complete(
+        Broker(state), stored, stores.sessions.load_retained(), stores.log, stores.applications
+    )
+    assert found.receiving == {77}
+    retained = state.retained.get("a/b")
+    assert retained is not None and (retained.offset, retained.record) == (1, frame)
+
+
+def test_a_full_disk_keeps_a_tick_waiting_whose_records_are_in_the_log(stores: KafkaStores) -> None:
+    stores.write(records=[record(b"0")])
+    stores.fill()
+    large = encode_record(Message("a/b", b"1" * 500_000, 1, True, "c", 4, 7))
+    answers = stores.submit(tick_writes(records=[large], retained=[RetainedWrite("a/b", 0, large)]))
+    serve(stores, lambda: bool(stores.composed.failing), "the disk is full")
+    assert (answers, stores.store.busy) == ([], True)
+    stores.make_room()
+    stores.tick.now_ms += 10_000
+    stores.store.settle()
+    serve(stores, lambda: bool(answers), "the tick is answered")
+    assert answers == [Receipt(1, 1)]
+    assert stores.write(records=[record(b"2")]) == Receipt(2, 1)
+    assert [row.offset for row in stores.sessions.load_retained()] == [1]
+    assert len(payloads(stores)) == 3
+
+
+def test_a_record_that_is_too_large_is_refused_by_name_and_nothing_of_its_tick_is_stored(
+    stores: KafkaStores,
+) -> None:
+    limit = record_bytes_max(PACKET_BYTES_MAX)
+    large = record(b"x" * limit, "too/large")
+    answers = stores.submit(tick_writes(records=[record(b"0"), large]))
+    stores.answer()
+    (refusal,) = answers
+    assert isinstance(refusal, StoreError)
+    for word in ("too/large", str(limit), "max.message.bytes", stores.topic.name):
+        assert word in str(refusal)
+    fits = record(b"x" * (limit - 2_000))
+    assert stores.write(records=[fits, record(b"1")]) == Receipt(0, 2)
+    assert len(payloads(stores)) == 2
+
+
+def test_the_partition_is_the_one_that_kafkas_own_clients_take(
+    kafka: KafkaServer, stores: KafkaStores
+) -> None:
+    chance = random.Random(7)
+    keys = [f"plant/{chance.randrange(10**6)}/{'ä' * chance.randrange(5)}".encode() for _ in range(200)]
+    topic = f"{kafka.prefix()}.by-key"
+    kafka.create_topic(topic, partitions=7)
+    taken: dict[bytes, int] = {}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(
+            topic,
+            b"",
+            key,
+            on_delivery=lambda _, sent: taken.update({sent.key() or b"": sent.partition() or 0}),
+        )
+    assert producer.flush(BACK_S) == 0
+    assert taken == {key: partition_of(key, 7) for key in keys}
+    assert len(set(taken.values())) == 7
+
+
+def test_a_topic_that_goes_away_ends_the_appender_with_its_name(
+    stores: KafkaStores, kafka: KafkaServer
+) -> None:
+    stores.write(records=[record(b"0")])
+    kafka.admin.delete_topics([stores.topic.name])[stores.topic.name].result(BACK_S)
+    answers = stores.submit(tick_writes(records=[record(b"1")]))
+    serve(stores, lambda: bool(stores.failures), "the appender has ended")
+    assert answers == []
+    assert stores.topic.name in str(stores.failures[0]) and kafka.bootstrap in str(stores.failures[0])
+    assert stores.composed.failing == str(stores.failures[0])
+    with pytest.raises(StoreUnavailable, match=f"topic {stores.topic.name} is gone"):
+        stores.topic.open(is_new=False)
+    stores.topic.open(is_new=True)
+    leave(stores)
+    stores.reopen()  # whoever says that an empty log is all right gets one, and no number twice
+    assert stores.write(records=[record(b"2")]).base_offset > 1
+
+
+def _topic(kafka: KafkaServer, **settings: object) -> LogTopic:
+    made = KafkaSettings(prefix=kafka.prefix(), **settings)  # type: ignore[arg-type]
+    admin = WatchedAdmin(parse_address(f"kafka://{kafka.bootstrap}"), made)
+    return LogTopic(admin, packet_bytes_max=PACKET_BYTES_MAX)
+
+
+FIT = KEPT | {"max.message.bytes": str(record_bytes_max(PACKET_BYTES_MAX))}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "changed", "words"),
+    [
+        (3, {}, ["has 3 partitions", "kafka.partitions is 4"]),
+        (4, {"retention.ms": "1000"}, ["retention.ms is 1000, must be -1"]),
+        (4, {"retention.bytes": "5"}, ["retention.bytes is 5, must be -1"]),
+        (4, {"cleanup.policy": "compact"}, ["cleanup.policy is compact, must be delete"]),
+        (4, {"max.message.bytes": "1000"}, ["max.message.bytes is 1000", "2097152", "mqtt.packet_bytes_max"]),
+        (1, {"message.timestamp.type": "LogAppendTime"}, ["has 1 partition,", "message.timestamp.type"]),
+    ],
+)
+def test_a_topic_that_is_not_fit_is_refused_by_what_is_wrong(
+    kafka: KafkaServer, partitions: int, changed: dict[str, str], words: list[str]
+) -> None:
+    topic = _topic(kafka)
+    kafka.create_topic(topic.name, partitions=partitions, settings=FIT | changed)
+    for is_new in (True, False):
+        with pytest.raises(StoreUnavailable) as refused:
+            topic.open(is_new=is_new)
+        for word in [*words, topic.name]:
+            assert word in str(refused.value)
+
+
+def test_a_topic_is_made_once_as_configured_and_its_worth_is_said(kafka: KafkaServer) -> None:
+    topic = _topic(kafka, partitions=7)
+    assert topic.durability() is None
+    durability = topic.open(is_new=True)
+    assert (durability.replicas, durability.min_insync_replicas, durability.losses_survived) == (1, 1, 0)
+    assert topic.open(is_new=False) == topic.open(is_new=True) == topic.durability() == durability
+    assert len(kafka.admin.list_topics(topic.name, timeout=BACK_S).topics[topic.name].partitions) == 7
+    with pytest.raises(StoreUnavailable, match=r"cannot make topic .*(?i:replication)"):
+        _topic(kafka, replication_factor=3).open(is_new=True)
+
+
+def test_nobody_there_is_said_with_the_servers_name_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ATTEMPT_S", 0.5)
+    port = free_port()
+    address = parse_address(f"kafka://ember:secret@127.0.0.1:{port}")
+    admin = WatchedAdmin(address, KafkaSettings(start_timeout_s=1.0))
+    with pytest.raises(StoreUnavailable, match=rf"kafka://127\.0\.0\.1:{port}: no answer in 1 s") as refused:
+        LogTopic(admin, packet_bytes_max=1_000).open(is_new=True)
+    assert "secret" not in str(refused.value)
+
+
+def test_numbers_and_source_positions_lead_to_one_another(stores: KafkaStores) -> None:
+    for first in range(0, 400, 20):
+        stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(first, first + 20)])
+    for fresh in (False, True):
+        if fresh:
+            stores.reopen()  # nothing is remembered of the ticks
+        for number in (0, 1, 199, 200, 333, 399, 400, 1_000):
+            positions = stores.kafka_log.positions_of(number)
+            assert stores.kafka_log.number_of(positions) <= min(number, 400)
+            assert stores.kafka_log.number_of(positions) > number - 64 - 20 or number == 1_000
+        exact = stores.kafka_log._bisect(200, stores.kafka_log.positions_of(0))  # type: ignore[arg-type]
+        assert stores.kafka_log.number_of(exact) == 200
+        assert stores.kafka_log.number_of({0: 10**6}) == 0 or len(exact) == 1
+        assert stores.kafka_log.number_of({}) == 0
+        assert [batch.base_offset for batch in stores.log.read(200, records_max=9, bytes_max=999)] == [200]
+
+
+def test_lag_is_shown_by_a_consumer_group_and_never_ahead(stores: KafkaStores, kafka: KafkaServer) -> None:
+    stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(100)])
+    stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(100, 150)])
+    stores.write(dispatcher_floor=100)
+    name, topic = f"{stores.settings.prefix}-dispatcher", stores.topic.name
+    expected = dict(stores.kafka_log.positions_of(100))
+    asked = ConsumerGroupTopicPartitions(name, [TopicPartition(topic, one) for one in expected])
+
+    def committed() -> dict[int, int]:
+        answer = kafka.admin.list_consumer_group_offsets([asked])[name].result(BACK_S)
+        return {one.partition: one.offset for one in answer.topic_partitions}
+
+    wait_until(lambda: committed() == expected, BACK_S, "the group's offsets are there")
+    assert sum(expected.values()) == 100
+
+
+def test_what_others_wrote_there_is_passed_over_and_said(
+    stores: KafkaStores, kafka: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores.write(records=[record(b"0", "a")])
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer.produce(stores.topic.name, b"not ours", b"a", partition=partition_of(b"a", 4))
+    assert producer.flush(BACK_S) == 0
+    assert stores.write(records=[record(b"1", "a")]) == Receipt(1, 1)
+    assert "did not write" in caplog.text
+    assert payloads(stores) == [b"0", b"1"]
+    assert "no record of this broker" in caplog.text
+    stores.reopen()
+    assert stores.write(records=[record(b"2", "a")]) == Receipt(2, 1)
+
+
+def test_too_few_copies_make_a_tick_wait_and_their_return_ends_it(
+    kafka_cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    stores = KafkaStores(kafka_cluster, tmp_path)
+    assert stores.durability.losses_survived == 1
+    assert "survives the loss of 1 server" in str(stores.durability)
+    stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(10)])
+    leader = kafka_cluster.leader(stores.topic.name)
+    leader.kill()
+    answers = stores.submit(
+        tick_writes(records=[record(b"%d" % number, f"t/{number}") for number in range(10, 20)])
+    )
+    serve(stores, lambda: bool(answers), "two of three are enough")
+    other = next(node for node in kafka_cluster.nodes if node.is_running)
+    other.kill()
+    answers = stores.submit(
+        tick_writes(records=[record(b"%d" % number, f"t/{number}") for number in range(20, 30)])
+    )
+    serve(stores, lambda: bool(stores.composed.failing), "the trouble is known")
+    assert answers == []
+    kafka_cluster.heal()
+    serve(stores, lambda: bool(answers), "the tick is answered")
+    assert payloads(stores) == [b"%d" % number for number in range(30)]
+    assert stores.failures == []
+    stores.close()

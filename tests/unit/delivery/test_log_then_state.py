@@ -1,0 +1,214 @@
+"""Records first, then the rest of the tick: what waits for what, and what a failure of either means."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from embermq.broker.tick import Tick
+from embermq.delivery.log_apart import store as log_apart
+from embermq.delivery.log_apart.start import behind_records
+from embermq.delivery.log_apart.store import LogThenState
+from embermq.model.client_type import ClientType
+from embermq.model.session import SessionRow
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.errors import StoreError, StoreFull
+from embermq.ports.log_appender import Appended, LogAppender
+from embermq.ports.log_state import LogState
+from embermq.ports.sessions import StoredSession, StoredState
+from embermq.ports.tick_store import Logged, Receipt
+
+
+class HeldLog(LogAppender):
+    """Answers when told to."""
+
+    def __init__(self, happened: list[object]) -> None:
+        self.happened = happened
+        self.trouble = ""
+        self.done: Appended
+
+    def append(self, base: int, records: list[bytes], done: Appended) -> None:
+        self.happened.append(("append", base, list(records)))
+        self.done = done
+
+    def passed(self, floor: int) -> None:
+        self.happened.append(("passed", floor))
+
+    @property
+    def failing(self) -> str:
+        return self.trouble
+
+    def close(self) -> None:
+        self.happened.append("log closes")
+
+
+class HeldState(LogState):
+    """Likewise."""
+
+    def __init__(self, happened: list[object]) -> None:
+        self.happened = happened
+        self.kept: Logged
+        self.writes: TickWrites
+        self.known_end = 10
+
+    @property
+    def log_end(self) -> int:
+        return self.known_end
+
+    def keep(self, writes: TickWrites, base: int, count: int, kept: Logged) -> None:
+        self.happened.append(("keep", base, count))
+        self.kept = kept
+        self.writes = writes
+
+    def open_log(self) -> bool:
+        return True
+
+    def close_log(self) -> None:
+        self.happened.append("clean")
+
+    def settle(self) -> None:
+        return
+
+    def close(self) -> None:
+        self.happened.append("state closes")
+
+
+class Composed:
+    """A store at number 10, and what it did."""
+
+    def __init__(self) -> None:
+        self.happened: list[object] = []
+        self.log, self.state = HeldLog(self.happened), HeldState(self.happened)
+        self.tick = Tick()
+        self.tick.now_ms = 1_000
+        self.store = LogThenState(self.log, self.state, 10, self.tick)
+        self.told: list[str] = []
+        self.store.on_waiting = self.told.append
+
+    def submit(self, **writes: object) -> list[Receipt | StoreError]:
+        answers: list[Receipt | StoreError] = []
+        self.store.submit(TickWrites(**writes), answers.append, None)  # type: ignore[arg-type]
+        return answers
+
+    def news(self) -> list[object]:
+        """What happened since the last look."""
+        found, self.happened[:] = list(self.happened), []
+        return found
+
+
+def test_the_rest_waits_for_the_records_and_the_answer_for_both() -> None:
+    hand = Composed()
+    answers = hand.submit(records=[b"a", b"b"], receipts=[b"r"], dispatcher_floor=4)
+    assert hand.news() == [("append", 10, [b"a", b"b"])]
+    hand.log.done(Receipt(10, 2))
+    assert hand.news() == [("keep", 10, 2)]
+    assert (hand.state.writes.records, hand.state.writes.receipts) == ([], [b"r"])
+    assert (answers, hand.store.busy) == ([], True)
+    hand.state.kept(Receipt(10, 2))
+    assert (answers, hand.store.busy) == ([Receipt(10, 2)], False)
+    assert hand.news() == [("passed", 4)]
+    hand.submit(records=[b"c"])
+    assert hand.news() == [("append", 12, [b"c"])]
+
+
+def test_records_alone_need_no_other_store_and_the_rest_alone_no_log() -> None:
+    hand = Composed()
+    answers = hand.submit(records=[b"a"])
+    hand.log.done(Receipt(10, 1))
+    assert answers == [Receipt(10, 1)]
+    assert hand.news() == [("append", 10, [b"a"])]
+    answers = hand.submit(receipts=[b"r"])
+    assert hand.news() == [("keep", 11, 0)]
+    hand.state.kept(Receipt(11, 0))
+    assert answers == [Receipt(11, 0)]
+
+
+def test_the_store_beside_the_log_hears_of_its_end_now_and_then() -> None:
+    hand = Composed()
+    for known_end in (0, 11 - log_apart.UNKNOWN_RECORDS_MAX):
+        hand.state.known_end = known_end
+        base = hand.store.log_end
+        answers = hand.submit(records=[b"a"])
+        hand.log.done(Receipt(base, 1))
+        assert hand.news() == [("append", base, [b"a"]), ("keep", base, 1)]
+        assert answers == []
+        hand.state.kept(Receipt(base, 1))
+        assert answers == [Receipt(base, 1)]
+
+
+def test_a_generation_is_reserved_before_a_record_can_carry_it() -> None:
+    hand = Composed()
+    answers = hand.submit(records=[b"a"], generation_reserved=2_000, receipts=[b"r"])
+    assert hand.news() == [("keep", 10, 0)]
+    assert hand.state.writes == TickWrites(generation_reserved=2_000)
+    hand.state.kept(Receipt(10, 0))
+    hand.log.done(Receipt(10, 1))
+    hand.state.kept(Receipt(10, 1))
+    assert hand.news() == [("append", 10, [b"a"]), ("keep", 10, 1)]
+    assert answers == [Receipt(10, 1)]
+    failure = StoreFull("no room")
+    answers = hand.submit(records=[b"b"], generation_reserved=3_000)
+    hand.state.kept(failure)
+    assert answers == [failure]
+    assert hand.news() == [("keep", 11, 0)]
+
+
+def test_records_that_are_stored_are_not_refused_because_the_rest_is_not() -> None:
+    hand = Composed()
+    answers = hand.submit(records=[b"a"], receipts=[b"r"])
+    hand.log.done(Receipt(10, 1))
+    hand.news()
+    for _ in range(2):
+        hand.state.kept(StoreFull("no room on the disk"))
+        assert (answers, hand.store.busy, hand.store.failing) == ([], True, "no room on the disk")
+        hand.store.settle()
+        assert hand.news() == []
+        hand.tick.now_ms += log_apart.RETRY_MS
+        hand.store.settle()
+        hand.store.settle()
+        assert hand.news() == [("keep", 10, 1)]
+    hand.state.kept(Receipt(10, 1))
+    assert (answers, hand.store.busy, hand.store.failing) == ([Receipt(10, 1)], False, "")
+    assert hand.told == ["no room on the disk", ""]
+
+
+def test_what_fails_before_a_record_is_stored_is_an_answer() -> None:
+    hand = Composed()
+    failure = StoreError("too large")
+    answers = hand.submit(records=[b"a"], receipts=[b"r"])
+    hand.log.done(failure)
+    assert (answers, hand.store.busy) == ([failure], False)
+    answers = hand.submit(receipts=[b"r"])
+    hand.state.kept(failure)
+    assert (answers, hand.store.busy) == ([failure], False)
+    assert hand.store.log_end == 10
+    assert hand.told == []
+
+
+def test_one_tick_at_a_time_and_the_logs_trouble_is_shown() -> None:
+    hand = Composed()
+    hand.submit(records=[b"a"])
+    with pytest.raises(RuntimeError):
+        hand.submit(records=[b"b"])
+    hand.log.trouble = "nobody there"
+    assert hand.store.failing == "nobody there"
+
+
+def test_an_end_is_clean_when_nothing_is_under_way() -> None:
+    hand = Composed()
+    hand.store.close()
+    assert hand.news() == ["log closes", "clean", "state closes"]
+    hand = Composed()
+    hand.submit(records=[b"a"])
+    hand.news()
+    hand.store.close()
+    assert hand.news() == ["log closes", "state closes"]
+
+
+def test_sessions_are_complete_up_to_the_end_that_their_store_knew() -> None:
+    row = SessionRow("c", 7, 1, ClientType.DEVICE, "", 5, 60, True, 0, 1)
+    stored = StoredState(sessions=[StoredSession(row, (), (), 0, 0, 0)], log_end=40)
+    found = behind_records(stored, 44)
+    assert (found.log_end, found.sessions[0].receiving_upto) == (44, 40)
+    assert behind_records(stored, 3).log_end == 40
+    assert msgspec.structs.replace(found.sessions[0], receiving_upto=-1) == stored.sessions[0]
