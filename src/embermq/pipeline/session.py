@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from embermq.pipeline.connector import connector_jars
 from embermq.pipeline.java import JavaRuntime
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local
@@ -48,7 +49,7 @@ def _place_options(settings: PipelineSettings) -> dict[str, str]:
         options |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if isinstance(settings, DriverSettings) and settings.kafka is not None:
         options |= {
-            "spark.jars": ",".join(settings.connector_jars),
+            "spark.jars": ",".join(map(str, connector_jars(settings))),
             # Of options of sources and sinks that Spark shows: no URL, as by default, and no login.
             "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret",
         }

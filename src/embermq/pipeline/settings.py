@@ -1,6 +1,5 @@
 """Settings of the pipeline; composed by app into the broker's one schema (section `pipeline`)."""
 
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -109,8 +108,6 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     """How that server is spoken to."""
     kafka: KafkaLog | None = None
     """Where the message log is in Kafka; None for the embedded one."""
-    connector_jars: tuple[str, ...] = ()
-    """Spark's connector to Kafka and what it needs: paths of jars."""
 
     def __repr__(self) -> str:
         store = "message_store on a server" if self.message_store else "message_store in a file"
@@ -184,13 +181,6 @@ def _check_embedded(settings: PipelineSettings) -> None:
 
 def _check_on_kafka(settings: PipelineSettings) -> None:
     assert isinstance(settings, DriverSettings)
-    for jar in settings.connector_jars:
-        if not Path(jar).is_file():
-            raise PipelineSettingsError(
-                f"{jar} is not there: Spark needs it to read Kafka (pipeline fetch-jars)"
-            )
-    if not settings.connector_jars:
-        raise PipelineSettingsError("Spark's connector to Kafka is not there (pipeline fetch-jars)")
     if is_local(settings.master):
         return
     if not settings.master.startswith(_REMOTE):

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from embermq.pipeline.errors import LogBehindProgressError, PipelineError
 from embermq.pipeline.jobs.checkpoints import fresh_checkpoint
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
-from embermq.pipeline.sources.kafka_positions import COMPACTED, Positions
+from embermq.pipeline.sources.kafka_positions import Positions
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,6 @@ class KafkaJob(QueryJob):
         return self._published
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        positions = self.kafka.positions
-        positions.ensure_topic(positions.kafka.progress_topic, settings=COMPACTED)
         begin = self._begin()
         self.publish(begin)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)

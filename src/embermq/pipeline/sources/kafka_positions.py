@@ -88,6 +88,7 @@ class KafkaPositions:
         Raises KafkaLogError.
         """
         if self._producer is None:
+            self.ensure_topic(self.kafka.progress_topic, settings=COMPACTED)
             timeout_ms = str(round(self._timeout_s * 1000))
             options = {"acks": "all", "enable.idempotence": "true", "message.timeout.ms": timeout_ms}
             self._producer = Producer(self._options | options)
@@ -127,12 +128,16 @@ class KafkaPositions:
         self._producer = None
 
     def _wait_for(self, name: str) -> None:
-        """A new topic is not known to every server at once."""
+        """A new topic is not known to every server at once, nor has each partition its leader."""
         deadline_s = time.monotonic() + _THERE_S
-        while name not in self.topics():
-            if time.monotonic() > deadline_s:
-                raise KafkaLogError(f"{name} was made and is not there after {_THERE_S:g} s")
-            time.sleep(_POLL_S)
+        while True:
+            try:
+                self._offsets(name, self._partitions(name), _LATEST)
+                return
+            except KafkaLogError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_POLL_S)
 
     def _partitions(self, topic: str) -> list[int]:
         with self._told(f"partitions of {topic}"):

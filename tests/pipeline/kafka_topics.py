@@ -1,0 +1,91 @@
+"""Kafka as the broker fills it and readers see it: records into the message log, whole topics out of it."""
+
+import time
+from collections.abc import Iterable
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from tests.support.waiting import wait_until
+
+from embermq.model.kafka_record import KafkaEncoder
+from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.sources.kafka_positions import KafkaPositions
+
+DEADLINE_S = 90.0
+
+
+class LogInKafka:
+    """The topics of one broker, with a producer."""
+
+    def __init__(self, bootstrap: str, prefix: str, partitions: int = 2) -> None:
+        self.kafka = KafkaLog(bootstrap=bootstrap, prefix=prefix)
+        self.positions = KafkaPositions(self.kafka)
+        self.positions.ensure_topic(self.kafka.log_topic, partitions)
+        self.written = 0
+        self._encoder = KafkaEncoder()
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0, "acks": "all"}
+        )
+
+    def log(self, name: str) -> str:
+        """An application log, made when it is not there."""
+        topic = f"{self.kafka.application_prefix}{name}"
+        self.positions.ensure_topic(topic)
+        return topic
+
+    def append(self, frames: Iterable[bytes]) -> None:
+        """Records of `encode_record`, numbered on; stored when it returns."""
+        for frame in frames:
+            outgoing = self._encoder.encode(frame, self.written)
+            self.append_raw(outgoing.key, outgoing.value, outgoing.headers)
+        assert not self._producer.flush(DEADLINE_S)
+
+    def append_raw(self, key: bytes, value: bytes, headers: list[tuple[str, bytes | None]]) -> None:
+        """One record as it is; may still be on its way when it returns."""
+        self._producer.produce(self.kafka.log_topic, value, key, headers=headers)  # type: ignore[arg-type]
+        self._producer.poll(0)
+        self.written += 1
+
+    def flush(self) -> None:
+        assert not self._producer.flush(DEADLINE_S)
+
+    def wait_for_progress(self, query: str, *, what: str = "") -> None:
+        """Until a query has published the whole log as done."""
+
+        def is_done() -> bool:
+            done = self.positions.progress().get(query, {})
+            bounds = self.positions.bounds()
+            return all(done.get(number, 0) >= found.end for number, found in bounds.items())
+
+        wait_until(is_done, DEADLINE_S, what or f"{query} has done everything", poll_s=0.2)
+
+    def read(self, topic: str) -> list[Message]:
+        """All that a topic has now, partition by partition."""
+        ends = self._ends(topic)
+        consumer = Consumer(
+            {"bootstrap.servers": self.kafka.bootstrap, "group.id": "tests", "enable.auto.commit": False}
+        )
+        try:
+            consumer.assign([TopicPartition(topic, number, 0) for number in ends])
+            found: list[Message] = []
+            deadline_s = time.monotonic() + DEADLINE_S
+            while len(found) < sum(ends.values()):
+                assert time.monotonic() < deadline_s, f"{topic} has {len(found)} of {ends}"
+                found += [message for message in consumer.consume(1_000, 0.2) if message.error() is None]
+        finally:
+            consumer.close()
+        return sorted(found, key=lambda message: (message.partition() or 0, message.offset() or 0))
+
+    def count(self, topic: str) -> int:
+        """How many records a topic has; 0 when it is not there."""
+        return sum(self._ends(topic).values()) if topic in self.positions.topics() else 0
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": "tests"})
+        try:
+            numbers = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=DEADLINE_S)[1]
+                for number in numbers
+            }
+        finally:
+            consumer.close()

@@ -1,0 +1,241 @@
+"""Dispatch on a real Kafka: real-time mode, micro-batches, what the embedded log gives, and what goes wrong."""
+
+import os
+import shutil
+import signal
+import struct
+import threading
+
+import pytest
+from confluent_kafka import Message
+from pyspark.sql import SparkSession
+from tests.pipeline.driver_process import DriverProcess
+from tests.pipeline.kafka_topics import LogInKafka
+from tests.pipeline.log_writer import LogWriter, record
+from tests.pipeline.queries import log_rows
+from tests.support.kafka_server import KafkaServer
+from tests.support.waiting import wait_until
+
+from embermq.model.log_record import Stamp
+from embermq.pipeline.errors import LogBehindProgressError, PipelineError
+from embermq.pipeline.jobs.application_topics import EveryLogWanted
+from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch, missing_log
+from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
+from embermq.pipeline.keeper import Keeper
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import DriverSettings, Mode
+from embermq.pipeline.transforms.dispatch import application_entries
+
+MODES: tuple[Mode, ...] = ("realtime", "microbatch")
+HEALED_S = 15.0
+START_S = 60.0
+REASON = "header n cannot be understood: none"
+
+
+@pytest.fixture
+def kafka_log(kafka: KafkaServer) -> LogInKafka:
+    return LogInKafka(kafka.bootstrap, kafka.prefix())
+
+
+def setup_of(log: LogInKafka, places: Places, mode: Mode = "auto") -> JobSetup:
+    settings = DriverSettings(queries=("dispatch",), target_wait_ms=2_000, backoff_first_ms=1, mode=mode)
+    return JobSetup(settings, places, KafkaSide(log.positions, EveryLogWanted(log.positions)))
+
+
+def header(message: Message, name: str) -> str:
+    found = [one[1] for one in message.headers() or [] if one[0] == name]
+    assert len(found) == 1 and isinstance(found[0], bytes), (name, message.headers())
+    return found[0].decode()
+
+
+def entry_of(topic: str, message: Message) -> tuple[str, int, int, int, bytes]:
+    """As the embedded log has it: (log, number, generation, flags, identifiers)."""
+    log, generation, flags, identifiers = header(message, "a").split(";")
+    assert log == topic
+    numbers = [int(one) for one in identifiers.split(",") if one]
+    return (
+        topic,
+        int(header(message, "n")),
+        int(generation),
+        int(flags),
+        struct.pack(f">{len(numbers)}I", *numbers),
+    )
+
+
+def payloads(log: LogInKafka, topic: str) -> list[bytes]:
+    return [bytes(one.value() or b"") for one in log.read(topic)]
+
+
+class Running:
+    """A keeper of dispatch in this process's Spark, as the driver has one."""
+
+    def __init__(self, spark: SparkSession, setup: JobSetup) -> None:
+        self._spark = spark
+        self._stopping = threading.Event()
+        self.keeper = Keeper(KafkaDispatch, setup, spark, self._stopping)
+        self.keeper.start()
+
+    def __enter__(self) -> Keeper:
+        return self.keeper
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for query in self._spark.streams.active:
+            query.stop()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.promise("pipeline-6", "pipeline-3", "pipeline-4", "application-3")
+def test_both_modes_and_the_embedded_log_give_the_same_application_logs(
+    spark: SparkSession, log: LogWriter, places: Places, kafka_log: LogInKafka
+) -> None:
+    billing, audit = kafka_log.log("billing"), kafka_log.log("audit")
+    frames = [
+        record(
+            f"cars/{i % 7}",
+            b"%d" % i,
+            stamps=(Stamp(billing, 7, 1, i % 3 == 0, (i + 1, 70_000)),) * (i % 2)
+            + (Stamp(audit, 9, 2),) * (i % 5 == 0),
+        )
+        for i in range(60)
+    ]
+    log.append(frames)
+    kafka_log.append(frames[:30])
+    kafka_log.append_raw(b"cars/0", b"broken", [("v", b"1.0"), ("n", b"none")])
+    kafka_log.written -= 1
+    kafka_log.append(frames[30:])
+    entries = application_entries(log_rows(spark, places, 0, 60, "route")).where("log IS NOT NULL").collect()
+    embedded = {(row.log, row.offset, row.generation, row.flags, bytes(row.identifiers)) for row in entries}
+    assert len(embedded) == 42
+    for mode in MODES:
+        kafka_log.positions.publish("dispatch", dict.fromkeys(kafka_log.positions.bounds(), 0))
+        before = {topic: kafka_log.count(topic) for topic in (billing, audit, kafka_log.kafka.rejected_topic)}
+        with Running(spark, setup_of(kafka_log, places, mode)) as keeper:
+            kafka_log.wait_for_progress("dispatch")
+            assert keeper.report().mode == mode and keeper.report().restarts == 0
+        found = {
+            topic: [one for one in kafka_log.read(topic) if (one.offset() or 0) >= count]
+            for topic, count in before.items()
+        }
+        (rejected,) = found.pop(kafka_log.kafka.rejected_topic)
+        assert rejected.value() == b"broken" and header(rejected, "r") == REASON
+        assert {entry_of(topic, one) for topic, ones in found.items() for one in ones} == embedded
+        assert sum(map(len, found.values())) == len(embedded), "each once"
+        for ones in found.values():
+            for key in {one.key() for one in ones}:
+                numbers = [int(header(one, "n")) for one in ones if one.key() == key]
+                assert numbers == sorted(numbers), "the order of a topic is that of the log"
+            assert all(one.value() == header(one, "n").encode() for one in ones)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.promise("pipeline-14", "application-2")
+def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(
+    spark: SparkSession, places: Places, kafka_log: LogInKafka
+) -> None:
+    """Of a session that is there the log is made again; what is stamped for one that is gone is rejected."""
+    here, lost, gone = (f"{kafka_log.kafka.application_prefix}{name}" for name in ("here", "lost", "gone"))
+    kafka_log.log("here")
+    asked: list[str] = []
+
+    class Sessions(EveryLogWanted):
+        def restore(self, topic: str) -> int | None:
+            asked.append(topic)
+            return 7 if topic == gone else super().restore(topic)
+
+    setup = setup_of(kafka_log, places)
+    setup = JobSetup(setup.settings, places, KafkaSide(kafka_log.positions, Sessions(kafka_log.positions)))
+    with Running(spark, setup) as keeper:
+        kafka_log.append([record(payload=b"first", stamps=(Stamp(here, 1, 1),))])
+        wait_until(lambda: kafka_log.count(here) == 1, START_S, "dispatch runs", poll_s=0.1)
+        kafka_log.append([record(payload=b"lost", stamps=(Stamp(lost, 1, 1), Stamp(here, 1, 1)))])
+        wait_until(
+            lambda: kafka_log.count(lost) > 0, HEALED_S, "the log is there, and the record", poll_s=0.1
+        )
+        kafka_log.append([record(payload=b"gone", stamps=(Stamp(gone, 7, 1), Stamp(here, 1, 1)))])
+        wait_until(lambda: b"gone" in payloads(kafka_log, here), HEALED_S, "dispatch goes on", poll_s=0.2)
+        assert keeper.report().restarts == 2
+        kafka_log.log("gone")  # of a new session with the same client id
+        kafka_log.append([record(payload=b"new life", stamps=(Stamp(gone, 8, 1),))])
+        wait_until(
+            lambda: payloads(kafka_log, gone) == [b"new life"], START_S, "later ones arrive", poll_s=0.2
+        )
+        kafka_log.wait_for_progress("dispatch")
+    assert asked == [lost, gone]
+    assert set(payloads(kafka_log, here)) == {b"first", b"lost", b"gone"}
+    rejected = {
+        (bytes(one.value() or b""), header(one, "r"))
+        for one in kafka_log.read(kafka_log.kafka.rejected_topic)
+    }
+    assert rejected == {(b"gone", f"the application log is gone: {gone}, generation 7")}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.promise("pipeline-2", "pipeline-3")
+def test_kill_9_of_the_driver_under_load_loses_nothing_and_repeats_are_known_by_their_position(
+    places: Places, kafka_log: LogInKafka, drivers: list[DriverProcess]
+) -> None:
+    billing = kafka_log.log("billing")
+    settings = DriverSettings(queries=("dispatch",), kafka=kafka_log.kafka, target_wait_ms=2_000)
+    numbers = iter(range(1_000_000))
+    stopping = threading.Event()
+
+    def load() -> None:
+        while not stopping.wait(0.02):
+            for i in (next(numbers) for _ in range(10)):
+                kafka_log.append([record(f"r{i % 5}", b"%d" % i, stamps=(Stamp(billing, 7, 1),))])
+
+    writer = threading.Thread(target=load)
+    writer.start()
+    try:
+        first = DriverProcess(places, settings)
+        drivers.append(first)
+        wait_until(lambda: kafka_log.count(billing) > 300, START_S, "dispatch runs", poll_s=0.1)
+        os.kill(first.process.pid, signal.SIGKILL)
+        wait_until(first.is_gone, START_S, "the JVM goes with the driver", poll_s=0.05)
+        shutil.rmtree(places.checkpoints, ignore_errors=True)
+        killed_at = kafka_log.count(billing)
+        drivers.append(DriverProcess(places, settings))
+        wait_until(lambda: kafka_log.count(billing) > killed_at, START_S, "dispatch runs again", poll_s=0.1)
+    finally:
+        stopping.set()
+        writer.join()
+    kafka_log.wait_for_progress("dispatch")
+    by_position: dict[str, str] = {}
+    newest: dict[object, int] = {}
+    for one in kafka_log.read(billing):
+        number, position = header(one, "n"), header(one, "s")
+        assert by_position.setdefault(position, number) == number
+        if int(number) > newest.get(one.key(), -1):
+            newest[one.key()] = int(number)
+        else:
+            assert (one.offset() or 0) >= killed_at, "nothing is repeated but by the kill"
+    assert sorted(map(int, by_position.values())) == list(range(kafka_log.written))
+
+
+def test_a_log_of_another_life_is_not_read_as_if_it_were_this_one(
+    spark: SparkSession, places: Places, kafka_log: LogInKafka
+) -> None:
+    kafka_log.positions.publish("dispatch", {0: 5})
+    with pytest.raises(LogBehindProgressError, match="partition 0, ends at 0, before 5"):
+        KafkaDispatch.create(setup_of(kafka_log, places)).start(spark)
+
+
+def test_too_few_task_slots_are_said_before_partitions_fall_silent(
+    spark: SparkSession, places: Places, kafka: KafkaServer
+) -> None:
+    many = LogInKafka(kafka.bootstrap, kafka.prefix(), partitions=spark.sparkContext.defaultParallelism)
+    with pytest.raises(PipelineError, match="needs a task slot for each of the"):
+        KafkaDispatch.create(setup_of(many, places)).start(spark)
+
+
+def test_what_kafka_said_names_the_log_that_is_missing() -> None:
+    assert missing_log(
+        "x TimeoutException: Topic e.msg.app.a.b not present in metadata after 5 ms.", "e.msg.app."
+    ) == ("e.msg.app.a.b")
+    assert (
+        missing_log("Expiring 3 record(s) for e.msg.app.a-b-0:6 ms has passed", "e.msg.app.")
+        == "e.msg.app.a-b"
+    )
+    assert missing_log("Topic e.msg.rejected not present in metadata after 5 ms.", "e.msg.app.") is None
+    assert missing_log("out of memory", "e.msg.app.") is None
