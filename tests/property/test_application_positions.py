@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from embermq.delivery.application.offset_ranges import OffsetRanges
-from embermq.delivery.application.positions import SEGMENTS_MAX, Positions, StoredPositions
+from embermq.delivery.application.positions import SEGMENTS_MAX, Positions
+from embermq.model.application_positions import StoredPositions
 
 PARTITIONS = 2
 Source = tuple[int, int]
@@ -218,3 +219,12 @@ def test_floors_wait_until_everything_before_the_end_is_settled() -> None:
     assert positions.take(6, 0, 4)
     positions.complete({0: 1}, 5)
     assert positions.stored().floors == ((0, 4),)
+
+
+def test_what_stands_at_the_floor_is_read_again() -> None:
+    positions = Positions(segment_records=1)
+    for at in range(3):
+        assert positions.take(at, 0, at)
+    positions.commit(3)
+    positions.complete({0: 1}, 3)
+    assert positions.stored() == StoredPositions(1, 3, ((0, 1),))

@@ -25,19 +25,12 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from embermq.delivery.application.offset_ranges import OffsetRanges
+from embermq.model.application_positions import StoredPositions
 
 SEGMENT_RECORDS = 1_024
 """The base moves over so many records at a time."""
 SEGMENTS_MAX = 256
 """More than these are joined in pairs: the base moves in longer steps then."""
-
-
-class StoredPositions(Struct, frozen=True):
-    """What is stored for one partition of an application log. `floors` are (source partition, floor), in order."""
-
-    base_offset: int = 0
-    committed_offset: int = 0
-    floors: tuple[tuple[int, int], ...] = ()
 
 
 class _Source:
