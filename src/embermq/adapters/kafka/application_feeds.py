@@ -1,0 +1,330 @@
+"""Reading application logs: one consumer and one thread for all connected clients.
+
+Each client's partitions are added to the assignment when it comes and taken away when it goes. What has been read for
+a client and not released is counted; past the limit its partitions are paused, so a client that does not go on costs
+the others nothing. A batch is decoded on the thread and handed to the broker's in one call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from threading import Event, Thread
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.client import (
+    LOG,
+    Post,
+    client_options,
+    error_of,
+    may_work_later,
+    told,
+    unavailable,
+)
+from embermq.adapters.kafka.feed_entries import (
+    ASK_S,
+    CONSUMED_AT_ONCE,
+    UNREAD_BYTES_MAX,
+    Found,
+    OpenFeed,
+    feed_entry,
+    hand_over,
+    tell_gone,
+)
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.ports.application_feed import ApplicationFeed, FeedTaker
+from embermq.ports.errors import StoreUnavailable
+
+WAIT_S = 0.02
+"""How long a new client, or one that may be read on, waits until the thread looks."""
+LOOK_AGAIN_S = 1.0
+FETCHED_BYTES_MAX = 256 * 1024
+"""Of one partition in one answer: a flood for one client comes in pieces, others' records between them."""
+AHEAD_KB = 16 * 1024
+AHEAD_RECORDS = 2_000
+
+GONE = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_ID,
+    }
+)
+"""A topic that is not there."""
+
+_Place = tuple[str, int]
+
+
+def consumer_options(address: KafkaAddress, settings: KafkaSettings) -> dict[str, object]:
+    """For consumers of application logs: each record soon, and little read ahead."""
+    return client_options(address, settings) | {
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 20,
+        "fetch.message.max.bytes": FETCHED_BYTES_MAX,
+        "fetch.error.backoff.ms": 50,
+        "fetch.queue.backoff.ms": 5,
+        "queued.min.messages": AHEAD_RECORDS,
+        "queued.max.messages.kbytes": AHEAD_KB,
+        "topic.metadata.propagation.max.ms": 2_000,
+        "topic.metadata.refresh.interval.ms": 5_000,
+    }
+
+
+class _Feed(OpenFeed, ApplicationFeed):
+    def __init__(
+        self, feeds: KafkaApplicationFeeds, log: str, starts: Mapping[int, int], taker: FeedTaker
+    ) -> None:
+        super().__init__(log, taker)
+        self._feeds = feeds
+        self.next_offsets = dict(starts)
+
+    def release(self, size: int) -> None:
+        self.released += size
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._feeds.order(partial(self._feeds.remove, self))
+
+
+class KafkaApplicationFeeds:
+    """Of one broker. `post` runs a call on the broker's thread."""
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        settings: KafkaSettings,
+        post: Post,
+        *,
+        unread_bytes_max: int = UNREAD_BYTES_MAX,
+    ) -> None:
+        self._address = address
+        self._post = post
+        self._unread_bytes_max = unread_bytes_max
+        self._orders: deque[Callable[[], None]] = deque()
+        self._ordered = Event()
+        self._feeds: dict[_Place, _Feed] = {}
+        self._paused: set[_Feed] = set()
+        self._batches: dict[_Place, Found] = {}
+        self._again: list[Callable[[], None]] = []
+        """To be tried again in the next round."""
+        self._missing: set[_Feed] = set()
+        self._look_s = 0.0
+        """When to look which topics are there; 0.0 when there is no reason to."""
+        self._failing = ""
+        self._closing = False
+        options = consumer_options(address, settings) | {
+            "group.id": f"{settings.prefix}-application-readers",
+            "error_cb": self._on_error,
+        }
+        try:
+            self._consumer = Consumer(options)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise StoreUnavailable(f"{address}: cannot make a consumer: {error}") from None
+        self._thread = Thread(target=self._run, name="kafka application logs", daemon=True)
+        self._thread.start()
+
+    @property
+    def failing(self) -> str:
+        """Why nothing can be read now; "" when it can."""
+        return self._failing
+
+    def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:
+        """See `ApplicationFeeds.open`."""
+        feed = _Feed(self, log, starts, taker)
+        self.order(partial(self._add, feed))
+        return feed
+
+    def close(self) -> None:
+        """Stop reading; waits for the thread."""
+        self._closing = True
+        self._ordered.set()
+        self._thread.join()
+        try:
+            self._consumer.close()
+        except KafkaException as error:
+            raise unavailable(self._address, "cannot close a consumer", error) from None
+
+    def order(self, what: Callable[[], None]) -> None:
+        """Have something done on the thread."""
+        self._orders.append(what)
+        self._ordered.set()
+
+    # On the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._ordered.clear()
+            try:
+                self._round()
+            except KafkaException as error:
+                self._failing = f"{self._address}: {told(error_of(error))}"
+                self._ordered.wait(ASK_S)
+
+    def _round(self) -> None:
+        while self._orders:
+            self._orders.popleft()()
+        if not self._feeds:
+            self._ordered.wait()
+            return
+        for feed in [feed for feed in self._paused if 2 * feed.unread_bytes <= self._unread_bytes_max]:
+            self._resume(feed)
+        if self._look_s and time.monotonic() >= self._look_s:
+            self._look()
+        self._consume()
+        again, self._again = self._again, []
+        for call in again:
+            call()
+
+    def _consume(self) -> None:
+        consumer = self._consumer
+        messages = consumer.consume(1, WAIT_S)
+        if not messages:
+            if self._failing:
+                self._probe()
+            return
+        messages += consumer.consume(CONSUMED_AT_ONCE - 1, 0)
+        for message in messages:
+            self._take(message)
+        batches, self._batches = self._batches, {}
+        if not batches:
+            return
+        self._failing = ""
+        for feed, _, entries in batches.values():
+            feed.fetched += sum(entry.size for entry in entries)
+        self._post(partial(hand_over, list(batches.values())))
+        for feed in {self._feeds[place] for place in batches}:
+            if feed.unread_bytes >= self._unread_bytes_max and not feed.paused:
+                self._pause(feed)
+
+    def _take(self, message: Message) -> None:
+        place = (message.topic() or "", message.partition() or 0)
+        feed = self._feeds.get(place)
+        if feed is None or feed.closed:
+            return
+        error = message.error()
+        if error is not None:
+            self._trouble(feed, place, error)
+            return
+        offset = message.offset() or 0
+        if offset < feed.next_offsets[place[1]]:
+            return
+        feed.next_offsets[place[1]] = offset + 1
+        batch = self._batches.get(place)
+        if batch is None:
+            batch = self._batches[place] = (feed, place[1], [])
+        batch[2].append(feed_entry(message, offset))
+
+    def _trouble(self, feed: _Feed, place: _Place, error: KafkaError) -> None:
+        if error.code() in GONE:
+            self._look_s = self._look_s or time.monotonic()
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._find_again(feed, place)
+        elif not may_work_later(error):
+            self._failing = f"{self._address}: {feed.log}: {told(error)}"
+
+    def _look(self) -> None:
+        """The driver says that a topic is not there, not which: one that is missing twice is gone. A server that has
+        just come up may not know all."""
+        try:
+            there = self._consumer.list_topics(timeout=ASK_S).topics
+        except KafkaException:
+            self._look_s = time.monotonic() + LOOK_AGAIN_S
+            return
+        missing = {feed for feed in self._feeds.values() if feed.log not in there}
+        for feed in missing & self._missing:
+            self._end(feed, f"{self._address}: application log {feed.log} is gone: it was deleted")
+        self._missing = missing - self._missing
+        self._look_s = time.monotonic() + LOOK_AGAIN_S if self._missing else 0.0
+
+    def _find_again(self, feed: _Feed, place: _Place) -> None:
+        """The offset that was asked for is not there: the log was trimmed by somebody else, or made anew."""
+        wanted = feed.next_offsets[place[1]]
+        try:
+            first, end = self._consumer.get_watermark_offsets(TopicPartition(*place), ASK_S)
+        except KafkaException as error:
+            self._failing = f"{self._address}: {feed.log}: {told(error_of(error))}"
+            self._again.append(partial(self._find_again, feed, place))
+            return
+        if wanted > end:
+            reason = f"partition {place[1]} ends at {end}, {wanted} was to be read: it was made anew"
+            self._end(
+                feed, f"{self._address}: application log {feed.log} is not the one that was read: {reason}"
+            )
+            return
+        if wanted < first:
+            LOG.error(
+                "%s: application log %s, partition %d: %d records were deleted before they were read",
+                self._address,
+                feed.log,
+                place[1],
+                first - wanted,
+            )
+            feed.next_offsets[place[1]] = first
+        if self._feeds.get(place) is feed:
+            self._consumer.incremental_unassign([TopicPartition(*place)])
+            self._consumer.incremental_assign([TopicPartition(*place, feed.next_offsets[place[1]])])
+
+    def _end(self, feed: _Feed, reason: str) -> None:
+        self.remove(feed)
+        self._post(partial(tell_gone, feed, reason))
+
+    def _add(self, feed: _Feed) -> None:
+        if feed.closed:
+            return
+        if not self._failing:
+            # A partition whose leader is not known yet would be looked at once a second.
+            with suppress(KafkaException):
+                self._consumer.list_topics(feed.log, ASK_S)
+        places = [
+            TopicPartition(feed.log, partition, offset) for partition, offset in feed.next_offsets.items()
+        ]
+        for partition in feed.next_offsets:
+            other = self._feeds.get((feed.log, partition))
+            if other is not None:
+                self.remove(other)
+            self._feeds[feed.log, partition] = feed
+        self._consumer.incremental_assign(places)
+
+    def remove(self, feed: _Feed) -> None:
+        """Read it no more."""
+        places = [(feed.log, partition) for partition in feed.next_offsets]
+        mine = [place for place in places if self._feeds.get(place) is feed]
+        self._paused.discard(feed)
+        for place in mine:
+            del self._feeds[place]
+            self._batches.pop(place, None)
+        if mine:
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in mine])
+
+    def _pause(self, feed: _Feed) -> None:
+        feed.paused = True
+        self._paused.add(feed)
+        self._consumer.pause([TopicPartition(feed.log, partition) for partition in feed.next_offsets])
+
+    def _resume(self, feed: _Feed) -> None:
+        feed.paused = False
+        self._paused.discard(feed)
+        self._consumer.resume([TopicPartition(feed.log, partition) for partition in feed.next_offsets])
+
+    def _probe(self) -> None:
+        """Nothing comes: because nothing is there, or because Kafka is away?"""
+        try:
+            self._consumer.list_topics(next(iter(self._feeds))[0], ASK_S)
+        except KafkaException:
+            return
+        self._failing = ""
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in GONE:
+            self._look_s = self._look_s or time.monotonic()
+        elif error.code() != KafkaError._ALL_BROKERS_DOWN or not self._failing:
+            self._failing = f"{self._address}: {told(error)}"

@@ -1,0 +1,60 @@
+"""What feeds of application logs have in common: entries made of the driver's messages, and what was not released."""
+
+from __future__ import annotations
+
+from confluent_kafka import Message
+
+from embermq.model.kafka_record import decode_kafka_record
+from embermq.model.log_record import RecordError
+from embermq.ports.application_feed import FeedEntry, FeedTaker
+
+UNREAD_BYTES_MAX = 1024 * 1024
+"""Read for one client and not released: past it the client is not read on."""
+CONSUMED_AT_ONCE = 500
+ASK_S = 1.0
+"""For small questions on a thread that reads for all: everybody's records wait meanwhile."""
+ENTRY_BYTES = 200
+"""What an entry takes in memory besides its topic and payload."""
+
+Found = tuple["OpenFeed", int, list[FeedEntry]]
+"""Entries of one partition and for whom they are."""
+
+
+class OpenFeed:
+    """Somebody who reads. `fetched` is written by the thread that reads alone, `released` by the broker's."""
+
+    def __init__(self, log: str, taker: FeedTaker) -> None:
+        self.log = log
+        self.taker = taker
+        self.fetched = self.released = 0
+        self.paused = self.closed = False
+
+    @property
+    def unread_bytes(self) -> int:
+        """What the client has not done with yet."""
+        return self.fetched - self.released
+
+
+def feed_entry(message: Message, offset: int) -> FeedEntry:
+    """Of a message without an error."""
+    key, value = message.key(), message.value()
+    size = ENTRY_BYTES + len(key or b"") + len(value or b"")
+    try:
+        numbered = decode_kafka_record(key, value, message.headers())  # type: ignore[arg-type]
+    except RecordError as error:
+        return FeedEntry(offset, size, None, None, str(error))
+    return FeedEntry(offset, size, numbered.source, numbered.record)
+
+
+def hand_over(found: list[Found]) -> None:
+    """On the broker's thread."""
+    for feed, partition, entries in found:
+        if not feed.closed:
+            feed.taker.take(partition, entries)
+
+
+def tell_gone(feed: OpenFeed, reason: str) -> None:
+    """On the broker's thread."""
+    if not feed.closed:
+        feed.closed = True
+        feed.taker.gone(reason)

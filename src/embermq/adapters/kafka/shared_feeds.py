@@ -1,0 +1,352 @@
+"""Reading logs of shared subscriptions: one consumer a member, which Kafka's group gives its partitions; one thread for
+all members.
+
+The committed offset of a partition and what stands beside it (model.application_positions) are stored in the group, so
+whoever gets the partition next goes on from there, on this broker or another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from threading import Event, Thread
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.application_feeds import GONE, consumer_options
+from embermq.adapters.kafka.client import LOG, Post, error_of, told
+from embermq.adapters.kafka.feed_entries import (
+    ASK_S,
+    CONSUMED_AT_ONCE,
+    UNREAD_BYTES_MAX,
+    Found,
+    OpenFeed,
+    feed_entry,
+    hand_over,
+    tell_gone,
+)
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.application_positions import StoredPositions, decode_metadata, encode_metadata
+from embermq.ports.application_feed import SharedFeed, SharedTaker
+
+IDLE_S = 0.005
+"""How long the thread sleeps when no member had anything."""
+COMMIT_EVERY_S = 0.25
+COMMITTED_S = 2.0
+"""How long the positions of partitions that a member gets are waited for, before it tries again."""
+RETRY_S = 0.5
+LOOK_S = 1.0
+SESSION_MS = 10_000
+"""After that the partitions of a broker that has died go to other members."""
+LEAVE_S = 5.0
+
+
+class _Member(OpenFeed, SharedFeed):
+    """`wanted` is written by the broker's thread, all else by the one that reads."""
+
+    def __init__(self, feeds: KafkaSharedFeeds, group: str, log: str, taker: SharedTaker) -> None:
+        super().__init__(log, taker)
+        self.feeds = feeds
+        self.group = group
+        self.shared_taker = taker
+        self.consumer: Consumer | None = None
+        self.next_offsets: dict[int, int] = {}
+        self.unplaced: set[int] = set()
+        """Partitions that it has been given, but whose positions Kafka has not told yet."""
+        self.retry_s = self.look_s = 0.0
+        self.wanted: dict[int, StoredPositions] = {}
+        self.committed: dict[int, StoredPositions] = {}
+        self.commit_s = 0.0
+
+    def release(self, size: int) -> None:
+        self.released += size
+
+    def commit(self, partition: int, positions: StoredPositions) -> None:
+        self.wanted[partition] = positions
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.feeds.order(partial(self.feeds.leave, self))
+
+    def places(self, partitions: Iterable[int]) -> list[TopicPartition]:
+        """As the driver names them."""
+        return [TopicPartition(self.log, partition) for partition in partitions]
+
+    def uncommitted(self) -> list[TopicPartition]:
+        """Positions of its partitions that the group does not have yet; it has them from now on."""
+        found: list[TopicPartition] = []
+        for partition in self.next_offsets:
+            positions = self.wanted.get(partition)
+            if positions is not None and positions != self.committed.get(partition):
+                self.committed[partition] = positions
+                offset, metadata = positions.committed_offset, encode_metadata(positions)
+                found.append(TopicPartition(self.log, partition, offset, metadata))
+        return found
+
+
+class KafkaSharedFeeds:
+    """Of one broker. `post` runs a call on the broker's thread."""
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        settings: KafkaSettings,
+        post: Post,
+        *,
+        unread_bytes_max: int = UNREAD_BYTES_MAX,
+    ) -> None:
+        self._address = address
+        self._post = post
+        self._unread_bytes_max = unread_bytes_max
+        self._options = consumer_options(address, settings) | {
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": SESSION_MS,
+            "error_cb": self._on_error,
+        }
+        self._orders: deque[Callable[[], None]] = deque()
+        self._ordered = Event()
+        self._members: list[_Member] = []
+        self._leaving: list[Thread] = []
+        self._closing = False
+        self._thread = Thread(target=self._run, name="kafka shared logs", daemon=True)
+        self._thread.start()
+        self.failing = ""
+        """Why nothing can be read now; "" when it can."""
+
+    def join(self, group: str, log: str, taker: SharedTaker) -> SharedFeed:
+        """See `ApplicationFeeds.join`."""
+        member = _Member(self, group, log, taker)
+        self.order(partial(self._subscribe, member))
+        return member
+
+    def close(self) -> None:
+        """All members leave, with their positions; waits at most `LEAVE_S` for each."""
+        self._closing = True
+        self._ordered.set()
+        self._thread.join()
+        for member in list(self._members):
+            member.closed = True
+            self.leave(member)
+        for thread in self._leaving:
+            thread.join(LEAVE_S)
+
+    def order(self, what: Callable[[], None]) -> None:
+        """Have something done on the thread."""
+        self._orders.append(what)
+        self._ordered.set()
+
+    # On the thread
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._ordered.clear()
+            while self._orders:
+                self._orders.popleft()()
+            is_idle = True
+            for member in list(self._members):
+                try:
+                    is_idle = not self._serve(member) and is_idle
+                except KafkaException as error:
+                    self.failing = f"{self._address}: {member.log}: {told(error_of(error))}"
+            if not self._members:
+                self._ordered.wait()
+            elif is_idle:
+                self._ordered.wait(IDLE_S)
+
+    def _subscribe(self, member: _Member) -> None:
+        if member.closed:
+            return
+        try:
+            member.consumer = consumer = Consumer(self._options | {"group.id": member.group})
+        except (KafkaException, ValueError, TypeError) as error:
+            reason = f"{self._address}: cannot make a consumer for {member.log}: {error}"
+            self._post(partial(tell_gone, member, reason))
+            return
+        consumer.subscribe(
+            [member.log],
+            on_assign=lambda _, places: self._assigned(member, places),
+            on_revoke=lambda _, places: self._revoked(member, places),
+            on_lost=lambda _, places: self._lost(member, places),
+        )
+        self._members.append(member)
+
+    def _serve(self, member: _Member) -> bool:
+        """One round for one member; whether it had something."""
+        consumer = member.consumer
+        assert consumer is not None
+        messages = consumer.consume(CONSUMED_AT_ONCE, 0)
+        now_s = time.monotonic()
+        if member.unplaced and now_s >= member.retry_s:
+            self._place(member)
+        if member.look_s and now_s >= member.look_s:
+            self._look(member)
+        batches: dict[int, Found] = {}
+        for message in messages:
+            self._take(member, message, batches)
+        if batches:
+            self.failing = ""
+            member.fetched += sum(entry.size for _, _, entries in batches.values() for entry in entries)
+            self._post(partial(hand_over, list(batches.values())))
+        if not member.paused and member.unread_bytes >= self._unread_bytes_max:
+            member.paused = True
+            consumer.pause(member.places(member.next_offsets))
+        elif member.paused and 2 * member.unread_bytes <= self._unread_bytes_max:
+            member.paused = False
+            consumer.resume(member.places(member.next_offsets))
+        if now_s >= member.commit_s:
+            member.commit_s = now_s + COMMIT_EVERY_S
+            offsets = member.uncommitted()
+            if offsets:
+                consumer.commit(offsets=offsets, asynchronous=True)
+        return bool(messages)
+
+    def _take(self, member: _Member, message: Message, batches: dict[int, Found]) -> None:
+        error = message.error()
+        if error is not None:
+            if error.code() in GONE:
+                member.look_s = member.look_s or time.monotonic() + LOOK_S
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._find_again(member, message.partition() or 0)
+            return
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if offset < member.next_offsets.get(partition, offset + 1):
+            return
+        member.next_offsets[partition] = offset + 1
+        batch = batches.get(partition)
+        if batch is None:
+            batch = batches[partition] = (member, partition, [])
+        batch[2].append(feed_entry(message, offset))
+
+    def _assigned(self, member: _Member, places: list[TopicPartition]) -> None:
+        member.unplaced.update(place.partition for place in places)
+        assert member.consumer is not None
+        member.consumer.incremental_assign([])  # or the driver begins by itself, where it likes
+        self._place(member)
+
+    def _place(self, member: _Member) -> None:
+        """Ask where each new partition is to be read from, and begin."""
+        consumer = member.consumer
+        assert consumer is not None
+        member.retry_s = time.monotonic() + RETRY_S
+        try:
+            told_places = consumer.committed(member.places(member.unplaced), COMMITTED_S)
+        except KafkaException as error:
+            self.failing = f"{self._address}: {member.log}: {told(error_of(error))}"
+            return
+        starts: list[TopicPartition] = []
+        for place in told_places:
+            if place.error is not None:
+                continue
+            stored = self._stored(member, place)
+            member.unplaced.discard(place.partition)
+            member.next_offsets[place.partition] = stored.base_offset
+            member.committed[place.partition] = stored
+            member.wanted.pop(place.partition, None)
+            starts.append(TopicPartition(member.log, place.partition, stored.base_offset))
+            self._post(partial(_tell_assigned, member, place.partition, stored))
+        consumer.incremental_assign(starts)
+        if member.paused:
+            consumer.pause(starts)
+
+    def _stored(self, member: _Member, place: TopicPartition) -> StoredPositions:
+        if place.offset < 0:
+            return StoredPositions()
+        try:
+            return decode_metadata(place.offset, place.metadata)
+        except ValueError as error:
+            LOG.error("%s: group %s, partition %d: %s", self._address, member.group, place.partition, error)
+            return StoredPositions(place.offset, place.offset)
+
+    def _revoked(self, member: _Member, places: list[TopicPartition]) -> None:
+        """Another member gets them: it is to know how far this one has come."""
+        self._commit_now(member)
+        self._lost(member, places)
+
+    def _commit_now(self, member: _Member) -> None:
+        offsets = member.uncommitted()
+        if offsets and member.consumer is not None:
+            try:
+                member.consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException as error:
+                LOG.warning(
+                    "%s: group %s: positions were not stored, records come again: %s",
+                    self._address,
+                    member.group,
+                    told(error_of(error)),
+                )
+
+    def _lost(self, member: _Member, places: list[TopicPartition]) -> None:
+        gone = [place.partition for place in places]
+        begun = [partition for partition in gone if partition in member.next_offsets]
+        for partition in begun:
+            del member.next_offsets[partition]
+            member.committed.pop(partition, None)
+            self._post(partial(_tell_revoked, member, partition))
+        member.unplaced.difference_update(gone)
+        assert member.consumer is not None
+        member.consumer.incremental_unassign(member.places(begun))
+
+    def _find_again(self, member: _Member, partition: int) -> None:
+        """The offset that was asked for is not there: what is left of the log is read from its beginning."""
+        consumer, wanted = member.consumer, member.next_offsets.get(partition)
+        if consumer is None or wanted is None:
+            return
+        member.unplaced.discard(partition)
+        first, end = consumer.get_watermark_offsets(TopicPartition(member.log, partition), COMMITTED_S)
+        LOG.error(
+            "%s: shared log %s, partition %d: offset %d was to be read, there are %d to %d: it is read from %d",
+            self._address,
+            member.log,
+            partition,
+            wanted,
+            first,
+            end,
+            first,
+        )
+        member.next_offsets[partition] = first
+        consumer.incremental_unassign(member.places([partition]))
+        consumer.incremental_assign([TopicPartition(member.log, partition, first)])
+
+    def _look(self, member: _Member) -> None:
+        """The driver has said that the log is not there; right after it was made, a server may not know it."""
+        assert member.consumer is not None
+        member.look_s = 0.0
+        error = member.consumer.list_topics(member.log, ASK_S).topics[member.log].error
+        if error is not None and error.code() in GONE:
+            reason = f"{self._address}: shared log {member.log} is gone: it was deleted"
+            self._post(partial(tell_gone, member, reason))
+            self.leave(member)
+
+    def leave(self, member: _Member) -> None:
+        """Give up its partitions, after their positions; what Kafka takes to answer is nobody's time."""
+        if member not in self._members:
+            return
+        self._members.remove(member)
+        thread = Thread(target=self._end, args=(member,), name="kafka member leaves", daemon=True)
+        self._leaving = [other for other in self._leaving if other.is_alive()] + [thread]
+        thread.start()
+
+    def _end(self, member: _Member) -> None:
+        assert member.consumer is not None
+        self._commit_now(member)
+        with suppress(KafkaException):
+            member.consumer.close()
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.failing:
+            self.failing = f"{self._address}: {told(error)}"
+
+
+def _tell_assigned(member: _Member, partition: int, stored: StoredPositions) -> None:
+    if not member.closed:
+        member.shared_taker.assigned(partition, stored)
+
+
+def _tell_revoked(member: _Member, partition: int) -> None:
+    if not member.closed:
+        member.shared_taker.revoked(partition)

@@ -1,0 +1,84 @@
+"""Records of application logs as they come, for the clients that are connected.
+
+All calls are made, and all answers come, on the broker's thread. A feed brings at most so many bytes that have not
+been released, and one batch more: one who does not release is not read on, and holds up nobody else.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from embermq.model.application_positions import StoredPositions
+from embermq.model.kafka_record import SourcePosition
+from embermq.model.log_record import LogRecord
+
+
+class FeedEntry(Struct, frozen=True, gc=False):
+    """One record at `offset` of a log's partition; `source` is its place in the message log. `size` in bytes is what
+    it counts until it is released. `record` is None for what cannot be understood: `problem` says why."""
+
+    offset: int
+    size: int
+    source: SourcePosition | None
+    record: LogRecord | None
+    problem: str = ""
+
+
+class FeedTaker(Protocol):
+    """Who reads. Entries of a partition come in the order of the log, without repeats and without gaps but those
+    that the log itself has."""
+
+    def take(self, partition: int, entries: list[FeedEntry]) -> None:
+        """The next ones."""
+
+    def gone(self, reason: str) -> None:
+        """The log is not there any more, or not the one that was read; nothing more comes."""
+
+
+class SharedTaker(FeedTaker, Protocol):
+    """A member of a shared subscription: which partitions it reads, the group decides."""
+
+    def assigned(self, partition: int, stored: StoredPositions) -> None:
+        """Entries of a partition follow, from `stored.base_offset` on."""
+
+    def revoked(self, partition: int) -> None:
+        """It is another member's now; what was committed last has been told to that one."""
+
+
+class ApplicationFeed(ABC):
+    """One log that is being read for one client."""
+
+    @abstractmethod
+    def release(self, size: int) -> None:
+        """So many bytes of entries are needed no more."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing more comes, from this moment on."""
+
+
+class SharedFeed(ApplicationFeed):
+    """One member of a shared subscription."""
+
+    @abstractmethod
+    def commit(self, partition: int, positions: StoredPositions) -> None:
+        """How far it has come: stored soon, and before another member gets the partition."""
+
+
+class ApplicationFeeds(ABC):
+    """All feeds of a broker."""
+
+    @abstractmethod
+    def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:
+        """Read partitions of a log from these offsets on."""
+
+    @abstractmethod
+    def join(self, group: str, log: str, taker: SharedTaker) -> SharedFeed:
+        """Become a member of the group that shares a log."""
+
+    @property
+    @abstractmethod
+    def failing(self) -> str:
+        """Why nothing can be read now; "" when it can. It is tried again without end."""
