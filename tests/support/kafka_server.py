@@ -112,8 +112,8 @@ class KafkaServer(ServerProcess):
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "1000",
             # How soon a dead node's partitions get another leader, and its own next life is let in.
-            "broker.session.timeout.ms": "4000",
-            "broker.heartbeat.interval.ms": "500",
+            "broker.session.timeout.ms": "2000" if len(voters) == 1 else "4000",
+            "broker.heartbeat.interval.ms": "400",
             "num.network.threads": "2",
             "num.io.threads": "4",
             "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
