@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from tests.support.broker_process import free_port
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
 RECORDS = [b"record %d" % number for number in range(200)]
 DELIVERED_S = 60.0
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "kafka"
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
@@ -66,6 +75,49 @@ def test_a_server_that_was_left_stopped_or_paused_is_healed(kafka: KafkaServer, 
     kafka.stop()
     kafka.heal()
     produce(kafka.bootstrap, topic, RECORDS)
+
+
+def test_one_for_a_person_keeps_its_data_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    port, name = free_port(), "kept"
+    command = [sys.executable, str(SCRIPT), "run", "--port", str(port), "--data", str(tmp_path)]
+    server = KafkaServer(tmp_path, port=port)
+    for is_first in (True, False):
+        with run_by_a_person(command) as person:
+            assert person.stdout is not None
+            assert f"Kafka: {server.bootstrap} (data and output in {tmp_path})" in person.stdout.readline()
+            if is_first:
+                server.create_topic(name)
+                produce(server.bootstrap, name, RECORDS)
+                assert refusal(command) == f"There is no Kafka: another one runs on {tmp_path}\n"
+                elsewhere = [*command[:-1], str(tmp_path / "other")]
+                told = refusal(elsewhere)
+                assert told.startswith("There is no Kafka: Kafka ended") and "Address already in use" in told
+            assert everything(server.bootstrap, name, len(RECORDS)) == RECORDS
+            person.send_signal(signal.SIGINT)
+            assert person.wait(DELIVERED_S) == 0
+
+
+def refusal(command: list[str]) -> str:
+    """What it says to a person whom it refuses."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DELIVERED_S)
+    assert (done.returncode, done.stdout) == (1, "")
+    return done.stderr
+
+
+@contextmanager
+def run_by_a_person(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as person:
+        try:
+            yield person
+        finally:
+            person.kill()
+
+
+def test_what_was_fetched_is_checked_quickly() -> None:
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--check"], capture_output=True, text=True, timeout=DELIVERED_S
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_topics_are_not_made_by_asking_for_them(kafka: KafkaServer) -> None:

@@ -34,6 +34,7 @@ BUILT = HERE.parents[1] / "build" / "kafka"
 CLASSES = BUILT / "classes.jsa"
 """Kafka's classes as the JVM has them in memory: with it a start costs half as much (scripts/kafka)."""
 
+STARTED = b"Kafka Server started"
 ANSWER_S = 1.0
 TOPICS_S = 30.0
 FORMAT_S = 60.0
@@ -91,6 +92,7 @@ class KafkaServer(ServerProcess):
         self.jvm = tuple(jvm)
         self.settings = self._own_settings() | dict(settings or {})
         self._admin: AdminClient | None = None
+        self._printed_before = 0
 
     def _own_settings(self) -> dict[str, str]:
         controller = f"127.0.0.1:{self.quorum.controllers[self.node_id]}"
@@ -176,10 +178,21 @@ class KafkaServer(ServerProcess):
             class_path(),
         ]
 
+    def launch(self) -> None:
+        output = self.folder / "output.txt"
+        self._printed_before = output.stat().st_size if output.exists() else 0
+        super().launch()
+
+    def _says_started(self) -> bool:
+        """Another one on the same port would answer, too."""
+        with (self.folder / "output.txt").open("rb") as output:
+            output.seek(self._printed_before)
+            return STARTED in output.read()
+
     def answers(self) -> bool:
         """Whether it serves clients, and the cluster knows that it does."""
         try:
-            return self.node_id in self.admin.list_topics(timeout=ANSWER_S).brokers
+            return self._says_started() and self.node_id in self.admin.list_topics(timeout=ANSWER_S).brokers
         except KafkaException:
             return False
 
