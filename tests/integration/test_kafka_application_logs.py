@@ -141,7 +141,6 @@ def test_what_cannot_be_understood_is_told_in_its_place(place: Place) -> None:
     assert reader.came[1].entry.problem == "has no header v, its format"
 
 
-@pytest.mark.promise("application-6", "application-7")
 def test_a_stalled_client_is_bounded_and_slows_nobody(place: Place) -> None:
     calm, busy = place.log("calm"), place.log("busy")
     payload = bytes(10_000)
@@ -342,7 +341,7 @@ def test_positions_of_a_group_outlive_the_broker(place: Place) -> None:
     assert place.topics.sizes({}, {log: f"{place.settings.prefix}-group"})[0].lag == 5
 
 
-@pytest.mark.promise("application-7", "application-11")
+@pytest.mark.promise("application-11")
 def test_a_stalled_member_is_bounded(place: Place, shared: KafkaSharedFeeds) -> None:
     log = place.names.shared_log("t")
     place.topics.create(log)

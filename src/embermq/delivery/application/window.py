@@ -1,0 +1,184 @@
+"""The sliding window over an application log, wherever that log is kept.
+
+A pack is what there is room for. Before a PUBLISH is sent, its offset and packet id are in store, so that after a crash
+the same ids are resent with DUP. The window slides: one that is acknowledged late holds up the floor, not the client.
+The floor, below which everything is settled, is the contiguous acknowledged prefix; what was settled above it is
+remembered one by one and never sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from msgspec import Struct
+
+from embermq.broker.link import Link
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.delivery.sending import is_denied, put_on_link, send_pubrel, stored_frame
+from embermq.model.message import Message
+from embermq.model.session_writes import QueueState
+
+_NOTHING = Message("", b"", 0, False, "", 4, 0)
+"""Stands for a record that is not needed any more."""
+
+IDLE_FLOOR_MS = 1_000
+"""How often the floor of a client that has nothing to do follows the log."""
+
+
+class PackEntry(Struct, frozen=True, gc=False):
+    """One record of a pack with what was stamped on it; `message` is None for one that is not there any more."""
+
+    offset: int
+    message: Message | None
+    qos: int
+    retain_as_published: bool
+    identifiers: tuple[int, ...]
+
+
+class Lane:
+    """One log that is read for one session. Offsets are those of the log."""
+
+    __slots__ = ("floor", "floor_written_ms", "next_offset", "pending", "sending", "session")
+
+    def __init__(self, session: Session, floor: int) -> None:
+        self.session = session
+        self.floor = floor
+        self.next_offset = floor
+        self.pending: deque[Delivery] = deque()
+        """Sent or skipped entries at and above the floor, in offset order."""
+        self.sending = False
+        self.floor_written_ms = 0
+
+
+class Journal(Protocol):
+    """What the window wants stored with the present tick."""
+
+    def mark(self, session: Session, delivery: Delivery, state: int) -> None:
+        """An entry above the floor is sent, released or settled out of its turn (`QueueState`)."""
+
+    def floor(self, lane: Lane) -> None:
+        """Everything below `lane.floor` is settled."""
+
+
+class SlidingWindow:
+    """Of all lanes that one journal is for. `refill` is called when a lane may take its next pack."""
+
+    def __init__(self, journal: Journal, refill: Callable[[Session], None]) -> None:
+        self._journal = journal
+        self._refill = refill
+        self._state: BrokerState
+
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle, as for the paths."""
+        self._state = state
+
+    def send_pack(self, lane: Lane, link: Link, entries: Iterable[PackEntry]) -> None:
+        """Send the next entries as soon as their packet ids are in store."""
+        session = lane.session
+        now_ms = self._state.tick.now_ms
+        pack: list[Delivery] = []
+        for entry in entries:
+            lane.next_offset = entry.offset + 1
+            message = entry.message
+            if message is None or self._is_withheld(session, message, now_ms):
+                lane.pending.append(settled_delivery(entry.offset))
+                continue
+            delivery = log_delivery(entry, message, session.next_packet_id())
+            session.window[delivery.packet_id] = delivery
+            lane.pending.append(delivery)
+            self._journal.mark(session, delivery, QueueState.SENT)
+            pack.append(delivery)
+        self._advance_floor(lane)
+        lane.sending = True
+        self._state.tick.batch.after_log.append(partial(self._send, lane, link, pack))
+
+    def _is_withheld(self, session: Session, message: Message, now_ms: int) -> bool:
+        """Whether nobody wants it any more, or the client may not have it any more."""
+        counters = self._state.counters
+        if message.is_expired(now_ms):
+            counters.dropped_expired += 1
+            return True
+        return session.permissions is not None and is_denied(session, message, counters)
+
+    def _send(self, lane: Lane, link: Link, pack: list[Delivery]) -> None:
+        """The packet ids are durable."""
+        if lane.session.link is not link or link.closing:
+            return
+        lane.sending = False
+        now_ms = self._state.tick.now_ms
+        for delivery in pack:
+            self._put(lane, link, delivery, now_ms)
+        self._refill(lane.session)
+
+    def _put(self, lane: Lane, link: Link, delivery: Delivery, now_ms: int) -> None:
+        frame = stored_frame(delivery, lane.session, now_ms)
+        if put_on_link(link, delivery, frame, self._state.counters):
+            link.bulk_bytes += len(delivery.message.payload)
+        else:
+            del lane.session.window[delivery.packet_id]
+            delivery.settled = True
+            self.settle(lane, delivery)
+
+    def settle(self, lane: Lane, delivery: Delivery) -> None:
+        """It needs no acknowledgement any more: the floor moves, or the store remembers this one."""
+        if lane.pending and lane.pending[0] is delivery:
+            self._advance_floor(lane)
+        else:
+            self._journal.mark(lane.session, delivery, QueueState.DONE)
+
+    def _advance_floor(self, lane: Lane) -> None:
+        pending = lane.pending
+        floor = lane.floor
+        while pending and pending[0].settled:
+            floor = pending.popleft().offset + 1
+        if floor != lane.floor:
+            self._write_floor(lane, floor)
+
+    def _write_floor(self, lane: Lane, floor: int) -> None:
+        lane.floor = floor
+        lane.floor_written_ms = self._state.tick.now_ms
+        self._journal.floor(lane)
+
+    def follow_idle(self, lane: Lane) -> None:
+        """Nothing is pending: what the log holds below the read position is not for this client."""
+        now_ms = self._state.tick.now_ms
+        if (
+            not lane.pending
+            and lane.next_offset > lane.floor
+            and now_ms - lane.floor_written_ms >= IDLE_FLOOR_MS
+        ):
+            self._write_floor(lane, lane.next_offset)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        """PUBREC came; PUBREL leaves at once when that is durable, not with the next pack."""
+        self._journal.mark(session, delivery, QueueState.RELEASED)
+        if session.link is not None:
+            release = partial(self._release, session, session.link, delivery)
+            self._state.tick.batch.after_log.append(release)
+
+    def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
+        if session.link is link:
+            send_pubrel(link, delivery)
+
+
+def log_delivery(entry: PackEntry, message: Message, packet_id: int) -> Delivery:
+    """An entry on its way to the client."""
+    qos = min(message.qos, entry.qos)
+    retain = message.retain and entry.retain_as_published
+    return Delivery(
+        message, b"", entry.offset, qos, retain, entry.identifiers, 0, packet_id, application=True
+    )
+
+
+def settled_delivery(offset: int, packet_id: int = 0) -> Delivery:
+    """Keeps the place of an entry that is not sent, or not again."""
+    return Delivery(_NOTHING, b"", offset, 0, False, (), 0, packet_id, application=True, settled=True)
+
+
+def released_delivery(offset: int, packet_id: int) -> Delivery:
+    """A QoS 2 message that the client has: its PUBREL is owed, the message itself is not needed any more."""
+    return Delivery(_NOTHING, b"", offset, 2, False, (), 0, packet_id, application=True, released=True)
