@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 from tests.support.broker_process import free_port
+from tests.support.kafka_gate import KafkaGate
 from tests.support.server_process import ServerProcess
 from tests.support.waiting import wait_until
 
@@ -69,7 +70,8 @@ class KafkaServer(ServerProcess):
     """One node on one folder, alone or of a quorum; keeps its ports and data over restarts.
 
     `settings` are further lines of server.properties, for example `{"message.max.bytes": "2000000"}`, `jvm` flags
-    of Java: those by default halve the time of a start, but compile less, so take `()` for measuring.
+    of Java: those by default halve the time of a start, but compile less, so take `()` for measuring. A `gate` asks
+    clients who they are.
     """
 
     name = "Kafka"
@@ -83,14 +85,17 @@ class KafkaServer(ServerProcess):
         quorum: Quorum | None = None,
         port: int = 0,
         settings: Mapping[str, str] | None = None,
+        gate: KafkaGate | None = None,
         jvm: Sequence[str] = FAST_START,
     ) -> None:
         super().__init__(folder)
+        self.gate = gate or KafkaGate()
+        self._own_port = free_port() if gate else 0
         self.node_id = node_id
         self.port = port or free_port()
         self.quorum = quorum or Quorum(new_cluster_id(), {node_id: free_port()})
         self.jvm = tuple(jvm)
-        self.settings = self._own_settings() | dict(settings or {})
+        self.settings = self._own_settings() | (self._guarded() if gate else {}) | dict(settings or {})
         self._admin: AdminClient | None = None
         self._printed_before = 0
 
@@ -126,16 +131,34 @@ class KafkaServer(ServerProcess):
             settings[f"{topic}.min.isr"] = str(len(voters) // 2 + 1)
         return settings
 
+    def _guarded(self) -> dict[str, str]:
+        """The gate for clients, and a way beside it for the node itself and for the questions of tests."""
+        listeners = f"BROKER://127.0.0.1:{self.port},OWN://127.0.0.1:{self._own_port}"
+        return self.gate.settings(self.folder) | {
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self.quorum.controllers[self.node_id]}",
+            "advertised.listeners": listeners,
+            "inter.broker.listener.name": "OWN",
+            "listener.security.protocol.map": (
+                f"BROKER:{self.gate.protocol},OWN:PLAINTEXT,CONTROLLER:PLAINTEXT"
+            ),
+        }
+
     @property
     def bootstrap(self) -> str:
         """As clients take it in `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     @property
+    def url(self) -> str:
+        """As `stores.log` takes it, with user and password if there are any."""
+        return self.gate.url(self.port)
+
+    @property
     def admin(self) -> AdminClient:
         """A client for questions to this node alone; made anew after a stop or a kill."""
         if self._admin is None:
-            self._admin = AdminClient(_SILENT | {"bootstrap.servers": self.bootstrap})
+            own = f"127.0.0.1:{self._own_port or self.port}"
+            self._admin = AdminClient(_SILENT | {"bootstrap.servers": own})
         return self._admin
 
     def prefix(self) -> str:
@@ -159,6 +182,7 @@ class KafkaServer(ServerProcess):
 
     def _format(self, properties: Path) -> None:
         words = ["format", "--ignore-formatted", "-t", self.quorum.cluster_id, "-c", str(properties)]
+        words += self.gate.format_words()
         done = subprocess.run(
             [*self._java(*FAST_START), "kafka.tools.StorageTool", *words],
             capture_output=True,

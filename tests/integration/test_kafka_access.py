@@ -1,0 +1,103 @@
+"""Who is let in by a Kafka that asks for a password, TLS or a certificate, and that no complaint shows the password."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from confluent_kafka import Producer
+from tests.support.certificates import Authority
+from tests.support.kafka_gate import KafkaGate
+from tests.support.kafka_server import KafkaServer
+
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.client import WatchedAdmin, client_options
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.ports.errors import StoreUnavailable
+
+PASSWORD = "correct-horse/battery@staple"
+WRONG = "wrong-horse"
+DELIVERED_S = 60.0
+PATIENCE_S = 2.5
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[KafkaServer]:
+    """A server that wants TLS, a certificate and a password."""
+    gate = KafkaGate(
+        username="ember",
+        password=PASSWORD,
+        certificate=authority.server(),
+        authority=authority.certificate,
+        mutual=True,
+    )
+    with KafkaServer(tmp_path_factory.mktemp("guarded"), gate=gate) as server:
+        yield server
+
+
+@pytest.fixture
+def settings(authority: Authority) -> KafkaSettings:
+    """With all that is asked for."""
+    return KafkaSettings(
+        tls_ca_file=str(authority.certificate),
+        tls_cert_file=str(authority.client()),
+        start_timeout_s=PATIENCE_S,
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_who_has_all_that_is_asked_for_may_produce(
+    guarded: KafkaServer, settings: KafkaSettings, authority: Authority, mechanism: str
+) -> None:
+    given = with_settings(settings, sasl_mechanism=mechanism, start_timeout_s=DELIVERED_S)
+    WatchedAdmin(parse_address(guarded.url), given).wait()
+    topic = f"{guarded.prefix()}.topic"
+    guarded.create_topic(topic)
+    reports: list[object] = []
+    producer = Producer(client_options(parse_address(guarded.url), given))
+    producer.produce(topic, b"value", on_delivery=lambda error, _: reports.append(error))
+    assert producer.flush(DELIVERED_S) == 0
+    assert reports == [None]
+
+
+def test_whose_password_is_wrong_is_told_so(
+    guarded: KafkaServer, settings: KafkaSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-512"):
+        url = guarded.url.replace("correct-horse", WRONG)
+        told = complaint(url, with_settings(settings, sasl_mechanism=mechanism))
+        assert told.startswith(f"kafka+ssl://{guarded.bootstrap}: no answer in {PATIENCE_S:g} s: ")
+        assert "authentication" in told.lower()
+        assert WRONG not in told and WRONG not in caplog.text
+
+
+def test_who_shows_no_certificate_or_trusts_another_authority_is_told_so(
+    guarded: KafkaServer, settings: KafkaSettings, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path)
+    for wrong in (
+        with_settings(settings, tls_cert_file=""),
+        with_settings(settings, tls_ca_file=str(other.certificate)),
+        with_settings(settings, tls_cert_file=str(other.client())),
+    ):
+        assert "ssl" in complaint(guarded.url, wrong).lower()
+    assert f"no answer in {PATIENCE_S:g} s" in complaint(guarded.url.replace("kafka+ssl", "kafka"), settings)
+
+
+def with_settings(settings: KafkaSettings, **changes: object) -> KafkaSettings:
+    return msgspec.structs.replace(settings, **changes)
+
+
+def complaint(url: str, settings: KafkaSettings) -> str:
+    """What is said at a start; never with the password."""
+    with pytest.raises(StoreUnavailable) as refused:
+        WatchedAdmin(parse_address(url), settings).wait()
+    assert PASSWORD not in str(refused.value) and "battery" not in str(refused.value)
+    return str(refused.value)
