@@ -128,6 +128,7 @@ class Driver:
             master=self._settings.master,
             queries=tuple(self._query_report(keeper) for keeper in self._keepers),
             kafka=self._kafka is not None,
+            log_first=self._kafka.lags.first() if self._kafka is not None else 0,
             log_end=self._kafka.lags.end() if self._kafka is not None else 0,
         )
         try:

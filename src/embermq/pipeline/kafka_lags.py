@@ -45,6 +45,10 @@ class KafkaLags:
         """Begin; returns at once."""
         threading.Thread(target=self._watch, name="kafka-lags", daemon=True).start()
 
+    def first(self) -> int:
+        """All oldest offsets together, as they were last seen."""
+        return sum(bounds.first for bounds in self._bounds.values())
+
     def end(self) -> int:
         """All ends together, as they were last seen."""
         return sum(bounds.end for bounds in self._bounds.values())

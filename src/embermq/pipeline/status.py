@@ -53,6 +53,7 @@ class DriverReport(Struct, frozen=True, kw_only=True):
     queries: tuple[QueryReport, ...] = ()
     kafka: bool = False
     """Whether the log is in Kafka: then its end and the lags are the driver's, as it has seen them last."""
+    log_first: int = 0
     log_end: int = 0
 
 
@@ -130,7 +131,7 @@ def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
     supervisor = _read(places.supervisor, SupervisorReport)
     alive = driver is not None and driver.state != "stopped" and _is_alive(driver, now_ms)
     if driver is not None and driver.kafka:
-        bounds = LogBounds(0, driver.log_end)
+        bounds = LogBounds(driver.log_first, driver.log_end)
         queries = tuple(_kafka_status(query, alive) for query in driver.queries)
     else:
         bounds, queries = _read_embedded(places, driver, alive, now_ms)

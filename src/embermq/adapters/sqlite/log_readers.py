@@ -11,6 +11,10 @@ PIPELINE_FILES = ("applications.db", "messages.db", "archive.db", "lake.db", "tr
 """messages.db before archive.db, which is there when the messages are on a server, and then speaks for the archive."""
 
 
+# Those with a semicolon are of partitions of a log in Kafka, of another time.
+_POSITIONS = "SELECT reader, next_offset, updated_ms FROM progress WHERE reader NOT GLOB '*;*'"
+
+
 class SqliteLogReaders(LogReaders):
     """Opens each file for the moment of one read: the pipeline may replace it at any time."""
 
@@ -32,7 +36,7 @@ def _positions(path: Path) -> list[LogReader]:
     except StoreError:
         return []
     try:
-        rows = connection.execute("SELECT reader, next_offset, updated_ms FROM progress").fetchall()
+        rows = connection.execute(_POSITIONS).fetchall()
     except sqlite3.Error:
         return []  # its tables are just being made, or it is damaged: then its readers have confirmed nothing
     finally:

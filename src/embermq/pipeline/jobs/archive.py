@@ -1,5 +1,9 @@
 """archive: message log -> message store."""
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jobs.stream_job import StreamJob
@@ -47,10 +51,17 @@ class Archive(StreamJob):
 
 def message_sink(settings: PipelineSettings, places: Places) -> MessageStoreSink:
     """The message store that the settings name. The drivers of servers are loaded for a server alone."""
+    return message_sinks(settings, places, places.log)(None)
+
+
+def message_sinks(
+    settings: PipelineSettings, places: Places, log: Path | Callable[[], int]
+) -> Callable[[int | None], MessageStoreSink]:
+    """Opens the store for a partition of a log in Kafka, or for the embedded one (None)."""
     if not isinstance(settings, DriverSettings) or not settings.message_store:
-        return MessageFile(places.messages)
+        return partial(MessageFile, places.messages)
     from embermq.pipeline.sinks.message_server import MessageServer
     from embermq.pipeline.sinks.sql_server import sql_server
 
     server = sql_server(settings.message_store, settings.sql, settings.archive_timeout_s)
-    return MessageServer(server, places.archive, places.log)
+    return partial(MessageServer, server, places.archive, log)

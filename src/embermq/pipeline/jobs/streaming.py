@@ -30,8 +30,9 @@ def chosen_jobs(settings: PipelineSettings) -> list[type[QueryJob]]:
 def _kafka_jobs() -> dict[QueryName, type[QueryJob]]:
     """Loaded for a log in Kafka alone: the client is not there in every installation."""
     from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
+    from embermq.pipeline.jobs.kafka_sinks import KafkaArchive, KafkaLake, KafkaTraffic
 
-    return {"dispatch": KafkaDispatch}
+    return {"dispatch": KafkaDispatch, "archive": KafkaArchive, "lake": KafkaLake, "traffic": KafkaTraffic}
 
 
 def register_sources(spark: SparkSession) -> None:

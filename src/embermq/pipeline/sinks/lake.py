@@ -8,9 +8,12 @@ place. After a crash, what is listed is renamed, what is not listed is deleted.
 import os
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from msgspec import Struct
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from embermq.pipeline.sinks.sink_file import SinkFile
@@ -18,7 +21,25 @@ from embermq.pipeline.sinks.sink_file import SinkFile
 READER = "lake"
 STAGING = "_staging"
 OTHER_ROOT = "__other__"
+_BATCH = "batch"
 _PARTITION_BY = ("date", "root")
+
+
+class Covered(Struct, frozen=True):
+    """A batch: positions [first, end), records that are good among them, and how far each partition has come."""
+
+    first: int
+    end: int
+    good: int
+    moved: Mapping[int | None, int]
+
+
+def is_new(done: Mapping[int, int]) -> Column:
+    """Whether a row is past what its partition has done."""
+    new = F.lit(True)
+    for partition, offset in done.items():
+        new = new & ((F.col("partition") != partition) | (F.col("offset") >= offset))
+    return new
 
 
 class Lake:
@@ -41,24 +62,51 @@ class Lake:
     def write(self, rows: DataFrame) -> int:
         """Take what `lake_rows` gives; returns the number of log positions it covered."""
         done = self.file.position() or 0
-        seen = Observation("lake")
-        counted = rows.where(F.col("offset") >= done).observe(
-            seen,
-            F.min("offset").alias("first"),
-            F.max(F.col("offset") + F.col("span")).alias("next"),
-            F.count_if(F.col("error").isNull()).alias("good"),
+        found = self._stage(
+            rows,
+            F.col("offset") >= done,
+            [F.min("offset").alias("first"), F.max(F.col("offset") + F.col("span")).alias("next")],
         )
-        batch = self._staging / "batch"
-        shutil.rmtree(batch, ignore_errors=True)
-        _write_parquet(counted.where(F.col("error").isNull()).drop("error", "span"), batch)
-        found = seen.get
         if found["next"] is None:
             return 0
-        batch = self._bound_roots(rows.sparkSession, batch)
-        self._commit(batch, found["first"], found["next"], found["good"])
+        first, end = int(found["first"]), int(found["next"])
+        self._take(rows.sparkSession, Covered(first, end, found["good"], {None: end}))
+        return end - first
+
+    def write_partitions(self, rows: DataFrame) -> int:
+        """The same of a log in Kafka: each partition goes on from its own position; all of them have begun."""
+        done = self.file.positions()
+        ends = [
+            F.max(F.when(F.col("partition") == number, F.col("offset") + F.col("span"))).alias(str(number))
+            for number in done
+        ]
+        found = self._stage(rows, is_new(done), ends)
+        moved: dict[int | None, int] = {
+            number: found[str(number)] for number in done if found[str(number)] is not None
+        }
+        if not moved:
+            return 0
+        # Positions only grow, so that their sums name a batch as the offsets of the one partition do.
+        first = sum(done.values())
+        end = sum(moved.get(number, offset) for number, offset in done.items())
+        self._take(rows.sparkSession, Covered(first, end, found["good"], moved))
+        return end - first
+
+    def _stage(self, rows: DataFrame, is_wanted: Column, ends: list[Column]) -> dict[str, Any]:
+        """Write what is new into `_staging/batch`; what was seen of it."""
+        seen = Observation("lake")
+        good = F.count_if(F.col("error").isNull()).alias("good")
+        counted = rows.where(is_wanted).observe(seen, good, *ends)
+        batch = self._staging / _BATCH
+        shutil.rmtree(batch, ignore_errors=True)
+        _write_parquet(counted.where(F.col("error").isNull()).drop("error", "span"), batch)
+        return seen.get
+
+    def _take(self, spark: SparkSession, covered: "Covered") -> None:
+        batch = self._bound_roots(spark, self._staging / _BATCH)
+        self._commit(batch, covered)
         self._publish()
         shutil.rmtree(batch, ignore_errors=True)
-        return int(found["next"] - found["first"])
 
     def _bound_roots(self, spark: SparkSession, batch: Path) -> Path:
         """A flood of first levels must not become a flood of files: the smallest share one directory."""
@@ -82,7 +130,8 @@ class Lake:
                 path.rename(target)
         return bounded
 
-    def _commit(self, batch: Path, first: int, end: int, good: int) -> None:
+    def _commit(self, batch: Path, covered: "Covered") -> None:
+        first, end = covered.first, covered.end
         pending: list[tuple[str, str]] = []
         numbers: Counter[Path] = Counter()
         for file in sorted(batch.glob("date=*/root=*/*.parquet")):
@@ -99,9 +148,13 @@ class Lake:
         with self.file.transaction() as connection:
             connection.executemany("INSERT INTO lake_pending VALUES (?, ?)", pending)
             self.file.count(
-                records=end - first, entries=good, rejected=end - first - good, files=len(pending)
+                records=end - first,
+                entries=covered.good,
+                rejected=end - first - covered.good,
+                files=len(pending),
             )
-            self.file.move_to(end)
+            for partition, offset in covered.moved.items():
+                self.file.move_to(offset, partition)
 
     def _publish(self) -> None:
         """Rename what is committed into place; may be repeated."""

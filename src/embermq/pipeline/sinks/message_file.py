@@ -11,21 +11,32 @@ from embermq.pipeline.sinks.message_store import MessageStoreSink, batch_from
 from embermq.pipeline.sinks.sink_file import SinkFile
 
 _NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
-_INSERT = f"INSERT INTO message ({_NAMES}) VALUES ({', '.join('?' for _ in COLUMNS)}) ON CONFLICT DO NOTHING"
+_INSERT = (
+    f"INSERT INTO {{table}} ({_NAMES}) VALUES ({', '.join('?' for _ in COLUMNS)}) ON CONFLICT DO NOTHING"
+)
 _PRUNE = """
-DELETE FROM message WHERE "offset" IN (
-    SELECT "offset" FROM (SELECT "offset", accepted_ms FROM message ORDER BY "offset" LIMIT ?)
-    WHERE accepted_ms < ?
+DELETE FROM {table} WHERE "partition" = ?1 AND "offset" IN (
+    SELECT "offset" FROM (
+        SELECT "offset", accepted_ms FROM {table} WHERE "partition" = ?1 ORDER BY "offset" LIMIT ?2
+    ) WHERE accepted_ms < ?3
 )
 """
 _ROWS_PER_INSERT = 5_000
 
 
 class MessageFile(MessageStoreSink):
-    """The file is the store: it has the messages and the progress."""
+    """The file is the store: it has the messages and the progress. Of a log in Kafka there is one for each partition,
+    with a table that they share."""
 
-    def __init__(self, path: Path) -> None:
-        self.file = SinkFile(path, ARCHIVE, ("embermq.model", "messages.sql"))
+    def __init__(self, path: Path, partition: int | None = None) -> None:
+        if partition is None:
+            table, reader, schema = "message", ARCHIVE, "messages.sql"
+        else:
+            table, reader, schema = "kafka_message", f"{ARCHIVE};{partition}", "kafka_messages.sql"
+        self.file = SinkFile(path, reader, ("embermq.model", schema))
+        self._of = partition or 0
+        self._insert = _INSERT.format(table=table)
+        self._prune = _PRUNE.format(table=table)
 
     def open(self) -> None:
         """It is open."""
@@ -38,7 +49,7 @@ class MessageFile(MessageStoreSink):
         if batch is None:
             return 0
         with self.file.transaction() as connection:
-            connection.executemany(_INSERT, rows_of(batch.messages, _ROWS_PER_INSERT))
+            connection.executemany(self._insert, rows_of(batch.messages, _ROWS_PER_INSERT))
             self.file.count(
                 records=batch.end - batch.begin, entries=len(batch.messages), rejected=batch.rejected
             )
@@ -47,7 +58,7 @@ class MessageFile(MessageStoreSink):
 
     def prune(self, older_than_ms: int, rows_max: int) -> int:
         with self.file.transaction() as connection:
-            return connection.execute(_PRUNE, (rows_max, older_than_ms)).rowcount
+            return connection.execute(self._prune, (self._of, rows_max, older_than_ms)).rowcount
 
 
 def rows_of(messages: pa.Table, at_a_time: int) -> Iterator[tuple[Any, ...]]:

@@ -5,7 +5,7 @@ after that transaction, so that it is never ahead; the broker's retention and st
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -70,15 +70,21 @@ class _Kept(Struct, frozen=True):
 class MessageServer(MessageStoreSink):
     """Raises MessageServerError while the server does not answer; the next call tries again."""
 
-    def __init__(self, server: SqlServer, copy: Path, log: Path) -> None:
-        """`copy` is archive.db, `log` broker.db, whose identity is that of the rows."""
-        self.file = SinkFile(copy, ARCHIVE)
+    def __init__(
+        self, server: SqlServer, copy: Path, log: Path | Callable[[], int], partition: int | None = None
+    ) -> None:
+        """`copy` is archive.db, `log` broker.db, whose identity is that of the rows.
+
+        For one partition of a log in Kafka `log` says which one it is.
+        """
+        self.file = SinkFile(copy, ARCHIVE if partition is None else f"{ARCHIVE};{partition}")
         self._server = server
         self._log = log
-        self._partition = (0, PARTITION)
+        self._of = PARTITION if partition is None else partition
+        self._partition = (0, self._of)
 
     def open(self) -> None:
-        self._partition = (self._log_id(), PARTITION)
+        self._partition = (self._log_id(), self._of)
         with self._server.transaction() as cursor:
             kept = self._kept(cursor)
         self.file.copy(kept.next_offset if kept else None, kept.totals() if kept else {})
@@ -132,6 +138,8 @@ class MessageServer(MessageStoreSink):
             yield (*row, log_id, _hash(row[_TOPIC]))
 
     def _log_id(self) -> int:
+        if not isinstance(self._log, Path):
+            return self._log()
         log = LogFile(self._log)
         try:
             return log.identity()

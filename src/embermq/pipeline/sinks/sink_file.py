@@ -56,10 +56,20 @@ class SinkFile:
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def begin_at(self, offset: int) -> None:
-        """Say where this reader starts, so that the log keeps what it needs; no effect when it has started."""
+    def positions(self) -> dict[int, int]:
+        """The same of a log in Kafka, by partition; those that have not begun are not there."""
+        rows = self.connection.execute(
+            "SELECT reader, next_offset FROM progress WHERE reader GLOB ?", (f"{self.reader};*",)
+        )
+        return {int(reader.rpartition(";")[2]): int(offset) for reader, offset in rows.fetchall()}
+
+    def begin_at(self, offset: int, partition: int | None = None) -> None:
+        """Say where this reader starts, so that the log keeps what it needs; no effect when it has started.
+
+        `partition` is of a log in Kafka, None for the embedded one.
+        """
         self.connection.execute(
-            "INSERT OR IGNORE INTO progress VALUES (?, ?, ?)", (self.reader, offset, _now_ms())
+            "INSERT OR IGNORE INTO progress VALUES (?, ?, ?)", (self._key(partition), offset, _now_ms())
         )
 
     @contextmanager
@@ -73,13 +83,16 @@ class SinkFile:
             raise
         self.connection.execute("COMMIT")
 
-    def move_to(self, next_offset: int) -> None:
+    def move_to(self, next_offset: int, partition: int | None = None) -> None:
         """Inside a transaction: everything below `next_offset` is done. Never moves back."""
         self.connection.execute(
             "INSERT INTO progress VALUES (?1, ?2, ?3) ON CONFLICT (reader) DO UPDATE SET"
             " next_offset = MAX(next_offset, excluded.next_offset), updated_ms = excluded.updated_ms",
-            (self.reader, next_offset, _now_ms()),
+            (self._key(partition), next_offset, _now_ms()),
         )
+
+    def _key(self, partition: int | None) -> str:
+        return self.reader if partition is None else f"{self.reader};{partition}"
 
     def copy(self, next_offset: int | None, totals: Mapping[str, int]) -> None:
         """Take over, in a transaction of its own, what a store elsewhere has confirmed, also when that is less."""

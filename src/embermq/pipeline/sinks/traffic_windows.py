@@ -9,7 +9,8 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from embermq.pipeline.schema import PARTITION
+from embermq.pipeline.schema import PARTITION, RECEIPTS
+from embermq.pipeline.sinks.lake import is_new
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.transforms.traffic import BUCKETS_PER_DOUBLING, traffic_windows
 
@@ -68,11 +69,17 @@ class TrafficWindows:
         is_new = F.col("offset") >= F.when(from_log, at.next_offset).otherwise(at.receipts_next)
         return self._add(traffic_windows(events.where(is_new), self._window_s, at.watermark_ms).toArrow())
 
-    def _add(self, groups: pa.Table) -> int:
+    def write_partitions(self, records: DataFrame) -> int:
+        """The same of a log in Kafka, whose records come without receipts; all partitions have begun."""
+        watermark_ms = self.position().watermark_ms
+        new = records.where(is_new(self.file.positions()))
+        return self._add(traffic_windows(new, self._window_s, watermark_ms).toArrow(), partitioned=True)
+
+    def _add(self, groups: pa.Table, *, partitioned: bool = False) -> int:
         if not len(groups):
             return 0
         length_ms = self._window_s * 1000
-        from_log = pc.equal(groups["partition"], PARTITION)
+        from_log = pc.not_equal(groups["partition"], RECEIPTS)
         log, receipts = groups.filter(from_log), groups.filter(pc.invert(from_log))
         covered = 0
         with self.file.transaction() as connection:
@@ -83,20 +90,25 @@ class TrafficWindows:
             for key in {(row["window_ms"], row["root"], row["client_type"]) for row in samples}:
                 self._put_quantiles(*key)
             if len(log):
-                end = pc.max(log["next"]).as_py()
-                covered = int(end - pc.min(log["first"]).as_py())
+                covered = self._move(log, partitioned)
                 late = pc.sum(log["late"]).as_py()
                 messages = pc.sum(log["messages"]).as_py()
                 self.file.count(
                     records=covered, entries=messages, late=late, rejected=covered - messages - late
                 )
-                self.file.move_to(end)
                 newest_ms = pc.max(log["newest_ms"]).as_py()
                 if newest_ms is not None:
                     connection.execute(_PUT_STATE, ("watermark_ms", newest_ms - self._watermark_ms))
             if len(receipts):
                 connection.execute(_PUT_STATE, ("receipts_next", pc.max(receipts["next"]).as_py()))
         return covered
+
+    def _move(self, log: pa.Table, partitioned: bool) -> int:
+        """Each partition to its end; how many positions that are."""
+        spans = log.group_by("partition").aggregate([("first", "min"), ("next", "max")]).to_pylist()
+        for span in spans:
+            self.file.move_to(span["next_max"], span["partition"] if partitioned else None)
+        return sum(span["next_max"] - span["first_min"] for span in spans)
 
     def _put_quantiles(self, window_ms: int, root: str, client_type: int) -> None:
         buckets = self.file.connection.execute(

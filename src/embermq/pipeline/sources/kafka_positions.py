@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from msgspec import Struct
 
@@ -62,6 +62,17 @@ class KafkaPositions:
         firsts = self._offsets(topic, numbers, _EARLIEST)
         ends = self._offsets(topic, numbers, _LATEST)
         return {number: Bounds(firsts[number], ends[number]) for number in numbers}
+
+    def identity(self) -> str:
+        """Which log it is: that of one cluster, and another one when the topic was deleted and made anew.
+
+        Raises KafkaLogError.
+        """
+        topic = self.kafka.log_topic
+        with self._told(f"the identity of {topic}"):
+            cluster = self._result(self._admin.describe_cluster(request_timeout=self._timeout_s))
+            told = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
+            return f"{cluster.cluster_id} {self._result(told[topic]).topic_id}"
 
     def accepted_ms(self, positions: Mapping[int, int]) -> int | None:
         """When the oldest of the records at these positions was accepted; None when none of them is there."""

@@ -1,0 +1,213 @@
+"""archive, lake and traffic on a log in Kafka: micro-batches, each partition from the position that the sink has."""
+
+import time
+from abc import abstractmethod
+from hashlib import blake2b
+
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from embermq.pipeline.jobs.archive import message_sinks
+from embermq.pipeline.jobs.kafka_job import KafkaJob
+from embermq.pipeline.jobs.query_job import JobSetup
+from embermq.pipeline.schema import Columns
+from embermq.pipeline.sinks.lake import Lake
+from embermq.pipeline.sinks.message_store import MessageStoreSink
+from embermq.pipeline.sinks.traffic_windows import TrafficWindows
+from embermq.pipeline.sources.kafka_positions import Positions
+from embermq.pipeline.transforms.archive import stored_messages
+from embermq.pipeline.transforms.kafka_records import records_from_kafka
+from embermq.pipeline.transforms.lake import lake_rows
+
+_MS_PER_HOUR = 3_600_000
+_LOOK_MS = 500
+"""How often Spark looks whether a full batch waits."""
+
+
+class KafkaSinkJob(KafkaJob):
+    """A subclass has a sink that keeps a position for each partition, written together with the effect."""
+
+    columns: Columns
+
+    @property
+    @abstractmethod
+    def trigger_ms(self) -> int:
+        """A batch begins so long after the one before, or at once when a full one waits."""
+
+    @abstractmethod
+    def begin_at(self, begin: Positions) -> None:
+        """Tell the sink where each partition starts; no effect for those that have started."""
+
+    @abstractmethod
+    def write(self, records: DataFrame) -> int:
+        """Give the rows of `schema` their effect, exactly once; returns how many positions they covered."""
+
+    @abstractmethod
+    def keep_up(self, now_ms: int) -> None:
+        """One bounded round of pruning."""
+
+    def source_limits(self) -> dict[str, str]:
+        limits = super().source_limits()
+        if self.trigger_ms:
+            most = limits["maxOffsetsPerTrigger"]
+            limits |= {"minOffsetsPerTrigger": most, "maxTriggerDelay": f"{self.trigger_ms}ms"}
+        return limits
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        with self._lock:
+            self.recover()
+        return super().start(spark)
+
+    def recover(self) -> None:
+        """What a sink has to finish of the life before."""
+
+    def stream(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
+        rows = records_from_kafka(records, self.columns, self.kafka.positions.kafka.application_prefix)
+        look_ms = min(self.trigger_ms, _LOOK_MS)
+        return rows.writeStream.foreachBatch(self._batch).trigger(processingTime=f"{look_ms} milliseconds")
+
+    def upkeep(self, now_ms: int) -> None:
+        with self._lock:
+            confirmed = self.confirmed()
+            self.keep_up(now_ms)
+        self.publish(confirmed)
+
+    def _begin(self) -> Positions:
+        begin = super()._begin()
+        with self._lock:
+            self.begin_at(begin)
+        return begin
+
+    def _batch(self, rows: DataFrame, _: int) -> None:
+        with self._lock:
+            began = time.monotonic()
+            self._begin_new_partitions()
+            records = self.write(rows)
+            self.covered(records, round((time.monotonic() - began) * 1000))
+
+    def _begin_new_partitions(self) -> None:
+        """Spark finds partitions that are added while it runs; those are read from their beginning."""
+        known = self.confirmed()
+        bounds = self.kafka.positions.bounds()
+        if new := {number: found.first for number, found in bounds.items() if number not in known}:
+            self.begin_at(new)
+
+
+class KafkaArchive(KafkaSinkJob):
+    """Log -> message store, unique by partition and offset."""
+
+    name = "archive"
+    columns = "all"
+
+    def __init__(self, setup: JobSetup) -> None:
+        super().__init__(setup)
+        self._open = message_sinks(self.settings, self.places, self.log_id)
+        self._sinks: dict[int, MessageStoreSink] = {}
+
+    @property
+    def trigger_ms(self) -> int:
+        return self.settings.archive_trigger_ms
+
+    def log_id(self) -> int:
+        """Which log the rows are of: a topic that was made anew is another one."""
+        told = self.kafka.positions.identity().encode()
+        return int.from_bytes(blake2b(told, digest_size=8).digest(), "big", signed=True)
+
+    def recover(self) -> None:
+        for number in self.kafka.positions.bounds():
+            self._sink(number).open()
+
+    def confirmed(self) -> Positions:
+        found = {number: sink.file.position() for number, sink in self._sinks.items()}
+        return {number: offset for number, offset in found.items() if offset is not None}
+
+    def begin_at(self, begin: Positions) -> None:
+        for number, offset in begin.items():
+            self._sink(number).begin_at(offset)
+
+    def write(self, records: DataFrame) -> int:
+        table = stored_messages(records).toArrow()
+        numbers = table["partition"].unique().to_pylist()
+        return sum(
+            self._sink(number).write_table(table.filter(pc.equal(table["partition"], number)))
+            for number in numbers
+        )
+
+    def keep_up(self, now_ms: int) -> None:
+        older_than_ms = now_ms - self.settings.archive_retention_hours * _MS_PER_HOUR
+        for sink in self._sinks.values():
+            sink.prune(older_than_ms, self.settings.prune_rows_max)
+
+    def _sink(self, number: int) -> MessageStoreSink:
+        if number not in self._sinks:
+            self._sinks[number] = self._open(number)
+            self._sinks[number].open()
+        return self._sinks[number]
+
+
+class KafkaLake(KafkaSinkJob):
+    """Log -> Parquet."""
+
+    name = "lake"
+    columns = "all"
+
+    def __init__(self, setup: JobSetup) -> None:
+        super().__init__(setup)
+        self._sink = Lake(self.places.lake, self.places.lake_ledger, self.settings.lake_roots_max)
+
+    @property
+    def trigger_ms(self) -> int:
+        return self.settings.lake_trigger_ms
+
+    def recover(self) -> None:
+        self._sink.recover()
+
+    def confirmed(self) -> Positions:
+        return self._sink.file.positions()
+
+    def begin_at(self, begin: Positions) -> None:
+        for number, offset in begin.items():
+            self._sink.file.begin_at(offset, number)
+
+    def write(self, records: DataFrame) -> int:
+        return self._sink.write_partitions(lake_rows(records))
+
+    def keep_up(self, now_ms: int) -> None:
+        """Nothing grows here but the lake itself, which is kept."""
+
+
+class KafkaTraffic(KafkaSinkJob):
+    """Log -> windows of rates and sizes."""
+
+    name = "traffic"
+    columns = "traffic"
+
+    def __init__(self, setup: JobSetup) -> None:
+        super().__init__(setup)
+        settings = self.settings
+        self._sink = TrafficWindows(
+            self.places.traffic, settings.traffic_window_s, settings.traffic_watermark_s
+        )
+
+    @property
+    def trigger_ms(self) -> int:
+        return self.settings.traffic_trigger_ms
+
+    def confirmed(self) -> Positions:
+        return self._sink.file.positions()
+
+    def begin_at(self, begin: Positions) -> None:
+        for number, offset in begin.items():
+            self._sink.file.begin_at(offset, number)
+
+    def write(self, records: DataFrame) -> int:
+        unknown = F.lit(None)
+        events = records.withColumn("latency_us", unknown.cast("bigint"))
+        return self._sink.write_partitions(events.withColumn("client_type", unknown.cast("int")))
+
+    def keep_up(self, now_ms: int) -> None:
+        older_than_ms = now_ms - self.settings.traffic_retention_hours * _MS_PER_HOUR
+        self._sink.prune(older_than_ms, self.settings.prune_rows_max)
