@@ -68,7 +68,7 @@ class KafkaStores(Stores):
         name = self.topic.name
         self.durability = self.topic.open(is_new=not state.log_end)
         self.positions = find_end(self.admin, name, known_end=state.log_end, is_clean=state.open_log())
-        group = DispatcherGroup(self.admin, name, self.settings.prefix, self.positions)
+        group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(
             self.address,
             self.settings,

@@ -17,7 +17,7 @@ from tests.support.broker_process import free_port
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.adapters.kafka import client
+from embermq.adapters.kafka import appender, client
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic, record_bytes_max
@@ -193,6 +193,32 @@ def test_a_record_that_is_too_large_is_refused_by_name_and_nothing_of_its_tick_i
     fits = record(b"x" * (limit - 2_000))
     assert stores.write(records=[fits, record(b"1")]) == Receipt(0, 2)
     assert len(payloads(stores)) == 2
+
+
+def test_records_of_a_tick_that_is_not_answered_are_not_read(stores: KafkaStores) -> None:
+    stores.write(records=[record(b"0", "a"), record(b"1", "b")])
+    answers = stores.submit(tick_writes(records=[record(b"2", "a"), record(b"3", "b")]))
+    wait_until(lambda: not stores.posted.empty(), BACK_S, "Kafka has them")
+    assert payloads(stores) == [b"0", b"1"]
+    stores.answer()
+    assert answers == [Receipt(2, 2)]
+    assert payloads(stores) == [b"0", b"1", b"2", b"3"]
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_kafka_that_hangs(
+    stores: KafkaStores, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(appender, "CLOSE_S", 0.5)
+    stores.write(records=[record(b"0")])
+    kafka.pause()
+    answers = stores.submit(tick_writes(records=[record(b"1")]))
+    stores.close()
+    assert "it may or may not have 1 records" in caplog.text
+    assert (answers, stores.failures) == ([], [])
+    kafka.resume()
+    stores.reopen()
+    assert stores.write(records=[record(b"2")]).base_offset >= 1 + LEAP
+    assert payloads(stores) in ([b"0", b"2"], [b"0", b"1", b"2"])
 
 
 def test_the_partition_is_the_one_that_kafkas_own_clients_take(

@@ -18,6 +18,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import FieldInfo, fields, replace
 
+from embermq.adapters.kafka import settings as kafka_settings
+from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.redis import settings as redis_settings
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite import settings as log_settings
@@ -60,6 +62,8 @@ ENVIRONMENT_PREFIX = "EMBERMQ_"
 PACKET_IDS = 65_535
 MIB = 1024 * 1024
 CONFIG_BYTES_MAX = MIB
+KAFKA_PACKET_BYTES_MAX = 64 * MIB
+"""Kafka's own is socket.request.max.bytes, 100 MiB unless it is changed; a larger request never gets an answer."""
 HEAP_PER_PACKET_BYTE = 40
 """Each query of the pipeline holds several copies of a message on its way through Spark."""
 
@@ -82,6 +86,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     authorization: AuthorizationSettings = field(default_factory=AuthorizationSettings)
     mqtt: MqttSettings = field(default_factory=MqttSettings)
     stores: StoreSettings = field(default_factory=StoreSettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
     session_store: SessionStoreSettings = field(default_factory=SessionStoreSettings)
     redis: RedisSettings = field(default_factory=RedisSettings)
     sql: SqlSettings = field(default_factory=SqlSettings)
@@ -342,6 +347,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         ),
         partial(authorization_settings.check_settings, settings.authorization),
         partial(store_settings.check_settings, settings.stores),
+        partial(kafka_settings.check_settings, settings.kafka),
         partial(redis_settings.check_settings, settings.redis),
         partial(sql_settings.check_settings, settings.sql),
         partial(log_settings.check_settings, settings.log),
@@ -362,6 +368,17 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"device.queue_bytes_max: {settings.device.queue_bytes_max} is less than one message may have, "
             f"mqtt.packet_bytes_max, {settings.mqtt.packet_bytes_max}"
         )
+    if settings.stores.log != store_settings.SQLITE:
+        if settings.pipeline.enabled:
+            yield (
+                "stores.log: a log in Kafka is not read by the pipeline yet; set pipeline.enabled=false "
+                "(--no-pipeline)"
+            )
+        if settings.mqtt.packet_bytes_max > KAFKA_PACKET_BYTES_MAX:
+            yield (
+                f"mqtt.packet_bytes_max: {settings.mqtt.packet_bytes_max} is more than goes to a Kafka in one request, "
+                f"{KAFKA_PACKET_BYTES_MAX}"
+            )
     heap_mb = -(-settings.mqtt.packet_bytes_max * HEAP_PER_PACKET_BYTE // MIB)
     if settings.pipeline.enabled and heap_mb > settings.pipeline.heap_mb:
         yield (

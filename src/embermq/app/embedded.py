@@ -1,4 +1,4 @@
-"""The broker on its stores: the message log in SQLite, session data beside it or on a Redis."""
+"""The broker on its stores: the message log in SQLite or a Kafka, session data beside it or on a Redis."""
 
 import logging
 import time
@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
-from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
-from embermq.app.message_archive import confirmed_offset, read_archive
+from embermq.app.log_side import LogSide, open_log_side
+from embermq.app.message_archive import read_archive
 from embermq.app.session_store import open_session_store
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
@@ -50,13 +49,12 @@ class Embedded(Struct):
 
     broker: Broker
     delivery: DurablePath
-    store: SqliteTickStore
-    """The message log's."""
+    log_side: LogSide
+    """What the message log stands on."""
     ticks: TickStore
     """What ticks are handed to: the message log's store, or that and the session store behind it."""
     session_store: "RedisSessions | None"
     """None while sessions are kept beside the log."""
-    log: SqliteMessageLog
     retention: Retention
     close: Callable[[], None]
     """After the session store."""
@@ -72,46 +70,48 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     apply_broker_schema(writer)
     reader = writer if durability == "memory" else open_reader(data_dir / "broker.db")
     store = SqliteTickStore(writer, durability=durability, post=post)
-    log = SqliteMessageLog(reader, store)
+    tick = Tick()
+    log_side = open_log_side(settings, data_dir, writer, reader, store, tick=tick, post=post)
     side = open_session_store(settings, reader, post, log_identity(writer))
     application_log = SqliteApplicationLog(reader, data_dir / "applications.db")
 
     device = DevicePath(side.queue, settings.device)
     parked = SqliteParkedBodies(data_dir)
-    applications = ApplicationReaders(application_log, log, parked, settings.application)
+    applications = ApplicationReaders(application_log, log_side.log, parked, settings.application)
     delivery = DurablePath(device, applications)
-    broker = _make_broker(settings, delivery, rules)
+    broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
 
-    ticks: TickStore = store
+    ticks = log_side.ticks
     try:
-        stored, retained = side.load(SqliteSessionStore(reader).load())
-        store.begin_at(max(confirmed_offset(settings, log_identity(writer)), stored.log_end))
-        stored = replace(stored, log_end=store.log_end)
-        if side.apart is None:
+        stored, retained = side.load(log_side.behind(SqliteSessionStore(reader).load()))
+        stored = log_side.begin(stored)
+        if side.apart is None and not log_side.is_apart:
             sessions = broker.restore(stored, retained)
         else:
-            sessions = complete(broker, stored, retained, log, application_log)
+            sessions = complete(broker, stored, retained, log_side.log, application_log)
         cursors = SqliteSessionCursors(reader).load()
         lost = LostData(stored, cursors)
         device.begin(sessions, cursors, lost)
         archive = partial(read_archive, settings)
-        redelivered = Recovery(state, device, log, side.history, archive).run(lost)
+        redelivered = Recovery(state, device, log_side.log, side.history, archive).run(lost)
         if side.apart is not None:
             settle_ms = int(settings.redis.settle_s * 1000)
             ticks = SplitStore(
-                store, side.apart.writer, state, settings.session_store, post, settle_ms=settle_ms
+                log_side.ticks, side.apart.writer, state, settings.session_store, post, settle_ms=settle_ms
             )
             state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
             side.apart.begin()
     except BaseException as error:
         if side.apart is not None:
             side.apart.abandon()
+        if log_side.is_apart:
+            log_side.close()
         if isinstance(error, RecordError):  # damaged, or written by a version that this one does not know
-            raise StoreError(f"cannot read what broker.db holds: {error}") from error
+            raise StoreError(f"cannot read what {log_side.place or 'broker.db'} holds: {error}") from error
         raise
 
-    retention, close_retention = _open_retention(data_dir, settings, store)
+    retention, close_retention = _open_retention(data_dir, settings, log_side)
 
     def close() -> None:
         close_retention()
@@ -119,25 +119,24 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         application_log.close()
         if reader is not writer:
             reader.close()
-        store.close()
+        log_side.close()
 
     return Embedded(
         broker,
         delivery,
-        store,
+        log_side,
         ticks,
         side.apart,
-        log,
         retention,
         close,
         redelivered,
     )
 
 
-def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | None) -> Broker:
+def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | None, tick: Tick) -> Broker:
     """Without anything that is stored."""
     direct = DirectPath()
-    state = BrokerState(settings.mqtt, Tick(), direct, delivery, settings.authorization)
+    state = BrokerState(settings.mqtt, tick, direct, delivery, settings.authorization)
     state.rules = rules
     direct.attach(state)
     delivery.attach(state)
@@ -147,7 +146,7 @@ def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | Non
 
 
 def _open_retention(
-    data_dir: Path, settings: Settings, store: SqliteTickStore
+    data_dir: Path, settings: Settings, log_side: LogSide
 ) -> tuple[Retention, Callable[[], None]]:
     """Retention runs on a thread of its own, so it gets connections of its own."""
     log = settings.log
@@ -161,11 +160,11 @@ def _open_retention(
         budget_bytes=log.disk_budget_bytes,
         policy=log.pin_policy,
     )
-    retention = Retention(
-        SqliteMessageLog(reader, store), SqliteLogReaders(data_dir), applications, parked, limits
-    )
+    own_log, close_log = log_side.open_reader()
+    retention = Retention(own_log, SqliteLogReaders(data_dir), applications, parked, limits)
 
     def close() -> None:
+        close_log()
         applications.close()
         parked.close()
         reader.close()

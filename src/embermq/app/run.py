@@ -26,6 +26,7 @@ from embermq.app.errors import StartError
 from embermq.app.message_archive import driver_settings
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
+from embermq.app.settings import SQLITE
 from embermq.app.static_store import open_users
 from embermq.authentication.build import Authentication
 from embermq.authentication.errors import ChainError
@@ -82,7 +83,7 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
     if rules is not None:
         LOG.info("%s", rule_files.told(rules))
     users = open_users(settings)
-    threaded = settings.log.durability == "fsync"
+    threaded = settings.log.durability == "fsync" or settings.stores.log != SQLITE
     embedded = open_embedded(
         data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules
     )
@@ -120,6 +121,7 @@ class _Application:
         self._data_dir = data_dir
         self._stop = asyncio.Event()
         self._reloads: set[asyncio.Task[None]] = set()
+        self._exit_code = 0
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -128,6 +130,7 @@ class _Application:
         gc.disable()  # what is read at start stays: looking through it again and again is most of a large start
         parts = _make_parts(self._settings, self._data_dir)
         embedded, ticks, service = parts.embedded, parts.ticks, parts.service
+        embedded.log_side.on_end.append(self._on_log_end)
         try:
             http = await self._open(parts.server, service)
             await parts.control.open(SessionDesk(embedded.broker, ticks, lambda: service.retained))
@@ -155,7 +158,13 @@ class _Application:
         for task in housekeeping:
             task.cancel()
         await self._close(parts, http)
-        return 0
+        return self._exit_code
+
+    def _on_log_end(self, error: StoreError) -> None:
+        """Nothing can be acknowledged any more in this process; the next start reads what the log has got."""
+        LOG.error("the message log cannot go on, the broker ends: %s", error)
+        self._exit_code = 1
+        self._stop.set()
 
     async def _close(self, parts: _Parts, http: "HttpSide") -> None:
         """In reverse order of need: first those who bring work, last the stores."""

@@ -61,6 +61,7 @@ class BrokerService:
         self._news = PipelineNews()
         self._said_failing = False
         self._said_away = False
+        self._said_log = False
 
     def health(self) -> Health:
         # Who asks is answered by the event loop that serves clients; a store that fails is for `ready` to tell, since
@@ -68,7 +69,7 @@ class BrokerService:
         return Health("ok", version("embermq"), time.monotonic() - self._started_s)
 
     def ready(self) -> Readiness:
-        failing = self._ticks.statistics().failing
+        failing = self._ticks.statistics().failing or self._embedded.log_side.failing
         pipeline = self._supervisor.statistics().state if self._supervisor is not None else "off"
         parts = {
             "listeners": "open" if self.bound else "closed",
@@ -117,17 +118,21 @@ class BrokerService:
         pipeline = self._settings.pipeline
         queries = pipeline.queries if pipeline.enabled else ()
         state = self._embedded.broker.state
+        said = ""
         while not stop.is_set():
             try:
                 retained = await asyncio.to_thread(
                     self._embedded.retention.run,
-                    self._embedded.store.dispatcher_floor,
+                    self._embedded.log_side.dispatcher_floor,
                     queries,
                     time.time_ns() // 1_000_000,
                 )
             except (StoreError, sqlite3.Error) as error:
-                LOG.warning("retention could not do its round: %s", error)
+                if not said:
+                    LOG.warning("retention could not do its round, and tries again: %s", error)
+                said = str(error)
             else:
+                said = ""
                 self._say_pins(retained)
                 self.retained = retained
                 state.refuse_all = retained.refuse_all
@@ -138,6 +143,7 @@ class BrokerService:
                 LOG.warning("cannot read what the pipeline does: %s", error)
             self._say_failing()
             self._say_away()
+            self._say_log()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _look_at_pipeline(self) -> None:
@@ -168,6 +174,15 @@ class BrokerService:
             LOG.info("the session store answers again")
         self._said_away = bool(away)
 
+    def _say_log(self) -> None:
+        """One line when ticks wait for a log of its own, and one when they are over."""
+        failing = self._embedded.log_side.failing
+        if failing and not self._said_log:
+            LOG.error("the message log does not answer, acknowledgements wait: %s", failing)
+        elif self._said_log and not failing:
+            LOG.warning("the message log works again")
+        self._said_log = bool(failing)
+
     def _say_pins(self, now: RetentionState) -> None:
         """One line when readers begin or cease to hold back more of the log than they may."""
         before = self.retained is not None and self.retained.over_limit
@@ -186,11 +201,7 @@ class BrokerService:
         """What a person sees first."""
         settings = self._settings
         mqtt = self.bound.get("mqtt", [])
-        meaning = {
-            "fsync": "fsync: an acknowledged message is on disk",
-            "os": "os: an acknowledged message survives the broker, not a power loss",
-            "memory": "memory: an acknowledged message may be lost",
-        }
+        log_side = self._embedded.log_side
         pipeline = (
             "starting (Spark needs some seconds; MQTT is served meanwhile)" if self._supervisor else "off"
         )
@@ -199,9 +210,10 @@ class BrokerService:
             lines.append(f"  {listener:<10} {', '.join(map(str, addresses))}")
         lines += [
             f"  {'data':<10} {self._data_dir.absolute()}",
+            *([f"  {'log':<10} {log_side.place}"] if log_side.place else []),
             *([f"  {'sessions':<10} {apart.place}"] if (apart := self._embedded.session_store) else []),
             *([f"  {'static':<10} {static}"] if (static := settings.stores.shown().static) != SQLITE else []),
-            f"  {'durability':<10} {meaning[settings.log.durability]}",
+            f"  {'durability':<10} {log_side.meaning}",
             f"  {'pipeline':<10} {pipeline}",
         ]
         if mqtt:

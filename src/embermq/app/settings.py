@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.adapters.kafka import address as kafka_address
 from embermq.adapters.redis.address import parse_address
 from embermq.database.database_url import parse_url
 from embermq.ports.store_url import without_password
@@ -16,6 +17,9 @@ SQLITE = "sqlite"
 class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where data is kept that several brokers share; see [stores](stores.md)."""
 
+    log: str = SQLITE
+    """The message log: `sqlite` for the data directory, or `kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]`, and
+    `kafka+ssl://` likewise."""
     session: str = SQLITE
     """Sessions, what is queued for them, and retained messages: `sqlite` for the data directory, or
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
@@ -31,17 +35,27 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Without passwords, so that no log can hold them."""
         shown = self.shown()
         return (
-            f"StoreSettings(session={shown.session!r}, static={shown.static!r}, "
+            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, static={shown.static!r}, "
             f"static_upgrade={shown.static_upgrade})"
         )
 
     def shown(self) -> StoreSettings:
         """The same without passwords."""
-        return replace(self, session=without_password(self.session), static=without_password(self.static))
+        return replace(
+            self,
+            log=without_password(self.log),
+            session=without_password(self.session),
+            static=without_password(self.static),
+        )
 
 
 def check_settings(settings: StoreSettings) -> None:
     """Raise ValueError, naming the setting, for what names no store; the text has no password."""
+    if settings.log != SQLITE:
+        try:
+            kafka_address.parse_address(settings.log)
+        except ValueError as error:
+            raise ValueError(f"stores.log: {error}; or {SQLITE} for the data directory") from None
     if settings.session != SQLITE:
         try:
             parse_address(settings.session)

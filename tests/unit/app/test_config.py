@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.app.config import Configuration, Settings, load_configuration
-from embermq.app.errors import ConfigError
+from embermq.app.errors import ConfigError, StartError
+from embermq.app.kafka_address import kafka_address
 
 
 def refused(
@@ -331,6 +333,49 @@ def test_the_password_of_a_store_is_shown_nowhere() -> None:
     shown = {setting.key: setting.value for setting in found.effective()}
     assert shown["stores.static"] == "postgresql://ann:***@db.example.com/data"
     assert "hidden" not in f"{found.settings!r} {found.shown!r} {shown} {found.settings.stores}"
+    found = load_configuration(assignments=["stores.log=kafka://ann:hidden@h", "pipeline.enabled=false"])
+    shown = {setting.key: setting.value for setting in found.effective()}
+    assert shown["stores.log"] == "kafka://ann:***@h"
+    assert "hidden" not in f"{found.settings!r} {found.shown!r} {shown} {found.settings.stores}"
+
+
+def test_what_a_log_in_kafka_cannot_do_is_refused_by_name() -> None:
+    (told,) = refused("stores.log=kafka://h")
+    assert (
+        told.startswith("stores.log: a log in Kafka is not read by the pipeline yet")
+        and "--no-pipeline" in told
+    )
+    large = ["pipeline.enabled=false", f"mqtt.packet_bytes_max={2**27}", f"device.queue_bytes_max={2**28}"]
+    (told,) = refused("stores.log=kafka://h", *large)
+    assert told.startswith(f"mqtt.packet_bytes_max: {2**27} is more than goes to a Kafka")
+    assert with_set(*large).mqtt.packet_bytes_max == 2**27
+    (told,) = refused("kafka.replication_factor=2", "kafka.min_insync_replicas=3")
+    assert told.startswith("kafka.min_insync_replicas: 3 is more than kafka.replication_factor, 2")
+
+
+@pytest.mark.parametrize(
+    ("url", "content", "told"),
+    [
+        ("kafka://ann@h", "secret\n", "secret"),
+        ("kafka://ann:other@h", "secret", "secret"),
+        ("kafka://ann@h", "\n", "is empty"),
+        ("kafka://ann@h", None, "No such file"),
+        ("kafka://h", "secret", "stores.log has no user that it is for"),
+    ],
+)
+def test_the_password_of_kafka_may_be_in_a_file(
+    tmp_path: Path, url: str, content: str | None, told: str
+) -> None:
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_text(content)
+    settings = KafkaSettings(password_file=str(path))
+    if told == "secret":
+        assert kafka_address(url, settings).password == "secret"
+        return
+    with pytest.raises(StartError, match=told) as refused:
+        kafka_address(url, settings)
+    assert str(refused.value).startswith("kafka.password_file: ") and "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +389,10 @@ def test_the_password_of_a_store_is_shown_nowhere() -> None:
         ("stores.statik=mysql://ann:hidden@h/d", "the nearest is stores.static"),
         ("stores.statik:mysql://ann:hidden@h/d?socket=x", "unknown setting"),
         ("stores.static_upgrade=mysql://ann:hidden@h/d", "is not true or false"),
+        ("stores.log=kafka://ann:hid/den@h", "in passwords write %2F"),
+        ("stores.log=redis://ann:hidden@h", "begins with redis, not with one of kafka://"),
+        ("stores.log=/srv/hid/log", "or sqlite for the data directory"),
+        ("kafka.partitions=0", "kafka.partitions"),
         ("sql.tls_key=k.pem", "there is no sql.tls_cert"),
         ("sql.tls=sometimes", "is not one of auto, off, require, verify"),
         ("sql.connect_timeout_s=1", "less than the smallest allowed 2"),

@@ -107,6 +107,7 @@ def test_the_rest_waits_for_the_records_and_the_answer_for_both() -> None:
     hand.state.kept(Receipt(10, 2))
     assert (answers, hand.store.busy) == ([Receipt(10, 2)], False)
     assert hand.news() == [("passed", 4)]
+    assert hand.store.dispatcher_floor == 4
     hand.submit(records=[b"c"])
     assert hand.news() == [("append", 12, [b"c"])]
 

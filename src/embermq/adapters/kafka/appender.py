@@ -160,7 +160,7 @@ class KafkaAppender(LogAppender):
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         """On the thread that polls: the last record of a partition has arrived, or will never."""
         tick = self._tick
-        if tick is None or self._ended:
+        if tick is None or self._ended or self._closing:
             return
         if error is not None:
             self._end(f"topic {self._topic} does not take a record: {told(error)}")
@@ -188,7 +188,7 @@ class KafkaAppender(LogAppender):
 
     def _finish(self) -> None:
         tick, self._tick = self._tick, None
-        if tick is not None and not self._ended:
+        if tick is not None and not self._ended and not self._closing:
             self._positions.advance(tick.base + tick.count, tick.last_offsets, tick.body_bytes)
             tick.done(Receipt(tick.base, tick.count))
 
@@ -227,6 +227,8 @@ class KafkaAppender(LogAppender):
         left = self._producer.flush(0.0 if self._ended else CLOSE_S)
         self._closing = True
         self._thread.join()
+        if self._group is not None:
+            self._group.close()
         if left:
             LOG.warning(
                 "%s does not answer: it may or may not have %d records that nobody was told of",

@@ -34,7 +34,10 @@ _PASSING = frozenset(
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError._NOENT,
         KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._UNKNOWN_PARTITION,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._WAIT_COORD,
     }

@@ -6,30 +6,45 @@ Nothing is read from there again: the floor that counts is in the broker's own s
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
-from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from embermq.adapters.kafka.client import LOG, WatchedAdmin, error_of, told
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.client import LOG, client_options, error_of, may_work_later, told
 from embermq.adapters.kafka.positions import LogPositions
+from embermq.adapters.kafka.settings import KafkaSettings
 
 EVERY_S = 1.0
 
 
 class DispatcherGroup:
-    """`<prefix>-dispatcher`. `passed` is called on the broker's thread, `tell` on the one that may ask Kafka."""
+    """`<prefix>-dispatcher`. `passed` is called on the broker's thread, all else on one that may ask Kafka.
 
-    def __init__(self, admin: WatchedAdmin, topic: str, prefix: str, positions: LogPositions) -> None:
-        self._admin = admin
+    Its consumer reads nothing and never joins the group. An admin client could commit as well, but when the coordinator
+    is restarted meanwhile it ends the process (librdkafka 3663).
+    """
+
+    def __init__(
+        self, address: KafkaAddress, settings: KafkaSettings, topic: str, positions: LogPositions
+    ) -> None:
+        self._address = address
         self._topic = topic
         self._positions = positions
-        self.name = f"{prefix}-dispatcher"
+        self.name = f"{settings.prefix}-dispatcher"
         self._floor = -1
         self._told = -1
         self._next_s = 0.0
-        self._answer: Future[Any] | None = None
+        self._under_way = False
         self._trouble = ""
+        self._consumer = Consumer(
+            client_options(address, settings)
+            | {
+                "group.id": self.name,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "on_commit": self._committed,
+            }
+        )
 
     def passed(self, floor: int) -> None:
         """Every record below is delivered, stored or owed to nobody."""
@@ -37,40 +52,39 @@ class DispatcherGroup:
 
     def tell(self) -> None:
         """Commit what is new, once a second at most; does not wait."""
+        self._consumer.poll(0)  # answers arrive there
         floor, now_s = self._floor, time.monotonic()
-        if floor == self._told or now_s < self._next_s or not self._has_answered():
+        if floor == self._told or now_s < self._next_s or self._under_way:
             return
         mark = self._positions.before(floor)
         if mark is None:
             return
-        self._next_s = now_s + EVERY_S
-        self._told = floor
         offsets = [
             TopicPartition(self._topic, partition, offset) for partition, offset in enumerate(mark.offsets)
         ]
-        request = ConsumerGroupTopicPartitions(self.name, offsets)
-        timeout_s = self._admin.settings.request_timeout_s
-        answers = self._admin.client.alter_consumer_group_offsets([request], request_timeout=timeout_s)
-        self._answer = answers[self.name]
-
-    def _has_answered(self) -> bool:
-        if self._answer is None:
-            return True
-        if not self._answer.done():
-            return False
-        answer, self._answer = self._answer, None
-        trouble = ""
+        self._next_s = now_s + EVERY_S
+        self._told = floor
+        self._under_way = True
         try:
-            answer.result()
+            self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            trouble = told(error_of(error))
-            self._told = -1
-        if trouble and not self._trouble:
+            self._committed(error_of(error), [])
+
+    def _committed(self, error: KafkaError | None, _offsets: list[TopicPartition]) -> None:
+        self._under_way = False
+        if error is None:
+            self._trouble = ""
+            return
+        self._told = -1
+        if not self._trouble and not may_work_later(error):
             LOG.warning(
                 "%s: the position of group %s cannot be committed: %s; delivery does not depend on it",
-                self._admin.address,
+                self._address,
                 self.name,
-                trouble,
+                told(error),
             )
-        self._trouble = trouble
-        return True
+            self._trouble = told(error)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin._listoffsets import OffsetSpec
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import WatchedAdmin
@@ -24,9 +23,6 @@ LEAP = 1_000_000
 records."""
 DEFAULT_RECORD_BYTES = 256
 """Of records that nobody has looked at yet."""
-
-_FIRST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 Offsets = dict[int, int]
 
@@ -105,7 +101,7 @@ class KafkaMessageLog(MessageLog, SourcePositions):
 
     def _start(self, ends: tuple[int, ...], end: int) -> int:
         """The smallest number that is left."""
-        lows = self._offsets(_FIRST)
+        lows = self._lows()
         if self._extent is None or self._extent.lows != lows:
             found = first_numbers(self._probe(), lows, dict(enumerate(ends)))
             start = min((number for _, number in found.values()), default=end)
@@ -116,8 +112,7 @@ class KafkaMessageLog(MessageLog, SourcePositions):
     def offset_at(self, time_ms: int) -> int:
         mark = self._positions.end()
         ends = dict(enumerate(mark.offsets))
-        found = self._offsets(OffsetSpec.for_timestamp(max(0, time_ms)))
-        offsets = {partition: offset for partition, offset in found.items() if offset >= 0}
+        offsets = self._probe().offsets_at(max(0, time_ms), self._positions.partitions)
         numbers = first_numbers(self._probe(), offsets, ends).values()
         return min((number for _, number in numbers), default=mark.number)
 
@@ -126,7 +121,7 @@ class KafkaMessageLog(MessageLog, SourcePositions):
         below = min(below_offset, self._positions.end().number - 1)
         if below <= 0:
             return
-        lows = self._offsets(_FIRST)
+        lows = self._lows()
         wanted = [
             TopicPartition(self._topic, partition, offset)
             for partition, offset in self._bisect(below, lows).items()
@@ -149,7 +144,7 @@ class KafkaMessageLog(MessageLog, SourcePositions):
         mark = self._positions.before(number)
         if mark is not None and number - mark.number <= NEAR_RECORDS:
             return dict(enumerate(mark.offsets))
-        return self._bisect(number, self._offsets(_FIRST))
+        return self._bisect(number, self._lows())
 
     def _bisect(self, number: int, lows: Offsets) -> Offsets:
         """Of each partition the first offset whose record has this number or a greater one."""
@@ -174,9 +169,9 @@ class KafkaMessageLog(MessageLog, SourcePositions):
         numbers = first_numbers(self._probe(), offsets, dict(enumerate(mark.offsets))).values()
         return min((number for _, number in numbers), default=mark.number)
 
-    def _offsets(self, spec: OffsetSpec) -> Offsets:
-        """Of all partitions, by one kind of question."""
-        return ask_offsets(self._admin, self._topic, self._positions.partitions, spec)
+    def _lows(self) -> Offsets:
+        """The first offset of each partition."""
+        return self._probe().offsets(self._positions.partitions)[0]
 
     def _probe(self) -> PartitionReader:
         if self._probe_reader is None:
@@ -197,22 +192,13 @@ class KafkaMessageLog(MessageLog, SourcePositions):
             reader.close()
 
 
-def ask_offsets(admin: WatchedAdmin, topic: str, partitions: int, spec: OffsetSpec) -> Offsets:
-    """First, last or timed offsets of all partitions; -1 where there is none for a time."""
-    asked = {TopicPartition(topic, partition): spec for partition in range(partitions)}
-    request = partial(admin.client.list_offsets, asked, request_timeout=admin.settings.request_timeout_s)
-    answers = admin.ask(f"cannot ask for offsets of {topic}", request)
-    return {one.partition: int(answer.offset) for one, answer in answers.items()}
-
-
 def find_end(admin: WatchedAdmin, topic: str, *, known_end: int, is_clean: bool) -> LogPositions:
     """At a start: where the log ends, and the number that comes next. `known_end` is what the broker's own store knows
     of it. Not `is_clean`: the last run ended without a word, so what it sent may still arrive."""
     partitions = admin.settings.partitions
-    ends = ask_offsets(admin, topic, partitions, _END)
-    lows = ask_offsets(admin, topic, partitions, _FIRST)
     reader = PartitionReader(admin.address, admin.settings, topic, reads_ahead=True)
     try:
+        lows, ends = reader.offsets(partitions)
         offsets = {one: max(lows[one], ends[one] - TAIL_RECORDS) for one in ends}
         merge = Merge(reader, offsets, 0)
         end = max((record.number + 1 for record in merge.take(ends, 2**63)), default=0)

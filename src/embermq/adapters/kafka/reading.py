@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from heapq import heappop, heappush
+from typing import TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.client import LOG, client_options, may_work_later, told, unavailable
+from embermq.adapters.kafka.client import (
+    ATTEMPT_S,
+    LOG,
+    RETRY_S,
+    client_options,
+    error_of,
+    may_work_later,
+    told,
+    unavailable,
+)
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.kafka_record import NumberedFrame, decode_frame, read_number
 from embermq.model.log_record import RecordError
@@ -21,6 +32,8 @@ HELD_MAX = 20_000
 """Records of one partition that wait for those of others; past it the partition is not read on."""
 PROBED_BYTES = 16 * 1024
 READ_AHEAD_KB = 16 * 1024
+
+Answer = TypeVar("Answer")
 
 
 class PartitionReader:
@@ -82,6 +95,44 @@ class PartitionReader:
         if may_work_later(error) or error.code() < 0:  # the driver's own: tried again by itself
             return False
         raise StoreUnavailable(f"{self._address}: topic {self._topic}: {told(error)}")
+
+    def offsets(self, partitions: int) -> tuple[dict[int, int], dict[int, int]]:
+        """The first offset of each partition, and the one behind its last record. Raises StoreUnavailable."""
+        lows: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        for partition in range(partitions):
+            lows[partition], ends[partition] = self._ask(partial(self._watermarks, partition))
+        return lows, ends
+
+    def _watermarks(self, partition: int) -> tuple[int, int]:
+        found = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), ATTEMPT_S)
+        if found is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
+
+    def offsets_at(self, time_ms: int, partitions: int) -> dict[int, int]:
+        """Of the first record in each partition that is not older; nothing for partitions that have none. Raises
+        StoreUnavailable."""
+        asked = [TopicPartition(self._topic, partition, time_ms) for partition in range(partitions)]
+        found = self._ask(partial(self._consumer.offsets_for_times, asked, ATTEMPT_S))
+        for one in found:
+            if one.error is not None:
+                raise StoreUnavailable(f"{self._address}: topic {self._topic}: {told(one.error)}")
+        return {one.partition: one.offset for one in found if one.offset >= 0}
+
+    def _ask(self, question: Callable[[], Answer]) -> Answer:
+        """Again while it may work later, at most `request_timeout_s`. The admin client has questions of this kind too;
+        some of them end the process when a server is restarted meanwhile (librdkafka 3663)."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return question()
+            except KafkaException as error:
+                if not may_work_later(error_of(error)) or time.monotonic() > deadline_s:
+                    raise unavailable(
+                        self._address, f"cannot ask for offsets of {self._topic}", error
+                    ) from None
+                self._consumer.poll(RETRY_S)
 
     def close(self) -> None:
         try:

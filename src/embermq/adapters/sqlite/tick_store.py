@@ -87,9 +87,15 @@ class SqliteTickStore(TickStore, LogState):
     def keep(self, writes: TickWrites, base: int, count: int, kept: Logged) -> None:
         self._commit(writes, base, count, kept)
 
+    @property
+    def is_log_apart(self) -> bool:
+        """Whether `open_log` was ever called: the log is in a store of its own."""
+        return bool(self._meta("log_apart", 0))
+
     def open_log(self) -> bool:
         was_closed = self._meta("log_closed", -1) >= 0
         try:
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_apart', 1)")
             self._connection.execute("DELETE FROM meta WHERE name = 'log_closed'")
         except sqlite3.Error as error:
             raise to_store_error(error, "cannot write to broker.db") from error

@@ -33,13 +33,18 @@ class _UnderWay(Struct):
 
 
 class LogThenState(TickStore):
-    """See the module. `log_end` is the number of the next record. `tick` tells the time."""
+    """See the module. `log_end` is the number of the next record, `dispatcher_floor` what `state` has. `tick` tells the
+    time."""
 
-    def __init__(self, log: LogAppender, state: LogState, log_end: int, tick: Tick) -> None:
+    def __init__(
+        self, log: LogAppender, state: LogState, log_end: int, tick: Tick, *, dispatcher_floor: int = 0
+    ) -> None:
         self._log = log
         self._state = state
         self._log_end = log_end
         self._tick = tick
+        self.dispatcher_floor = dispatcher_floor
+        """Every record below it is delivered, stored or owed to nobody, and that is stored."""
         self._under_way: _UnderWay | None = None
         self._trouble = ""
         self.on_waiting: Callable[[str], None] = lambda _text: None
@@ -53,6 +58,10 @@ class LogThenState(TickStore):
     def log_end(self) -> int:
         """The number that the next record gets."""
         return self._log_end
+
+    def begin_at(self, number: int) -> None:
+        """Give no record a number below this one. Called before the first tick."""
+        self._log_end = max(self._log_end, number)
 
     @property
     def failing(self) -> str:
@@ -119,7 +128,8 @@ class LogThenState(TickStore):
             return
         self._note("")
         if tick.writes.dispatcher_floor >= 0:
-            self._log.passed(tick.writes.dispatcher_floor)
+            self.dispatcher_floor = tick.writes.dispatcher_floor
+            self._log.passed(self.dispatcher_floor)
         self._answer(Receipt(tick.base, tick.count))
 
     def _note(self, trouble: str) -> None:

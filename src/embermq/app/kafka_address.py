@@ -1,0 +1,30 @@
+"""Which Kafka the settings lead to: a URL, and a password that may be in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from embermq.adapters.kafka.address import KafkaAddress, parse_address
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.app.errors import StartError
+
+
+def kafka_address(url: str, settings: KafkaSettings) -> KafkaAddress:
+    """Raises ValueError for a URL that cannot be, StartError for a password file that cannot be read."""
+    address = parse_address(url)
+    if not settings.password_file:
+        return address
+    try:
+        password = Path(settings.password_file).read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise StartError(f"kafka.password_file: {settings.password_file!r}: {reason}") from None
+    if not password:
+        raise StartError(f"kafka.password_file: {settings.password_file!r}: is empty")
+    if not address.username:
+        raise StartError(
+            f"kafka.password_file: {settings.password_file!r}: stores.log has no user that it is for"
+        )
+    return replace(address, password=password)

@@ -1,0 +1,82 @@
+"""The message log in Kafka, with broker.db beside it for what is no record. Imported only when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from embermq.adapters.kafka.appender import KafkaAppender
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
+from embermq.adapters.kafka.log_topic import LogTopic
+from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
+from embermq.app.config import Settings
+from embermq.app.kafka_address import kafka_address
+from embermq.app.log_side import LogSide
+from embermq.broker.tick import Tick
+from embermq.delivery.log_apart.start import behind_records
+from embermq.delivery.log_apart.store import LogThenState
+from embermq.model.application_logs import ApplicationLogNames
+from embermq.model.kafka_record import KafkaEncoder
+from embermq.ports.message_log import MessageLog
+from embermq.ports.sessions import StoredState
+
+
+class KafkaLog(LogSide):
+    """One topic. Raises StartError for settings that cannot be, StoreError for a Kafka that does not answer or whose
+    topic is not fit."""
+
+    is_apart = True
+
+    def __init__(self, settings: Settings, state: SqliteTickStore, tick: Tick, post: Post) -> None:
+        kafka = settings.kafka
+        address = kafka_address(settings.stores.log, kafka)
+        self._admin = WatchedAdmin(address, kafka)
+        self._topic = LogTopic(self._admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
+        self.meaning = str(self._topic.open(is_new=not state.log_end))
+        self.place = f"{address}, topic {self._topic.name}"
+        self._positions = find_end(
+            self._admin, self._topic.name, known_end=state.log_end, is_clean=state.open_log()
+        )
+        self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
+        group = DispatcherGroup(address, kafka, self._topic.name, self._positions)
+        appender = KafkaAppender(
+            address,
+            kafka,
+            self._topic.name,
+            self._positions,
+            post,
+            record_bytes_max=self._topic.record_bytes_max,
+            encoder=KafkaEncoder(ApplicationLogNames(kafka.prefix).client_log),
+            group=group,
+        )
+        self.on_end = appender.on_end
+        self._ticks = LogThenState(
+            appender, state, self._positions.end().number, tick, dispatcher_floor=state.dispatcher_floor
+        )
+        self.ticks = self._ticks
+
+    def behind(self, stored: StoredState) -> StoredState:
+        return behind_records(stored, self._positions.end().number)
+
+    def begin(self, stored: StoredState) -> StoredState:
+        self._ticks.begin_at(stored.log_end)
+        return replace(stored, log_end=self._ticks.log_end)
+
+    @property
+    def dispatcher_floor(self) -> int:
+        return self._ticks.dispatcher_floor
+
+    @property
+    def failing(self) -> str:
+        return self._ticks.failing if self._ticks.busy else ""
+
+    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
+        log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
+        return log, log.close
+
+    def close(self) -> None:
+        self._log.close()
+        self._ticks.close()

@@ -1,0 +1,152 @@
+"""What the message log stands on: broker.db, or a Kafka with broker.db beside it."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from embermq.adapters.sqlite.connection import log_identity, open_reader
+from embermq.adapters.sqlite.message_log import SqliteMessageLog
+from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
+from embermq.app.config import Settings
+from embermq.app.errors import StartError
+from embermq.app.message_archive import confirmed_offset
+from embermq.app.settings import SQLITE
+from embermq.broker.tick import Tick
+from embermq.ports.errors import StoreError
+from embermq.ports.message_log import MessageLog
+from embermq.ports.sessions import StoredState
+from embermq.ports.tick_store import TickStore
+
+MEANING = {
+    "fsync": "fsync: an acknowledged message is on disk",
+    "os": "os: an acknowledged message survives the broker, not a power loss",
+    "memory": "memory: an acknowledged message may be lost",
+}
+
+
+class LogSide(ABC):
+    """The log of one broker, from its opening on. At the start: `behind`, `begin`; then `ticks`. `log` is for the
+    broker's own thread."""
+
+    log: MessageLog
+    ticks: TickStore
+    is_apart: bool
+    """Records are stored before the rest of their tick: what they say may be missing beside them after a crash."""
+    place = ""
+    """Where records are, without credentials; "" in the data directory."""
+    meaning: str
+    """What an acknowledgement means, for people."""
+    on_end: list[Callable[[StoreError], None]]
+    """Called once when nothing can be logged any more in this process."""
+
+    @abstractmethod
+    def behind(self, stored: StoredState) -> StoredState:
+        """What broker.db holds, with the end of the log as it is. Raises StoreError."""
+
+    @abstractmethod
+    def begin(self, stored: StoredState) -> StoredState:
+        """All that is stored is read: numbers go on behind `log_end`. Returns it with the number that comes next."""
+
+    @property
+    @abstractmethod
+    def dispatcher_floor(self) -> int:
+        """Every record below it may be trimmed, as far as the broker goes."""
+
+    @property
+    @abstractmethod
+    def failing(self) -> str:
+        """Why a tick waits for the log, "" when none does."""
+
+    @abstractmethod
+    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
+        """The log for another thread, and how it is closed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The last tick is over."""
+
+
+class EmbeddedLog(LogSide):
+    """In broker.db."""
+
+    is_apart = False
+
+    def __init__(
+        self,
+        settings: Settings,
+        data_dir: Path,
+        writer: sqlite3.Connection,
+        reader: sqlite3.Connection,
+        store: SqliteTickStore,
+    ) -> None:
+        self._settings = settings
+        self._path = data_dir / "broker.db"
+        self._writer = writer
+        self._store = self.ticks = store
+        self.log = SqliteMessageLog(reader, store)
+        self.meaning = MEANING[settings.log.durability]
+        self.on_end = []
+
+    def behind(self, stored: StoredState) -> StoredState:
+        return stored
+
+    def begin(self, stored: StoredState) -> StoredState:
+        confirmed = confirmed_offset(self._settings, log_identity(self._writer))
+        self._store.begin_at(max(confirmed, stored.log_end))
+        return replace(stored, log_end=self._store.log_end)
+
+    @property
+    def dispatcher_floor(self) -> int:
+        return self._store.dispatcher_floor
+
+    @property
+    def failing(self) -> str:
+        return ""  # a tick is answered, with an error or without
+
+    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
+        connection = open_reader(self._path)
+        return SqliteMessageLog(connection, self._store), connection.close
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def open_log_side(
+    settings: Settings,
+    data_dir: Path,
+    writer: sqlite3.Connection,
+    reader: sqlite3.Connection,
+    store: SqliteTickStore,
+    *,
+    tick: Tick,
+    post: Post,
+) -> LogSide:
+    """The log that the settings name. Raises StartError for settings that cannot be, StoreError."""
+    if settings.stores.log == SQLITE:
+        if store.is_log_apart:
+            raise StartError(
+                f"stores.log: the message log of {data_dir} is not in broker.db but in a Kafka; name that, or take "
+                "another data directory"
+            )
+        return EmbeddedLog(settings, data_dir, writer, reader, store)
+    if store.log_end and not store.is_log_apart:
+        raise StartError(
+            f"stores.log: the message log of {data_dir} is in broker.db and is not moved to "
+            f"{settings.stores.shown().log}; take another data directory"
+        )
+    try:
+        from embermq.app.kafka_log import KafkaLog
+    except ImportError as error:
+        raise StartError(
+            f"stores.log: {settings.stores.shown().log} needs {error.name}, which is not installed: "
+            "pip install 'embermq[cluster]', or make cluster"
+        ) from error
+    try:
+        return KafkaLog(settings, store, tick, post)
+    except StoreError as error:
+        raise StartError(f"stores.log: {error}") from error
