@@ -81,6 +81,8 @@ def test_mqtt_5_is_sent_away_and_attempts_outlive_that() -> None:
     watch.sent(9, 0)
     assert watch.look(TIMEOUT_MS, [5]) == [Verdict(Step.RESEND, (), (5,))], "nobody need go for it"
     assert len(attempts) == 2
+    watch.due_ms(5)
+    assert len(attempts) == 1
     watch.due_ms(6)
     assert len(attempts) == 0
 
