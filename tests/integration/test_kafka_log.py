@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from tests.contracts.kafka_stores import PACKET_BYTES_MAX, KafkaStores
 from tests.contracts.stores import tick_writes
 from tests.contracts.test_tick_store import payloads, record, session
-from tests.support.broker_process import free_port
+from tests.support.broker_process import EMBERMQ, free_port
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
@@ -213,6 +215,8 @@ def test_the_end_of_a_run_does_not_wait_for_a_kafka_that_hangs(
     kafka.pause()
     answers = stores.submit(tick_writes(records=[record(b"1")]))
     stores.close()
+    while not stores.posted.empty():
+        stores.posted.get()()
     assert "it may or may not have 1 records" in caplog.text
     assert (answers, stores.failures) == ([], [])
     kafka.resume()
@@ -311,6 +315,30 @@ def test_nobody_there_is_said_with_the_servers_name_and_no_secret(monkeypatch: p
     with pytest.raises(StoreUnavailable, match=rf"kafka://127\.0\.0\.1:{port}: no answer in 1 s") as refused:
         LogTopic(admin, packet_bytes_max=1_000).open(is_new=True)
     assert "secret" not in str(refused.value)
+
+
+def _checked(*assignments: str) -> tuple[str, object]:
+    """What `check-config` shows, for people and for machines."""
+    words = [str(EMBERMQ), "check-config", "--no-pipeline"]
+    for assignment in assignments:
+        words += ["--set", assignment]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=BACK_S).stdout
+    document = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True, timeout=BACK_S)
+    return shown, json.loads(document.stdout).get("log")
+
+
+def test_the_configuration_is_shown_with_what_the_cluster_is_worth(kafka: KafkaServer) -> None:
+    topic = _topic(kafka)
+    place = (f"stores.log=kafka://{kafka.bootstrap}", f"kafka.prefix={topic.name.removesuffix('.msg.all')}")
+    shown, told = _checked(*place)
+    assert told == f"topic {topic.name} is not there yet, the first start makes it"
+    assert shown.rstrip().endswith(f"message log: {told}")
+    durability = topic.open(is_new=True)
+    assert _checked(*place)[1] == str(durability)
+    nobody = f"127.0.0.1:{free_port()}"
+    shown, told = _checked(f"stores.log=kafka://ann:hidden@{nobody}", "kafka.start_timeout_s=0.5")
+    assert str(told).startswith(f"kafka://{nobody}: no answer in 0.5 s") and "hidden" not in shown
+    assert _checked()[1] is None
 
 
 def test_numbers_and_source_positions_lead_to_one_another(stores: KafkaStores) -> None:

@@ -20,8 +20,12 @@ from embermq.delivery.log_apart.start import behind_records
 from embermq.delivery.log_apart.store import LogThenState
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.kafka_record import KafkaEncoder
+from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import StoredState
+
+WORTH_S = 5.0
+"""How long a report waits for Kafka."""
 
 
 class KafkaLog(LogSide):
@@ -80,3 +84,16 @@ class KafkaLog(LogSide):
     def close(self) -> None:
         self._log.close()
         self._ticks.close()
+
+
+def kafka_worth(settings: Settings) -> str:
+    """One sentence, also when Kafka does not answer."""
+    patience_s = min(WORTH_S, settings.kafka.start_timeout_s)
+    kafka = replace(settings.kafka, start_timeout_s=patience_s)
+    try:
+        admin = WatchedAdmin(kafka_address(settings.stores.log, kafka), kafka)
+        topic = LogTopic(admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
+        found = topic.durability()
+    except StoreError as error:
+        return str(error)
+    return f"topic {topic.name} is not there yet, the first start makes it" if found is None else str(found)

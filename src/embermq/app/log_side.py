@@ -150,3 +150,15 @@ def open_log_side(
         return KafkaLog(settings, store, tick, post)
     except StoreError as error:
         raise StartError(f"stores.log: {error}") from error
+
+
+def log_worth(settings: Settings) -> str:
+    """What an acknowledgement is worth with a log in a Kafka, from what the cluster has, or why that cannot be told; ""
+    for the data directory, whose settings say it. Raises StartError for settings that cannot be."""
+    if settings.stores.log == SQLITE:
+        return ""
+    try:
+        from embermq.app.kafka_log import kafka_worth
+    except ImportError as error:
+        return f"{settings.stores.shown().log} needs {error.name}, which is not installed"
+    return kafka_worth(settings)

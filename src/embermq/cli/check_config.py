@@ -6,6 +6,7 @@ import json
 
 import msgspec
 
+from embermq.app.log_side import log_worth
 from embermq.cli.options import (
     AllowAnonymous,
     AsJson,
@@ -26,12 +27,18 @@ def command(
     no_pipeline: NoPipeline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings that `run` would use with the same options, or what is wrong with them."""
+    """Show the settings that `run` would use with the same options, or what is wrong with them.
+
+    Of a message log in Kafka also what an acknowledgement is worth there.
+    """
     found = configuration(
         config, assignments, data_dir, allow_anonymous=allow_anonymous, no_pipeline=no_pipeline
     )
+    worth = log_worth(found.settings)
     if as_json:
         document = {"settings": msgspec.to_builtins(found.shown), "origins": found.origins}
+        if worth:
+            document["log"] = worth
         print(json.dumps(document, indent=2))
         return
     rows = [
@@ -42,3 +49,5 @@ def command(
     for key, value, origin in rows:
         came_from = "" if origin == "default" else f"from {origin}"
         print(f"{key:<{key_width}}  {value:<{value_width}}  {came_from}".rstrip())
+    if worth:
+        print(f"\nmessage log: {worth}")
