@@ -31,6 +31,8 @@ from embermq.pipeline.sources.kafka_positions import KafkaPositions
 from embermq.pipeline.supervisor import session_members
 
 TOPICS = 200
+PARTITIONS = 2
+WARM_UP_S = 30
 PAYLOAD_BYTES = 200
 TIME_DIGITS = 19
 START_S = 180.0
@@ -85,8 +87,6 @@ def main(
     bootstrap: Annotated[str, typer.Argument(help="Kafka as host:port.")],
     rate: Annotated[int, typer.Option(help="Records a second.")] = 2_000,
     seconds: Annotated[int, typer.Option(help="How long is measured.")] = 60,
-    warm_up: Annotated[int, typer.Option(help="Seconds before that.")] = 30,
-    partitions: Annotated[int, typer.Option(help="Of the message log.")] = 2,
     mode: Annotated[str, typer.Option(help="realtime or microbatch.")] = "realtime",
     nice: Annotated[int, typer.Option(help="pipeline.nice")] = 5,
 ) -> None:
@@ -94,7 +94,7 @@ def main(
     kafka = KafkaLog(bootstrap=bootstrap, prefix=f"bench{token_hex(4)}")
     positions = KafkaPositions(kafka)
     log = f"{kafka.application_prefix}one"
-    positions.ensure_topic(kafka.log_topic, partitions)
+    positions.ensure_topic(kafka.log_topic, PARTITIONS)
     positions.ensure_topic(log)
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": kafka.prefix, "enable.auto.commit": False}
@@ -109,7 +109,7 @@ def main(
             _first(consumer)
             sender = threading.Thread(target=load.run, args=(rate,))
             sender.start()
-            _receive(consumer, warm_up)
+            _receive(consumer, WARM_UP_S)
             before_s = _cpu_s(driver.pid)
             latencies = sorted(_receive(consumer, seconds))
             used_s = _cpu_s(driver.pid) - before_s
