@@ -52,9 +52,12 @@ class DispatcherGroup:
 
     def tell(self) -> None:
         """Commit what is new, once a second at most; does not wait."""
-        self._consumer.poll(0)  # answers arrive there
         floor, now_s = self._floor, time.monotonic()
-        if floor == self._told or now_s < self._next_s or self._under_way:
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + EVERY_S
+        self._consumer.poll(0)  # answers arrive there
+        if floor == self._told or self._under_way:
             return
         mark = self._positions.before(floor)
         if mark is None:
@@ -62,7 +65,6 @@ class DispatcherGroup:
         offsets = [
             TopicPartition(self._topic, partition, offset) for partition, offset in enumerate(mark.offsets)
         ]
-        self._next_s = now_s + EVERY_S
         self._told = floor
         self._under_way = True
         try:
