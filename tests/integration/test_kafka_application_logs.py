@@ -10,6 +10,7 @@ import pytest
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader
 from tests.support.kafka_server import KafkaServer
 
+from embermq.adapters.kafka import application_feeds, shared_feeds
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.application_topics import ApplicationTopics
@@ -282,7 +283,10 @@ def joins(place: Place, shared: KafkaSharedFeeds, log: str) -> tuple[Member, Sha
 
 
 @pytest.mark.promise("application-11")
-def test_members_share_a_log_and_who_leaves_hands_over(place: Place, shared: KafkaSharedFeeds) -> None:
+def test_members_share_a_log_and_who_leaves_hands_over(
+    place: Place, shared: KafkaSharedFeeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_feeds, "COMMIT_EVERY_S", 3_600)  # positions are told when a partition goes
     log = place.names.shared_log("t/+")
     place.topics.create(log, partitions=4)
     one, one_feed = joins(place, shared, log)
@@ -383,3 +387,21 @@ def test_a_shared_log_that_is_deleted_is_told_by_name(place: Place, shared: Kafk
     place.topics.delete(log)
     place.loop.run_until(lambda: member.reasons, 60)
     assert f"shared log {log} is gone" in member.reasons[0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ended_is_told(
+    place: Place, shared: KafkaSharedFeeds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    for module in (application_feeds, shared_feeds):
+        monkeypatch.setattr(module, "feed_entry", fails)
+    log = place.log("app")
+    place.writer.write(log, [b"x"])
+    place.reads(log)
+    joins(place, shared, log)
+    place.loop.run_until(lambda: place.feeds.failing and shared.failing)
+    assert place.feeds.failing == f"{place.address}: the thread that reads application logs has ended"
+    assert shared.failing == f"{place.address}: the thread that reads shared logs has ended"

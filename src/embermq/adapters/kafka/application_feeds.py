@@ -135,6 +135,8 @@ class KafkaApplicationFeeds:
     @property
     def failing(self) -> str:
         """Why nothing can be read now; "" when it can."""
+        if not self._thread.is_alive() and not self._closing:
+            return f"{self._address}: the thread that reads application logs has ended"
         return self._failing
 
     def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:

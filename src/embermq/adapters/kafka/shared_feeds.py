@@ -113,10 +113,16 @@ class KafkaSharedFeeds:
         self._members: list[_Member] = []
         self._leaving: list[Thread] = []
         self._closing = False
+        self._failing = ""
         self._thread = Thread(target=self._run, name="kafka shared logs", daemon=True)
         self._thread.start()
-        self.failing = ""
+
+    @property
+    def failing(self) -> str:
         """Why nothing can be read now; "" when it can."""
+        if not self._thread.is_alive() and not self._closing:
+            return f"{self._address}: the thread that reads shared logs has ended"
+        return self._failing
 
     def join(self, group: str, log: str, taker: SharedTaker) -> SharedFeed:
         """See `ApplicationFeeds.join`."""
@@ -152,7 +158,7 @@ class KafkaSharedFeeds:
                 try:
                     is_idle = not self._serve(member) and is_idle
                 except KafkaException as error:
-                    self.failing = f"{self._address}: {member.log}: {told(error_of(error))}"
+                    self._failing = f"{self._address}: {member.log}: {told(error_of(error))}"
             if not self._members:
                 self._ordered.wait()
             elif is_idle:
@@ -189,7 +195,7 @@ class KafkaSharedFeeds:
         for message in messages:
             self._take(member, message, batches)
         if batches:
-            self.failing = ""
+            self._failing = ""
             member.fetched += sum(entry.size for _, _, entries in batches.values() for entry in entries)
             self._post(partial(hand_over, list(batches.values())))
         if not member.paused and member.unread_bytes >= self._unread_bytes_max:
@@ -236,7 +242,7 @@ class KafkaSharedFeeds:
         try:
             told_places = consumer.committed(member.places(member.unplaced), COMMITTED_S)
         except KafkaException as error:
-            self.failing = f"{self._address}: {member.log}: {told(error_of(error))}"
+            self._failing = f"{self._address}: {member.log}: {told(error_of(error))}"
             return
         starts: list[TopicPartition] = []
         for place in told_places:
@@ -338,8 +344,8 @@ class KafkaSharedFeeds:
             member.consumer.close()
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self.failing:
-            self.failing = f"{self._address}: {told(error)}"
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._failing:
+            self._failing = f"{self._address}: {told(error)}"
 
 
 def _tell_assigned(member: _Member, partition: int, stored: StoredPositions) -> None:
