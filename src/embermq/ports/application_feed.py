@@ -68,11 +68,20 @@ class SharedFeed(ApplicationFeed):
 
 
 class ApplicationFeeds(ABC):
-    """All feeds of a broker."""
+    """All feeds of a broker, each of one client's log."""
 
     @abstractmethod
     def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:
         """Read partitions of a log from these offsets on."""
+
+    @property
+    @abstractmethod
+    def failing(self) -> str:
+        """Why nothing can be read now; "" when it can. It is tried again without end."""
+
+
+class SharedFeeds(ABC):
+    """All members that this broker has in shared subscriptions."""
 
     @abstractmethod
     def join(self, group: str, log: str, taker: SharedTaker) -> SharedFeed:
@@ -81,4 +90,4 @@ class ApplicationFeeds(ABC):
     @property
     @abstractmethod
     def failing(self) -> str:
-        """Why nothing can be read now; "" when it can. It is tried again without end."""
+        """As of `ApplicationFeeds`."""

@@ -37,7 +37,7 @@ from embermq.adapters.kafka.feed_entries import (
     tell_gone,
 )
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.ports.application_feed import ApplicationFeed, FeedTaker
+from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedTaker
 from embermq.ports.errors import StoreUnavailable
 
 WAIT_S = 0.02
@@ -95,7 +95,7 @@ class _Feed(OpenFeed, ApplicationFeed):
             self._feeds.order(partial(self._feeds.remove, self))
 
 
-class KafkaApplicationFeeds:
+class KafkaApplicationFeeds(ApplicationFeeds):
     """Of one broker. `post` runs a call on the broker's thread."""
 
     def __init__(
@@ -134,13 +134,11 @@ class KafkaApplicationFeeds:
 
     @property
     def failing(self) -> str:
-        """Why nothing can be read now; "" when it can."""
         if not self._thread.is_alive() and not self._closing:
             return f"{self._address}: the thread that reads application logs has ended"
         return self._failing
 
     def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:
-        """See `ApplicationFeeds.open`."""
         feed = _Feed(self, log, starts, taker)
         self.order(partial(self._add, feed))
         return feed

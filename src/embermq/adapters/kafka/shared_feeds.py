@@ -31,7 +31,7 @@ from embermq.adapters.kafka.feed_entries import (
 )
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.application_positions import StoredPositions, decode_metadata, encode_metadata
-from embermq.ports.application_feed import SharedFeed, SharedTaker
+from embermq.ports.application_feed import SharedFeed, SharedFeeds, SharedTaker
 
 IDLE_S = 0.005
 """How long the thread sleeps when no member had anything."""
@@ -89,7 +89,7 @@ class _Member(OpenFeed, SharedFeed):
         return found
 
 
-class KafkaSharedFeeds:
+class KafkaSharedFeeds(SharedFeeds):
     """Of one broker. `post` runs a call on the broker's thread."""
 
     def __init__(
@@ -119,13 +119,11 @@ class KafkaSharedFeeds:
 
     @property
     def failing(self) -> str:
-        """Why nothing can be read now; "" when it can."""
         if not self._thread.is_alive() and not self._closing:
             return f"{self._address}: the thread that reads shared logs has ended"
         return self._failing
 
     def join(self, group: str, log: str, taker: SharedTaker) -> SharedFeed:
-        """See `ApplicationFeeds.join`."""
         member = _Member(self, group, log, taker)
         self.order(partial(self._subscribe, member))
         return member
