@@ -3,7 +3,9 @@ that had not heard of it. Nothing that was acknowledged is lost, QoS 2 comes onc
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,21 @@ async def subscribes(broker: BrokerProcess, client_id: str) -> None:
     found = await kept(broker, client_id)
     await found.subscribe(Subscription("t", 2))
     await gone(found)
+
+
+async def subscribes_elsewhere(broker: BrokerProcess, redis_cluster: RedisCluster) -> None:
+    """Clients on all other masters."""
+    home = redis_cluster.master_of(client_keys("away").messages)
+    left = {node.port for node in redis_cluster.masters()} - {home.port}
+    for number in count():
+        port = redis_cluster.master_of(client_keys(f"c{number}").messages).port
+        if port in left:
+            left.remove(port)
+            found = await kept(broker, f"c{number}")
+            await found.subscribe(Subscription("elsewhere", 2))
+            await gone(found)
+        if not left:
+            return
 
 
 def publish(broker: BrokerProcess, those: range, node: RedisServer, *, stored: int) -> None:
@@ -172,8 +189,19 @@ def test_a_redis_that_has_lost_more_than_can_be_sent_again_is_told_and_repaired_
 
 @pytest.mark.promise("repositories-1", "repositories-4", "device-9")
 def test_a_replica_that_had_not_heard_of_it_is_promoted(redis_cluster: RedisCluster, tmp_path: Path) -> None:
-    with make_broker(tmp_path / "data", redis_cluster.url) as broker:
+    """Later than `redis.settle_s` after its master's death, while other masters are busy."""
+    settle_s = 1.0
+
+    async def others_are_busy() -> None:
+        loop = asyncio.get_running_loop()
+        publisher = await client(broker, "busy")
+        until_s = loop.time() + 2 * settle_s
+        while loop.time() < until_s:
+            await publisher.publish("elsewhere", b"x", qos=2)
+
+    with make_broker(tmp_path / "data", redis_cluster.url, **{"redis.settle_s": settle_s}) as broker:
         talk(lambda: subscribes(broker, "away"))
+        talk(lambda: subscribes_elsewhere(broker, redis_cluster))
         key = client_keys("away").messages
         master = redis_cluster.master_of(key)
         replica = redis_cluster.replica_of(master)
@@ -183,6 +211,7 @@ def test_a_replica_that_had_not_heard_of_it_is_promoted(redis_cluster: RedisClus
         master.ask("CLIENT", "KILL", "TYPE", "REPLICA")  # nothing waits for it in a socket
         publish(broker, LOST, master, stored=len(KEPT) + len(LOST))
         master.kill()
+        talk(others_are_busy)
         replica.resume()
         redis_cluster.wait_promoted(replica)
         assert redis_cluster.master_of(key) is replica

@@ -5,6 +5,8 @@ topic, and no packet id is in use twice."""
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -30,6 +32,11 @@ SETTINGS = {
     "redis.command_timeout_s": 1,
     "redis.breaker_pause_s": 0.1,
 }
+SLOW_DISK = [
+    *("strace", "-D", "-f", "--seccomp-bpf", "-qqq", "-o", "/dev/null"),
+    *("-e", "trace=fdatasync", "-e", "inject=fdatasync:delay_enter=5s", "-e", "signal=none"),
+]
+"""A sync takes five seconds."""
 Trouble = Callable[[], Awaitable[None]]
 
 
@@ -37,7 +44,9 @@ def broker_on(url: str, folder: Path, **settings: object) -> BrokerProcess:
     return BrokerProcess(folder / "data", settings={**SETTINGS, "stores.session": url, **settings})
 
 
-async def under_load(broker: BrokerProcess, random: Random, trouble: Trouble) -> Fleet:
+async def under_load(
+    broker: BrokerProcess, random: Random, trouble: Trouble, messages: int = MESSAGES
+) -> Fleet:
     """Messages all the time, `trouble` at random moments; then everybody gets what is owed, and is judged."""
     fleet = Fleet(broker.port, random, topics=5, window=50)
     fleet.subscriber("steady-3.1.1", V311)
@@ -50,14 +59,14 @@ async def under_load(broker: BrokerProcess, random: Random, trouble: Trouble) ->
     await fleet.start_subscribers()
     fleet.start_publishers()
     for _ in range(TIMES):
-        fleet.allow(MESSAGES)
+        fleet.allow(messages)
         await asyncio.sleep(random.uniform(0.02, 0.6))
         await trouble()
         fleet.check()
     await wait_for(lambda: not any(each.allowance for each in fleet.publishers), 40, "everything is taken")
     await fleet.drain()
     await fleet.stop()
-    assert fleet.acknowledged() == len(fleet.publishers) * TIMES * MESSAGES
+    assert fleet.acknowledged() == len(fleet.publishers) * TIMES * messages
     fleet.judge()
     return fleet
 
@@ -83,12 +92,17 @@ def nothing_is_left(broker: BrokerProcess, nodes: Sequence[RedisServer], fleet: 
 
 
 def judge_under_load(
-    broker: BrokerProcess, nodes: Sequence[RedisServer], random: Random, trouble: Trouble
+    broker: BrokerProcess,
+    nodes: Sequence[RedisServer],
+    random: Random,
+    trouble: Trouble,
+    *,
+    messages: int = MESSAGES,
 ) -> None:
     fleets: list[Fleet] = []
 
     async def scenario() -> None:
-        fleets.append(await under_load(broker, random, trouble))
+        fleets.append(await under_load(broker, random, trouble, messages))
 
     run(scenario(), 150)
     nothing_is_left(broker, nodes, fleets[0])
@@ -127,6 +141,27 @@ def test_redis_is_killed(seed: int, appendfsync: Fsync, tmp_path: Path) -> None:
             await asyncio.to_thread(redis_server.start)
 
         judge_under_load(broker, [redis_server], random, trouble)
+
+
+@pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
+@pytest.mark.timeout(240)
+def test_redis_is_killed_while_its_disk_is_busy(seed: int, tmp_path: Path) -> None:
+    """While a sync is under way, Redis keeps what it confirms in memory for two seconds; the broker may hear late."""
+    random = Random(seed)
+    with (
+        RedisServer(tmp_path / "redis", wrapper=SLOW_DISK) as redis_server,
+        broker_on(redis_server.url, tmp_path) as broker,
+    ):
+
+        async def trouble() -> None:
+            await asyncio.sleep(random.uniform(1.0, 3.0))
+            os.kill(broker.pid, signal.SIGSTOP)
+            await asyncio.sleep(random.uniform(0.0, 2.5))
+            redis_server.kill()
+            os.kill(broker.pid, signal.SIGCONT)
+            await asyncio.to_thread(redis_server.start)
+
+        judge_under_load(broker, [redis_server], random, trouble, messages=1_000)
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")

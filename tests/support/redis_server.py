@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,8 @@ class RedisServer(ServerProcess):
     """`redis-server` on one folder; keeps its port and data over restarts.
 
     `settings` are further words of redis.conf, for example `{"maxmemory": "2mb"}`. With `password` it wants one; with
-    `certificate` (PEM file, with key) and `authority` its port speaks TLS and nothing else.
+    `certificate` (PEM file, with key) and `authority` its port speaks TLS and nothing else. `wrapper` is put before the
+    command, and has to become it.
     """
 
     name = "redis-server"
@@ -37,8 +38,10 @@ class RedisServer(ServerProcess):
         certificate: Path | None = None,
         authority: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
     ) -> None:
         super().__init__(folder)
+        self.wrapper = wrapper
         self.port = free_port()
         self.password = password
         self.authority = authority
@@ -74,7 +77,8 @@ class RedisServer(ServerProcess):
         return f"{scheme}://{user}127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
-        return ["redis-server", *chain(*((f"--{name}", value) for name, value in self.settings.items()))]
+        words = chain(*((f"--{name}", value) for name, value in self.settings.items()))
+        return [*self.wrapper, "redis-server", *words]
 
     def answers(self) -> bool:
         """Whether it answers a PING, which it does not while it is down or reads its data."""

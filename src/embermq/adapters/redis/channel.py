@@ -55,8 +55,6 @@ class Plan:
         self.ledger = Ledger()
         self.held: dict[str, Lane] = {}
         self.settling = Settling(settings.settle_s, settings.settle_bytes_max)
-        if settings.settle_s:
-            self.ledger.settled = self.settling.note
         self.wait = Operation(
             "",
             pack(("WAIT", settings.wait_replicas, settings.wait_timeout_ms)),
@@ -112,6 +110,7 @@ class Channel(WireEnds):
         self._batch_s = settings.batch_ms / 1000
         self._in_flight_max = BATCHES_MAX * settings.batch_commands
         self._waits = settings.wait_replicas
+        self._confirmed = plan.settling.window(node) if settings.settle_s else None
         self._flushed_s = float("-inf")
         self._flush: asyncio.Handle | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -311,8 +310,8 @@ class Channel(WireEnds):
         ledger.commands += 1
         ledger.waiting -= 1
         ledger.waiting_bytes -= len(operation.packed)
-        if ledger.settled is not None and operation.writes:
-            ledger.settled(operation)
+        if self._confirmed is not None and operation.writes:
+            self._confirmed.note(operation)
         tell(operation, answer)
         if operation.kind == Kind.PROBE:
             self._owner.advance(operation)
@@ -400,6 +399,7 @@ class Channel(WireEnds):
         if self._is_renewed:
             self._is_renewed = False
             self._owner.renewed(self)
+        wire.confirmed = self._confirmed
         self.flush()
         self._owner.came(self)
 

@@ -26,10 +26,10 @@ class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """So many replicas must have a write before it counts as stored (WAIT); 0 does not ask them."""
     wait_timeout_ms: Annotated[int, Meta(ge=1, le=60_000)] = 1_000
     """How long one WAIT may take; a write that too few replicas have by then is asked for again, as often as needed."""
-    settle_s: Annotated[float, Meta(ge=0, le=60)] = 2.0
-    """What Redis has confirmed is kept so long, and sent again when a server turns out to have been restarted or
-    replaced: it may have lost it. The broker's position in its log stays as far behind. 0 is off: for
-    `appendfsync always` without failover."""
+    settle_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
+    """What Redis has confirmed is kept until it has answered so much later, and sent again when a server turns out to
+    have been restarted or replaced: it may have lost it, with `appendfsync everysec` a little more than 2 s. The
+    broker's position in its log stays as far behind. 0 is off: for `appendfsync always` without failover."""
     settle_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=64 * 1024**3)] = 64 * 1024 * 1024
     """Bytes that are kept for that at most; past it the oldest go before their time."""
     password_file: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -61,8 +62,18 @@ class Ledger:
         self.connections = 0
         self.waiting = 0
         self.waiting_bytes = 0
-        self.settled: Callable[[Operation], None] | None = None
-        """Told of each write that is confirmed, unless nobody keeps them."""
+
+
+class Confirmed(ABC):
+    """Who remembers the writes that one server has confirmed."""
+
+    @abstractmethod
+    def note(self, operation: Operation) -> None:
+        """It is confirmed now."""
+
+    @abstractmethod
+    def lived(self, at_s: float) -> None:
+        """The server was alive then (time.monotonic): it has answered what was sent at that time."""
 
 
 def ignore(answer: Answer) -> None:
@@ -102,6 +113,11 @@ class Wire(asyncio.Protocol):
         self._ledger = ledger
         self._held = held
         self._waits = waits
+        self.confirmed: Confirmed | None = None
+        """Told of writes, unless nobody keeps them. Only once it is clear whether the server is the one that was there
+        before: signs of life of another one say nothing about what the old one lost."""
+        self._written: deque[tuple[int, float]] = deque()
+        """What `sent_total` was after a write, and when that was; of writes that are not answered to the end."""
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._transport: asyncio.Transport | None = None
         self._reason = ""
@@ -127,6 +143,8 @@ class Wire(asyncio.Protocol):
             self.progress_s = self._loop.time()
         self.sent.extend(operations)
         self.sent_total += len(operations)
+        if self.confirmed is not None:
+            self._written.append((self.sent_total, time.monotonic()))
         self._ledger.round_trips += 1
         self._transport.write(b"".join(packed))
 
@@ -134,7 +152,7 @@ class Wire(asyncio.Protocol):
         """See asyncio."""
         ledger, sent, held, waits = self._ledger, self.sent, self._held, self._waits
         self.progress_s = self._loop.time()
-        settled = ledger.settled
+        confirmed = self.confirmed
         try:
             self._reader.feed(data)
             while (answer := self._reader.gets()) is not _NOTHING:
@@ -147,13 +165,24 @@ class Wire(asyncio.Protocol):
                     ledger.commands += 1
                     ledger.waiting -= 1
                     ledger.waiting_bytes -= len(operation.packed)
-                    if settled is not None and operation.writes:
-                        settled(operation)
+                    if confirmed is not None and operation.writes:
+                        confirmed.note(operation)
                     tell(operation, answer)
         except (hiredis.ProtocolError, IndexError):
             self.abort("what it says is not Redis's protocol")
             return
+        if confirmed is not None:
+            self._tell_alive(confirmed)
         self._ends.answered(self)
+
+    def _tell_alive(self, confirmed: Confirmed) -> None:
+        """By what was answered: its answer may have waited for long, in the server's machine or in this one."""
+        answered = self.sent_total - len(self.sent)
+        written, at_s = self._written, 0.0
+        while written and written[0][0] <= answered:
+            at_s = written.popleft()[1]
+        if at_s:
+            confirmed.lived(at_s)
 
     def settled(self, mark: int) -> bool:
         """Whether the first `mark` of what was sent have an answer that counts, or never will."""
