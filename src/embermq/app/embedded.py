@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("embermq")
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
+SETTLE_MARGIN_MS = 100
+"""The log stays behind by more than what is kept to be sent again: of what the log has passed, Redis does not know any
+more that it had it."""
 
 
 class Embedded(Struct):
@@ -96,7 +99,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         archive = partial(read_archive, settings)
         redelivered = Recovery(state, device, log_side.log, side.history, archive).run(lost)
         if side.apart is not None:
-            settle_ms = int(settings.redis.settle_s * 1000)
+            settle_ms = int(settings.redis.settle_s * 1000) + SETTLE_MARGIN_MS
             ticks = SplitStore(
                 log_side.ticks, side.apart.writer, state, settings.session_store, post, settle_ms=settle_ms
             )

@@ -16,10 +16,13 @@ from typing import Any
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.script import read_script
 from embermq.adapters.redis.slots import SLOTS, slot_of
 
 LOG = logging.getLogger("embermq.redis")
 MARK_KEY = "embermq:floor"
+MARK = read_script("mark", writes=False)
+"""A server that has lost a mark is not sent it again, but the next one."""
 MARKS = 64
 MARK_S = 0.5
 """Marks are set at most this often."""
@@ -52,6 +55,8 @@ class FloorMarks:
         self._keys = mark_keys(cluster=link.is_cluster)
         self._open = 0
         self._refused = False
+        self._is_old = False
+        """A server has lost something since the mark was asked for, before or after it was set."""
         self._set_s = float("-inf")
         self._confirmed: deque[tuple[float, int]] = deque([(0.0, 0)])
         """When, and what: the last one that is older than `settle_s`, and those after it."""
@@ -77,14 +82,14 @@ class FloorMarks:
             return
         self._set_s = now_s
         self._open = len(self._keys)
-        self._refused = False
+        self._refused = self._is_old = False
         for key in self._keys:
-            link.command(key, ("SET", key, floor), partial(self._answered, floor))
+            link.ask(key, MARK, (key,), (floor, self._confirmed[0][1]), partial(self._answered, floor))
 
     def _answered(self, floor: int, answer: Answer) -> None:
         self._open -= 1
-        self._refused = self._refused or isinstance(answer, Refused)
-        if self._open or self._refused or self.trouble:
+        self._refused = self._refused or answer is None or isinstance(answer, Refused)
+        if self._open or self._refused or self._is_old or self.trouble:
             return
         now_s = time.monotonic()
         settled_s = now_s - self._link.settle_s
@@ -97,6 +102,7 @@ class FloorMarks:
 
     def _compare(self) -> None:
         """A server was restarted or replaced: see whether it knows the mark that it cannot have lost by a hair."""
+        self._is_old = True
         required = self._confirmed[0][1]
         for key in self._keys:
             self._link.command(key, ("GET", key), partial(self._compared, required))

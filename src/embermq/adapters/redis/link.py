@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -80,6 +81,7 @@ class RedisLink(RouteOwner):
         self._sweep: asyncio.TimerHandle | None = None
         self._told: dict[str, str] = {}
         self._resending = 0
+        self._resent_s = float("-inf")
         self._resent = 0
         self.on_lost: Callable[[], None] = lambda: None
         """Called when a server turns out to have been restarted or replaced, before anything new is sent to it."""
@@ -134,8 +136,9 @@ class RedisLink(RouteOwner):
 
     @property
     def is_resending(self) -> bool:
-        """Whether something is sent again that a server has lost, and is not confirmed yet."""
-        return self._resending > 0
+        """Whether something that a server has lost is sent again, and was not confirmed `settle_s` ago yet: it may be
+        lost once more, and is sent once more then."""
+        return self._resending > 0 or time.monotonic() < self._resent_s + self.settle_s
 
     @property
     def waiting_bytes(self) -> int:
@@ -235,6 +238,7 @@ class RedisLink(RouteOwner):
 
     def _was_sent_again(self, answer: Answer) -> None:
         self._resending -= 1
+        self._resent_s = time.monotonic()
 
     def came(self, channel: Channel) -> None:
         """See the base."""

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 
 class Script(Struct, frozen=True):
-    """`name` is for people, `sha` is what EVALSHA takes. One that only reads does not have to be done again."""
+    """`name` is for people, `sha` is what EVALSHA takes, `writes` says that a server that has lost it has to do
+    it again."""
 
     name: str
     source: bytes

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.adapters.redis.answers import Answer, Refused
-from embermq.adapters.redis.floor_marks import MARK_S, FloorMarks
+from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import Script, read_script
@@ -55,6 +55,7 @@ SCRIPTS = (
     ACKNOWLEDGE_MANY,
     RETAIN,
     EXPIRE_RETAINED,
+    MARK,
 )
 
 LOG = logging.getLogger("embermq.redis")

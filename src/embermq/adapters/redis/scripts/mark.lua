@@ -1,0 +1,10 @@
+-- Say up to where the data of this server is complete, unless it has lost a mark that was beyond doubt.
+-- KEYS: mark
+-- ARGV: position, the position that it must know
+-- Returns 1; nil when it does not know that.
+local held = redis.call('GET', KEYS[1])
+if tonumber(held or 0) < tonumber(ARGV[2]) then
+  return false
+end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1
