@@ -67,10 +67,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
     """A test marked `alone` measures time: no other worker runs a test meanwhile."""
-    alone = item.get_closest_marker("alone") is not None
-    with item.config.stash[MACHINE].used(alone=alone):
+    alone, stays_alone = (
+        each is not None and each.get_closest_marker("alone") is not None for each in (item, nextitem)
+    )
+    with item.config.stash[MACHINE].used(alone=alone, stays_alone=stays_alone):
         return (yield)
 
 

@@ -183,7 +183,7 @@ def test_every_field_is_a_column_and_unknown_ones_are_carried(
     assert (first.content_type, first.correlation_data) == ("text/plain", b"\1")
     assert [tuple(pair) for pair in first.user_properties] == [("a", "b"), ("a", "c")]
     assert tuple(first.origin) == (3, 77)
-    assert [tuple(field) for field in first.unknown_fields] == [(200, b"later")]
+    assert [tuple(field) for field in first.unknown_fields] == [(200, b"later", None)]
     assert [tuple(stamp) for stamp in first.stamps] == [
         ("billing", 7, 1, True, [1, 300]),
         ("audit", 9, 0, False, []),

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
 from pathlib import Path
-from typing import BinaryIO
 
 
 def this_worker() -> tuple[int, int]:
@@ -24,28 +23,31 @@ class Machine:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"alone-{os.getpid()}")
         self._paths = [Path(tempfile.gettempdir()) / f"tests-{run}.{name}" for name in ("turn", "use")]
         self._turn, self._use = (path.open("ab") for path in self._paths)
+        self._is_alone = False
 
     @contextmanager
-    def used(self, *, alone: bool) -> Iterator[None]:
-        """For one test. Who waits to be alone holds the turn, so that nobody else comes in before."""
-        with _held(self._turn, LOCK_EX):
-            flock(self._use, LOCK_EX if alone else LOCK_SH)
+    def used(self, *, alone: bool, stays_alone: bool) -> Iterator[None]:
+        """For one test; when the next one is to be alone as well, nobody comes in between."""
+        if not (alone and self._is_alone):
+            self._enter(alone=alone)
         try:
             yield
         finally:
-            flock(self._use, LOCK_UN)
+            if not (alone and stays_alone):
+                self._is_alone = False
+                flock(self._use, LOCK_UN)
+
+    def _enter(self, *, alone: bool) -> None:
+        """Who waits to be alone holds the turn, so that nobody else comes in before."""
+        flock(self._turn, LOCK_EX)
+        try:
+            flock(self._use, LOCK_EX if alone else LOCK_SH)
+            self._is_alone = alone
+        finally:
+            flock(self._turn, LOCK_UN)
 
     def close(self) -> None:
         for file in (self._turn, self._use):
             file.close()
         for path in self._paths:
             path.unlink(missing_ok=True)  # those who have them open keep them
-
-
-@contextmanager
-def _held(file: BinaryIO, kind: int) -> Iterator[None]:
-    flock(file, kind)
-    try:
-        yield
-    finally:
-        flock(file, LOCK_UN)
