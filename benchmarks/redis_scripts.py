@@ -47,6 +47,10 @@ class RecordingLink(RedisLink):
     def __init__(self) -> None:
         self.commands: list[tuple[Word, ...]] = []
 
+    @property
+    def is_cluster(self) -> bool:
+        return False
+
     def ask(self, key: str, script: Script, keys: Sequence[Word], args: Sequence[Word], then: Then) -> None:
         self.commands.append(("EVALSHA", script.sha, len(keys), *keys, *args))
 
