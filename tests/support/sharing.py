@@ -39,6 +39,7 @@ class Machine:
 
     def _enter(self, *, alone: bool) -> None:
         """Who waits to be alone holds the turn, so that nobody else comes in before."""
+        flock(self._use, LOCK_UN)  # nobody waits for the turn with something that others wait for
         flock(self._turn, LOCK_EX)
         try:
             flock(self._use, LOCK_EX if alone else LOCK_SH)
