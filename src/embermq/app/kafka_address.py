@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec.structs import replace
 
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.app.errors import StartError
+from embermq.app.password_file import read_password
 
 
 def kafka_address(url: str, settings: KafkaSettings) -> KafkaAddress:
@@ -16,13 +15,7 @@ def kafka_address(url: str, settings: KafkaSettings) -> KafkaAddress:
     address = parse_address(url)
     if not settings.password_file:
         return address
-    try:
-        password = Path(settings.password_file).read_text().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise StartError(f"kafka.password_file: {settings.password_file!r}: {reason}") from None
-    if not password:
-        raise StartError(f"kafka.password_file: {settings.password_file!r}: is empty")
+    password = read_password("kafka.password_file", settings.password_file)
     if not address.username:
         raise StartError(
             f"kafka.password_file: {settings.password_file!r}: stores.log has no user that it is for"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec.structs import replace
 
 from embermq.adapters.redis.address import RedisAddress, parse_address
 from embermq.adapters.redis.settings import RedisSettings
-from embermq.app.errors import StartError
+from embermq.app.password_file import read_password
 
 
 def redis_address(url: str, settings: RedisSettings) -> RedisAddress:
@@ -16,11 +14,5 @@ def redis_address(url: str, settings: RedisSettings) -> RedisAddress:
     address = parse_address(url)
     if not settings.password_file:
         return address
-    try:
-        password = Path(settings.password_file).read_text().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise StartError(f"redis.password_file: {settings.password_file!r}: {reason}") from None
-    if not password:
-        raise StartError(f"redis.password_file: {settings.password_file!r}: is empty")
+    password = read_password("redis.password_file", settings.password_file)
     return replace(address, password=password)
