@@ -187,6 +187,33 @@ def test_a_redis_that_has_lost_more_than_can_be_sent_again_is_told_and_repaired_
         quiet(broker)
 
 
+@pytest.mark.promise("repositories-4")
+def test_a_mark_that_somebody_deletes_is_told(server: RedisServer, tmp_path: Path) -> None:
+    """Without it nobody knows what else is gone. The server was not restarted."""
+    with make_broker(tmp_path / "data", server.url, **{"redis.settle_s": 0.2}) as broker:
+        talk(lambda: subscribes(broker, "away"))
+        marks: set[int] = set()
+
+        async def more() -> None:
+            publisher = await client(broker, "publisher")
+            await publisher.publish("t", b"", qos=1)
+
+        def goes_on() -> bool:
+            talk(more)
+            marks.add(int(server.ask("GET", MARK_KEY) or 0))
+            return len(marks) > 3
+
+        wait_until(goes_on, 30, poll_s=0.3)
+        server.ask("DEL", MARK_KEY)
+
+        def is_told() -> bool:
+            talk(more)
+            return "older than redis.settle_s" in broker.output()
+
+        wait_until(is_told, 20, poll_s=0.3)
+        assert metric(broker, "session_store_failing") == 1
+
+
 @pytest.mark.promise("repositories-1", "repositories-4", "device-9")
 def test_a_replica_that_had_not_heard_of_it_is_promoted(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     """Later than `redis.settle_s` after its master's death, while other masters are busy."""

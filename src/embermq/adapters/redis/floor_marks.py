@@ -88,6 +88,8 @@ class FloorMarks:
 
     def _answered(self, floor: int, answer: Answer) -> None:
         self._open -= 1
+        if answer is None and not self._is_old:
+            self._compare()  # it lacks an older mark, and nobody has restarted it: see what it knows
         self._refused = self._refused or answer is None or isinstance(answer, Refused)
         if self._open or self._refused or self._is_old or self.trouble:
             return
