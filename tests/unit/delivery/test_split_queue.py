@@ -100,6 +100,28 @@ def test_the_limit_of_a_queue_drops_what_is_stored(sessions: HeldSessions) -> No
     assert hand.state.counters.dropped_offline_limit == 5
 
 
+@pytest.mark.promise("device-6")
+def test_the_limit_counts_what_is_not_stored_yet_and_drops_it_once_it_is(sessions: HeldSessions) -> None:
+    hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=2))
+    subscriber(hand).drops()
+    publisher = hand.connects("p")
+    session = hand.state.sessions["s"]
+    sessions.held = True
+    publisher.publishes("t", *numbered(3))
+    hand.settle()
+    publisher.publishes("t", *numbered(3, 3), first_id=4)
+    while session.queued == 3:
+        hand.run()
+    assert hand.state.tick.session_writes.queue_rows, "they are not handed over yet"
+    while sessions.waiting:
+        sessions.release()
+    sessions.held = False
+    hand.settle()
+    assert (session.queued, hand.state.counters.dropped_offline_limit) == (2, 4)
+    hand.counts_rows(sessions)
+    assert hand.keeps("s").payloads == numbered(2, 4)
+
+
 @pytest.mark.promise("device-6", "device-8")
 def test_what_is_being_read_is_not_dropped_and_what_was_dropped_is_not_sent(sessions: HeldSessions) -> None:
     hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=4, page_messages=2))

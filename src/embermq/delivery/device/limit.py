@@ -25,6 +25,8 @@ class QueueLimit:
         self._requests = requests
         self._settings = settings
         self._over: set[Session] = set()
+        self._asked: dict[Session, bool] = {}
+        """Whose oldest rows the store is looking for, and whether more have become durable since it was asked."""
 
     def note(self, session: Session) -> None:
         """A row was added."""
@@ -34,10 +36,13 @@ class QueueLimit:
     def forget(self, session: Session) -> None:
         """The session has ended."""
         self._over.discard(session)
+        self._asked.pop(session, None)
 
     def enforce(self, session: Session) -> None:
         """Nothing of the session is in the way: rows are durable, or its client has been let in."""
-        if session in self._over and session.claimant is None:
+        if session in self._asked:
+            self._asked[session] = True
+        elif session in self._over and session.claimant is None:
             self._over.discard(session)
             self._look(session, self._excess(session))
 
@@ -52,6 +57,7 @@ class QueueLimit:
         if limit and not session.dead:
             after_seq = _queued_after(session)
             drop = partial(self._drop, session, session.link, session.epoch, limit)
+            self._asked[session] = False
             self._requests.oldest(session.generation, after_seq, limit, drop)
 
     def _drop(
@@ -59,6 +65,7 @@ class QueueLimit:
     ) -> None:
         if session.dead:
             return
+        more = self._asked.pop(session, False)
         if session.link is not link or session.epoch != epoch:  # what was queued may be in flight now
             self._over.add(session)
             self.enforce(session)
@@ -74,8 +81,12 @@ class QueueLimit:
             session.queue_dropped_seq = seq
             if link is not None:
                 session.queue_read_seq = seq
-        if oldest and self._excess(session):
-            self._look(session, 2 * limit)
+        if not self._excess(session):
+            return
+        if oldest or more:
+            self._look(session, 2 * limit if oldest else limit)
+        else:
+            self._over.add(session)  # they are not durable yet
 
 
 def _queued_after(session: Session) -> int:
