@@ -144,6 +144,7 @@ def test_redis_is_killed(seed: int, appendfsync: Fsync, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
+@pytest.mark.long_rounds
 @pytest.mark.timeout(240)
 def test_redis_is_killed_while_its_disk_is_busy(seed: int, tmp_path: Path) -> None:
     """While a sync is under way, Redis keeps what it confirms in memory for two seconds; the broker may hear late."""
