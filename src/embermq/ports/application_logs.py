@@ -1,0 +1,96 @@
+"""The logs of APPLICATION clients that are kept beside the message log: made, looked at, deleted.
+
+All calls are made, and all answers come, on the broker's thread; no call waits, and each is answered once. One broker
+has a prefix to itself. Nothing about the logs is stored but themselves: what a crash leaves is put right at the start.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+from embermq.ports.errors import StoreError
+
+Place = tuple[str, int]
+"""A log and one of its partitions."""
+
+
+class FoundLog(Struct, frozen=True):
+    """A log that is there. `ends` are the offsets behind its last records, by partition: where a new reader begins.
+
+    `identity` differs for a log that was deleted and made again under the same name: offsets in the one say nothing
+    about the other. `is_new`: it was made just now, and is empty.
+    """
+
+    ends: Mapping[int, int]
+    identity: str
+    is_new: bool = False
+
+
+class LogSize(Struct, frozen=True):
+    """One log as it is now. `starts` and `ends` are offsets by partition; `committed`, those below which all is
+    settled, where the store itself knows (shared subscriptions, by consumer group)."""
+
+    name: str
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+    committed: Mapping[str, Mapping[int, int]]
+
+    @property
+    def records(self) -> int:
+        """How many there are; those that compaction or trimming took are not among them."""
+        return sum(end - self.starts[partition] for partition, end in self.ends.items())
+
+    def lag(self, committed: Mapping[int, int]) -> int:
+        """How many are not settled by a reader that has come so far."""
+        return sum(
+            max(0, end - max(self.starts[partition], committed.get(partition, 0)))
+            for partition, end in self.ends.items()
+        )
+
+
+class ApplicationLogs(ABC):
+    """All logs of one broker.
+
+    Guarantees: `ensure` is answered only when the log can be written and read. A log that `ended` named is deleted
+    only when no record that is stamped for it can come any more, and not when it was ensured again meanwhile.
+    """
+
+    @abstractmethod
+    def name(self, client_id: str) -> str:
+        """The log of an APPLICATION client. Raises NoApplicationLog (`model.application_logs`), as the next two."""
+
+    @abstractmethod
+    def shared_name(self, topic_filter: str) -> str:
+        """The log of a shared filter, given without `$share/<share>/`."""
+
+    @abstractmethod
+    def shared_group(self, share: str, topic_filter: str) -> str:
+        """The consumer group of one shared subscription."""
+
+    @abstractmethod
+    def ensure(self, log: str, partitions: int, then: Callable[[FoundLog | StoreError], None]) -> None:
+        """Make the log, or find it; it is not deleted from now on, until it has `ended` again. While the store is away
+        it is tried again for some seconds; then, or when it cannot be made, `then` gets the reason, and the log may be
+        there or not."""
+
+    @abstractmethod
+    def ended(self, log: str, groups: tuple[str, ...], number: int) -> None:
+        """No record with this sequence number or a greater one is stamped for the log, and those with smaller ones
+        that are accepted are durable. It is deleted when the pipeline has carried all that is below, and the positions
+        of its consumer groups with it."""
+
+    @abstractmethod
+    def ends(self, logs: Mapping[str, int], then: Callable[[Mapping[Place, int] | StoreError], None]) -> None:
+        """The ends of logs with so many partitions, as they are at some moment after this call; those that are not
+        there are left out."""
+
+    @abstractmethod
+    def trim(self, bases: Mapping[Place, int]) -> None:
+        """Delete what lies before these offsets; when that does not work it is only logged."""
+
+    @abstractmethod
+    def sizes(
+        self, groups: Mapping[str, tuple[str, ...]], then: Callable[[list[LogSize] | StoreError], None]
+    ) -> None:
+        """Every log of the prefix. `groups` names the consumer groups of a log whose positions are wanted."""
