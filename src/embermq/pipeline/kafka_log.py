@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from embermq.model.pipeline_progress import progress_topic
 from embermq.pipeline.errors import PipelineSettingsError
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -50,8 +51,8 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def progress_topic(self) -> str:
-        """How far each query is: compacted, key "query;partition", value the next offset in decimal digits."""
-        return f"{self.prefix}.pipeline.progress"
+        """How far each query is; see `model.pipeline_progress`."""
+        return progress_topic(self.prefix)
 
     def client_options(self) -> dict[str, str]:
         """For librdkafka."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
@@ -112,6 +112,17 @@ class LogTopic:
         self._admin.wait()
         replicas = self._replicas()
         return None if replicas is None else self._durability(replicas, self._describe())
+
+    def identity(self) -> str:
+        """The topic's id: another one when it was deleted and made anew, which its offsets do not show."""
+        timeout_s = self._settings.request_timeout_s
+        answers = self._admin.ask(
+            f"cannot look at topic {self.name}",
+            lambda: self._admin.client.describe_topics(
+                TopicCollection([self.name]), request_timeout=timeout_s
+            ),
+        )
+        return str(answers[self.name].topic_id)
 
     def _durability(self, replicas: list[int], found: dict[str, str]) -> Durability:
         return Durability(

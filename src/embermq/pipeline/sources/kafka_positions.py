@@ -9,17 +9,25 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from msgspec import Struct
 
+from embermq.model.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, read_progress
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.kafka_log import KafkaLog
 
 Positions = dict[int, int]
 """Partition of the message log -> the next offset."""
 
-COMPACTED = {"cleanup.policy": "compact"}
 _SILENT = {"log_level": 0, "reconnect.backoff.max.ms": 1_000}
 _NOBODY = "embermq-pipeline-positions"
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -44,6 +52,7 @@ class KafkaPositions:
         self._options: dict[str, str | int | float | bool] = {**kafka.client_options(), **_SILENT}
         self._admin = AdminClient(self._options)
         self._producer: Producer | None = None
+        self._log_id = ""
 
     def partitions(self) -> int:
         """Of the message log. Raises KafkaLogError when there is none, or no answer."""
@@ -74,23 +83,31 @@ class KafkaPositions:
             told = self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout_s)
             return f"{cluster.cluster_id} {self._result(told[topic]).topic_id}"
 
+    def log_id(self) -> str:
+        """The id of the message log's topic, which says what offsets belong to. Raises KafkaLogError."""
+        return self.identity().partition(" ")[2]
+
     def accepted_ms(self, positions: Mapping[int, int]) -> int | None:
         """When the oldest of the records at these positions was accepted; None when none of them is there."""
         found = [self._timestamp(partition, offset) for partition, offset in positions.items()]
         return min((unix_ms for unix_ms in found if unix_ms is not None), default=None)
 
     def progress(self) -> dict[str, Positions]:
-        """What was published last, by query; empty while the topic is not there. Raises KafkaLogError."""
+        """What was published last of this message log, by query; empty while the topic is not there.
+
+        Raises KafkaLogError.
+        """
         topic = self.kafka.progress_topic
         if topic not in self.topics():
             return {}
         numbers = self._partitions(topic)
         ends = self._offsets(topic, numbers, _LATEST)
+        log_id = self.log_id()
         found: dict[str, Positions] = {}
-        for key, value in self._read_all(topic, ends):
-            query, _, partition = key.decode(errors="replace").rpartition(";")
-            if query and partition.isdigit() and value is not None and value.isdigit():
-                found.setdefault(query, {})[int(partition)] = int(value)
+        for record in self._read_all(topic, ends):
+            told = read_progress(record.key(), record.value(), record.headers(), log_id)  # type: ignore[arg-type]
+            if told is not None:
+                found.setdefault(told.query, {})[told.partition] = told.next_offset
         return found
 
     def publish(self, query: str, positions: Mapping[int, int]) -> None:
@@ -98,11 +115,7 @@ class KafkaPositions:
 
         Raises KafkaLogError.
         """
-        if self._producer is None:
-            self.ensure_topic(self.kafka.progress_topic, settings=COMPACTED)
-            timeout_ms = str(round(self._timeout_s * 1000))
-            options = {"acks": "all", "enable.idempotence": "true", "message.timeout.ms": timeout_ms}
-            self._producer = Producer(self._options | options)
+        producer = self._producer or self._new_producer()
         failures: list[KafkaError] = []
 
         def reported(error: KafkaError | None, _: Any) -> None:
@@ -112,14 +125,28 @@ class KafkaPositions:
         topic = self.kafka.progress_topic
         with self._told(f"publishing to {topic}"):
             for partition, offset in positions.items():
-                self._producer.produce(
-                    topic, str(offset).encode(), f"{query};{partition}".encode(), on_delivery=reported
+                producer.produce(
+                    topic,
+                    str(offset).encode(),
+                    progress_key(query, partition),
+                    headers=[(LOG_HEADER, self._log_id.encode())],
+                    on_delivery=reported,
                 )
-            left = self._producer.flush(self._timeout_s)
+            left = producer.flush(self._timeout_s)
         if failures or left:
+            self._producer = None  # the topic may be gone: it is looked for again
             raise KafkaLogError(
                 f"{topic}: progress of {query} could not be published: {failures or 'no answer'}"
             )
+
+    def _new_producer(self) -> Producer:
+        """For the topic of progress, which is made when it is not there."""
+        self.ensure_topic(self.kafka.progress_topic, settings=TOPIC_SETTINGS)
+        self._log_id = self.log_id()
+        timeout_ms = str(round(self._timeout_s * 1000))
+        options = {"acks": "all", "enable.idempotence": "true", "message.timeout.ms": timeout_ms}
+        self._producer = Producer(self._options | options)
+        return self._producer
 
     def ensure_topic(self, name: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> bool:
         """Whether it was made now; False when it is there already. Raises KafkaLogError."""
@@ -171,20 +198,18 @@ class KafkaPositions:
             return None
         return int(record.timestamp()[1])
 
-    def _read_all(self, topic: str, ends: Positions) -> Iterable[tuple[bytes, bytes | None]]:
+    def _read_all(self, topic: str, ends: Positions) -> list[Message]:
         """Everything below `ends`, with what is not there any more left out."""
         firsts = self._offsets(topic, ends, _EARLIEST)
         left = {number: end for number, end in ends.items() if end > firsts[number]}
         if not left:
             return []
-        rows: list[tuple[bytes, bytes | None]] = []
+        rows: list[Message] = []
         with self._told(topic), self._consumer() as consumer:
             consumer.assign([TopicPartition(topic, number, firsts[number]) for number in left])
             deadline_s = time.monotonic() + self._timeout_s
             while left:
-                for record in consumer.consume(1_000, _POLL_S):
-                    if record.error() is None:
-                        rows += [(record.key() or b"", record.value())]
+                rows += [record for record in consumer.consume(1_000, _POLL_S) if record.error() is None]
                 for place in consumer.position([TopicPartition(topic, number) for number in left]):
                     if place.offset >= left[place.partition]:
                         del left[place.partition]

@@ -1,0 +1,97 @@
+"""The broker hears how far the pipeline's queries are: from the topic that the pipeline writes, on a real Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.support.kafka_server import KafkaServer
+from tests.support.waiting import wait_until
+
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.log_topic import LogTopic
+from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.sources.kafka_positions import KafkaPositions
+
+HEARD_S = 30.0
+
+
+class Place:
+    """One message log, the pipeline's word, and the broker's ear."""
+
+    def __init__(self, kafka: KafkaServer) -> None:
+        self.kafka = kafka
+        self.settings = KafkaSettings(prefix=kafka.prefix(), partitions=2)
+        self.address = parse_address(f"kafka://{kafka.bootstrap}")
+        self.topic = LogTopic(WatchedAdmin(self.address, self.settings), packet_bytes_max=1024)
+        self.topic.open(is_new=True)
+        self.pipeline = KafkaPositions(KafkaLog(bootstrap=kafka.bootstrap, prefix=self.settings.prefix))
+        self.broker = self.listen()
+
+    def listen(self) -> KafkaPipelineProgress:
+        """A broker that starts now."""
+        return KafkaPipelineProgress(self.address, self.settings, self.topic.identity())
+
+    def hears(self, query: str, positions: dict[int, int]) -> None:
+        wait_until(
+            lambda: self.broker.positions(query) == positions,
+            HEARD_S,
+            f"{query} at {positions}, heard: {self.broker.positions(query)}, {self.broker.failing}",
+        )
+
+
+@pytest.fixture
+def place(kafka: KafkaServer) -> Iterator[Place]:
+    found = Place(kafka)
+    yield found
+    found.broker.close()
+
+
+@pytest.mark.promise("application-3", "pipeline-5")
+def test_progress_is_heard_and_only_grows(place: Place) -> None:
+    assert place.broker.positions("dispatch") == {} and not place.broker.failing
+    place.pipeline.publish("dispatch", {0: 5})
+    place.pipeline.publish("archive", {0: 3, 1: 4})
+    place.hears("dispatch", {0: 5})
+    before = place.broker.positions("dispatch")
+    place.pipeline.publish("dispatch", {0: 4, 1: 9})
+    place.hears("dispatch", {0: 5, 1: 9})
+    assert before == {0: 5}, "a snapshot"
+    place.hears("archive", {0: 3, 1: 4})
+    place.kafka.admin.delete_topics([place.pipeline.kafka.progress_topic])[
+        place.pipeline.kafka.progress_topic
+    ].result(HEARD_S)
+    wait_until(lambda: place.pipeline.kafka.progress_topic not in place.pipeline.topics(), HEARD_S)
+    again = KafkaPositions(place.pipeline.kafka)
+    again.publish("dispatch", {0: 4, 1: 12})
+    place.hears("dispatch", {0: 5, 1: 12})
+
+
+def test_kafka_may_be_away(place: Place) -> None:
+    place.pipeline.publish("dispatch", {0: 5})
+    place.hears("dispatch", {0: 5})
+    place.kafka.kill()
+    wait_until(lambda: place.broker.failing, HEARD_S, "said")
+    assert place.broker.positions("dispatch") == {0: 5}
+    place.kafka.heal()
+    wait_until(lambda: not place.broker.failing, HEARD_S, "over")
+    place.pipeline.publish("dispatch", {0: 6})
+    place.hears("dispatch", {0: 6})
+
+
+def test_progress_of_a_message_log_that_was_made_anew_says_nothing_of_this_one(place: Place) -> None:
+    place.pipeline.publish("dispatch", {0: 5, 1: 5})
+    place.hears("dispatch", {0: 5, 1: 5})
+    place.kafka.admin.delete_topics([place.topic.name])[place.topic.name].result(HEARD_S)
+    wait_until(lambda: place.topic.name not in place.pipeline.topics(), HEARD_S)
+    place.topic.open(is_new=True)
+    place.broker.close()
+    place.broker = place.listen()
+    pipeline = KafkaPositions(place.pipeline.kafka)
+    assert pipeline.progress() == {}
+    pipeline.publish("dispatch", {1: 2})
+    place.hears("dispatch", {1: 2})
+    assert pipeline.progress() == {"dispatch": {1: 2}}
