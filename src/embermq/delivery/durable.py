@@ -4,13 +4,14 @@ An APPLICATION session uses the queue for what its log does not carry: retained 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
-from embermq.delivery.application.reader import ApplicationReaders
+from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.receipts import Receipts
 from embermq.model.message import Message
@@ -19,7 +20,7 @@ from embermq.model.message import Message
 class DurablePath(DeliveryPath):
     """Hands each call to the room that owns the delivery."""
 
-    def __init__(self, device: DevicePath, applications: ApplicationReaders) -> None:
+    def __init__(self, device: DevicePath, applications: ApplicationDelivery) -> None:
         self.device = device
         self.applications = applications
         self._receipts = Receipts()
@@ -54,7 +55,10 @@ class DurablePath(DeliveryPath):
             self.device.released(session, delivery)
 
     def recall(self, session: Session, then: Callable[[list[Delivery]], None]) -> None:
-        self.device.recall(session, then)
+        if session.is_application:
+            self.applications.recall(session, partial(self.device.recall, session, then))
+        else:
+            self.device.recall(session, then)
 
     def resume(self, session: Session, owed: list[Delivery]) -> None:
         self.device.resume(session, owed)
@@ -83,7 +87,8 @@ class DurablePath(DeliveryPath):
 
     def forget(self, session: Session) -> None:
         self.device.forget(session)
-        self.applications.suspend(session)
+        if session.is_application:
+            self.applications.ended(session)
 
     def writable(self, session: Session) -> None:
         self.device.writable(session)

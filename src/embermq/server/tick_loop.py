@@ -47,7 +47,7 @@ class TickLoop:
         self._device = delivery.device
         self._applications = delivery.applications
         self._store = store
-        self._device.requests.begin_tick = self.wake
+        self._device.requests.begin_tick = self._applications.begin_tick = self.wake
         self._linger_s = linger_ms / 1000
         self._poll_s = poll_ms / 1000
         self._scheduled = False

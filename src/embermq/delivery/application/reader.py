@@ -1,10 +1,12 @@
 """Reading the embedded application logs for the clients that are connected: entries are sent in offset order."""
 
 from collections import deque
+from collections.abc import Callable
 
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.delivery.application.bodies import Bodies
+from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.window import (
     Lane,
@@ -35,12 +37,13 @@ class Reader(Lane):
         self.bodies = bodies
 
 
-class ApplicationReaders:
-    """All readers of this broker."""
+class ApplicationReaders(ApplicationDelivery):
+    """Reads the logs of the pipeline's file and the bodies from the message log."""
 
     def __init__(
         self, log: ApplicationLog, messages: MessageLog, parked: ParkedBodies, settings: ApplicationSettings
     ) -> None:
+        super().__init__()
         self._log = log
         self._messages = messages
         self._parked = parked
@@ -49,16 +52,16 @@ class ApplicationReaders:
         self._window = SlidingWindow(self, self.pump)
         self._complete = 0
         self._state: BrokerState
-        self.lost = 0
-        """Entries whose record the log no longer had."""
-        self.failing = ""
-        """Why application logs cannot be read now; "" when they can."""
+        self._failing = ""
 
     def __len__(self) -> int:
         return len(self._readers)
 
+    @property
+    def failing(self) -> str:
+        return self._failing
+
     def attach(self, state: BrokerState) -> None:
-        """Complete the circle, as for the paths."""
         self._state = state
         self._window.attach(state)
 
@@ -74,15 +77,15 @@ class ApplicationReaders:
 
     # Reading
 
-    def resume(self, session: Session) -> None:
-        """The client is connected: what it has not acknowledged is to be resent, then comes what follows.
+    def recall(self, session: Session, then: Callable[[], None]) -> None:
+        then()  # the log is a part of the pipeline's file, and what it holds is read when it is sent
 
-        When that cannot be read now, the client is sent away: to go on without it would break the order.
-        """
+    def resume(self, session: Session) -> None:
+        """When it cannot be read now, the client is sent away: to go on without it would break the order."""
         try:
             self._resume(session)
         except StoreError as error:
-            self.failing = str(error)
+            self._failing = str(error)
             self._readers.pop(session, None)
             if session.link is not None:
                 session.link.disconnect(ReasonCode.SERVER_BUSY)
@@ -125,16 +128,19 @@ class ApplicationReaders:
         return delivery
 
     def suspend(self, session: Session) -> None:
-        """The client is gone: its state is in store already."""
+        self._readers.pop(session, None)
+
+    def ended(self, session: Session) -> None:
+        """The pipeline removes the log when its context is gone from the store."""
         self._readers.pop(session, None)
 
     def poll(self) -> None:
         """Look whether the pipeline has brought something new."""
-        was_failing, self.failing = self.failing, ""
+        was_failing, self._failing = self._failing, ""
         try:
             complete = self._log.complete_offset()
         except StoreError as error:
-            self.failing = str(error)
+            self._failing = str(error)
             return
         if complete != self._complete or was_failing:
             self._complete = complete
@@ -142,7 +148,6 @@ class ApplicationReaders:
                 self.pump(session)
 
     def pump(self, session: Session) -> None:
-        """Send the next pack if there is room for it."""
         reader = self._readers.get(session)
         link = session.link
         if reader is None or link is None or link.closing or link.paused or reader.sending or session.resend:
@@ -155,7 +160,7 @@ class ApplicationReaders:
             entries = self._log.read(session.generation, reader.next_offset, room)
             pack = self._bodies(reader, entries)
         except StoreError as error:
-            self.failing = str(error)  # looked at again with the next poll
+            self._failing = str(error)  # looked at again with the next poll
             return
         if not pack:
             reader.next_offset = max(reader.next_offset, self._complete)
@@ -177,7 +182,6 @@ class ApplicationReaders:
         return pack
 
     def settled(self, session: Session, delivery: Delivery) -> None:
-        """PUBACK or PUBCOMP came."""
         reader = self._readers.get(session)
         if reader is not None:
             self._window.settle(reader, delivery)
@@ -185,7 +189,6 @@ class ApplicationReaders:
                 self.pump(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:
-        """PUBREC came."""
         self._window.released(session, delivery)
 
 

@@ -1,0 +1,72 @@
+"""Delivery to APPLICATION sessions from their logs, wherever those are kept.
+
+All calls are made on the broker's thread, and none waits.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+
+
+class ApplicationDelivery(ABC):
+    """The readers of a broker: one for each connected APPLICATION session."""
+
+    lost = 0
+    """Messages that the log no longer had when they were to be sent."""
+    begin_tick: Callable[[], None]
+    """Called before something is taken that comes by itself, outside a tick."""
+    on_loss: Callable[[str], None]
+    """Told in a sentence what an operator has to know: what was to be read is not there, or not to be understood."""
+
+    def __init__(self) -> None:
+        self.begin_tick = lambda: None
+        self.on_loss = lambda _text: None
+
+    @abstractmethod
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle, as for the paths."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many sessions are being read for."""
+
+    @property
+    @abstractmethod
+    def failing(self) -> str:
+        """Why application logs cannot be read now; "" when they can."""
+
+    @abstractmethod
+    def recall(self, session: Session, then: Callable[[], None]) -> None:
+        """The session's client is about to be connected: make sure that its log is there, and read what it has not
+        acknowledged. `then` is called once, possibly before this returns; while the log's store is away it waits. What
+        cannot be had is not answered: who waits gives up."""
+
+    @abstractmethod
+    def resume(self, session: Session) -> None:
+        """The client is connected: what it has not acknowledged is to be resent, then comes what follows."""
+
+    @abstractmethod
+    def suspend(self, session: Session) -> None:
+        """The client is gone, or will not come after `recall`: its state is in store already."""
+
+    @abstractmethod
+    def ended(self, session: Session) -> None:
+        """The session has ended, its subscriptions are gone: nothing that is accepted from now on is for it."""
+
+    @abstractmethod
+    def poll(self) -> None:
+        """Called every `poll_interval_ms` while there is somebody to read for."""
+
+    @abstractmethod
+    def pump(self, session: Session) -> None:
+        """Send the next pack if there is room for it."""
+
+    @abstractmethod
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        """PUBACK or PUBCOMP came."""
+
+    @abstractmethod
+    def released(self, session: Session, delivery: Delivery) -> None:
+        """PUBREC came."""
