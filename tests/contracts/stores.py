@@ -14,6 +14,7 @@ from tests.support.stand_in_store import (
     StandInHistory,
     StandInLog,
     StandInQueue,
+    StandInReaderPositions,
     StandInSessions,
     StandInStore,
 )
@@ -22,6 +23,7 @@ from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
+from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Durability, SqliteTickStore
@@ -31,6 +33,7 @@ from embermq.ports.application_log import ApplicationLog
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
+from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore
 from embermq.ports.tick_store import Receipt, TickStore
@@ -84,6 +87,7 @@ class Stores:
     sessions: SessionStore
     cursors: SessionCursors
     applications: ApplicationLog
+    readers: ReaderPositions
 
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
@@ -102,6 +106,7 @@ class Stores:
             self.sessions = StandInSessions(stand_in)
             self.cursors = StandInCursors(stand_in)
             self.applications = StandInApplicationLog(stand_in)
+            self.readers = StandInReaderPositions(stand_in)
             return
         path = self.folder / "broker.db"
         self.writer = open_writer(path, synchronous=SYNCHRONOUS[self.kind])
@@ -117,6 +122,7 @@ class Stores:
         self.cursors = SqliteSessionCursors(reader)
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications
+        self.readers = SqliteReaderPositions(reader)
         self._closing = [applications.close, store.close]
         if reader is not self.writer:
             self._closing.insert(0, reader.close)

@@ -11,6 +11,7 @@ from collections import defaultdict
 
 import msgspec
 
+from embermq.model.application_positions import ReaderPosition
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
@@ -25,6 +26,7 @@ from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Si
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
+from embermq.ports.reader_positions import ReaderPositions, StoredReader
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
@@ -42,6 +44,7 @@ class StandInStore(TickStore):
         self.queue: dict[tuple[int, int], QueueRow] = {}
         self.marks: dict[tuple[int, int], ApplicationMark] = {}
         self.floors: dict[int, tuple[str, int]] = {}
+        self.positions: dict[int, ReaderPosition] = {}
         self.batches: list[tuple[int, list[bytes], int]] = []
         self.cursors: dict[int, SessionCursor] = {}
         self.log_end = 0
@@ -175,15 +178,27 @@ class StandInStore(TickStore):
         }
 
     def _apply_to_applications(self, writes: TickWrites) -> None:
+        for generation in writes.restarted_applications:
+            self._forget_reader(generation)
         for mark in writes.application_marks:
             self.marks[mark.generation, mark.offset] = mark
         for generation, (client_id, floor) in writes.application_floors.items():
             self.floors[generation] = (client_id, floor)
-            for key in [key for key in self.marks if key[0] == generation and key[1] < floor]:
-                del self.marks[key]
+            self._settle_below(generation, floor)
+        for generation, position in writes.application_positions.items():
+            self.positions[generation] = position
+            self._settle_below(generation, position.positions.committed_offset)
         for generation in writes.ended_applications:
             self.floors.pop(generation, None)
-            self.marks = {key: mark for key, mark in self.marks.items() if key[0] != generation}
+            self._forget_reader(generation)
+
+    def _settle_below(self, generation: int, floor: int) -> None:
+        for key in [key for key in self.marks if key[0] == generation and key[1] < floor]:
+            del self.marks[key]
+
+    def _forget_reader(self, generation: int) -> None:
+        self.marks = {key: mark for key, mark in self.marks.items() if key[0] != generation}
+        self.positions.pop(generation, None)
 
     def _delete(self, generation: int) -> None:
         self.sessions.pop(generation, None)
@@ -341,6 +356,19 @@ class StandInApplicationLog(ApplicationLog):
             ApplicationFloor(client_id, generation, floor)
             for generation, (client_id, floor) in sorted(self._store.floors.items())
         ]
+
+
+class StandInReaderPositions(ReaderPositions):
+    """Of a StandInStore."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+
+    def load(self, generation: int) -> StoredReader:
+        marks = [mark for key, mark in self._store.marks.items() if key[0] == generation]
+        return StoredReader(
+            self._store.positions.get(generation), tuple(sorted(marks, key=lambda mark: mark.offset))
+        )
 
 
 class StandInParked(ParkedBodies):

@@ -19,10 +19,30 @@ class StoredPositions(Struct, frozen=True):
     floors: tuple[tuple[int, int], ...] = ()
 
 
+class ReaderPosition(Struct, frozen=True):
+    """Where the reader of a session stands in its log, which has one partition. `log_id` and `source_id` say to which
+    application log and to which message log the offsets belong; `packet_id` is the last that the session gave."""
+
+    log_id: str
+    source_id: str
+    packet_id: int
+    positions: StoredPositions
+
+
+def encode_floors(floors: tuple[tuple[int, int], ...]) -> str:
+    """As text."""
+    return ",".join(f"{partition}:{floor}" for partition, floor in floors)
+
+
+def decode_floors(text: str) -> tuple[tuple[int, int], ...]:
+    """The reverse. Raises ValueError."""
+    pairs = [pair.split(":") for pair in text.split(",") if pair]
+    return tuple((int(partition), int(floor)) for partition, floor in pairs)
+
+
 def encode_metadata(positions: StoredPositions) -> str:
     """All but the committed offset."""
-    floors = ",".join(f"{partition}:{floor}" for partition, floor in positions.floors)
-    return f"{FORMAT};{positions.base_offset};{floors}"
+    return f"{FORMAT};{positions.base_offset};{encode_floors(positions.floors)}"
 
 
 def decode_metadata(committed_offset: int, metadata: str | None) -> StoredPositions:
@@ -33,9 +53,7 @@ def decode_metadata(committed_offset: int, metadata: str | None) -> StoredPositi
     try:
         known, base, floors = metadata.split(";")
         if known == FORMAT:
-            pairs = [pair.split(":") for pair in floors.split(",") if pair]
-            found = tuple((int(partition), int(floor)) for partition, floor in pairs)
-            return StoredPositions(min(int(base), committed_offset), committed_offset, found)
+            return StoredPositions(min(int(base), committed_offset), committed_offset, decode_floors(floors))
     except ValueError:
         pass
     raise ValueError(f"positions {metadata[:80]!r} are none that format {FORMAT} has")

@@ -5,6 +5,7 @@ The message log and what belongs to it come first; `session` may go to a store o
 
 from msgspec import Struct, field
 
+from embermq.model.application_positions import ReaderPosition
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import SessionWrites
 
@@ -21,7 +22,8 @@ class ApplicationMark(Struct, frozen=True, gc=False):
 class TickWrites(Struct):
     """The writes of one tick. Filled by the deciding rooms, handed over whole, never touched afterwards.
 
-    Of the log's part everything is put first and `ended_applications` are removed last.
+    Of the log's part `restarted_applications` are removed first, then everything is put, and `ended_applications` are
+    removed last.
     """
 
     records: list[bytes] = field(default_factory=list)
@@ -29,6 +31,10 @@ class TickWrites(Struct):
     application_marks: list[ApplicationMark] = field(default_factory=list)
     application_floors: dict[int, tuple[str, int]] = field(default_factory=dict)
     """generation -> (client id, offset below which every entry is settled)."""
+    restarted_applications: list[int] = field(default_factory=list)
+    """Generations whose log in a store of its own is another one now: what is known of the one before goes."""
+    application_positions: dict[int, ReaderPosition] = field(default_factory=dict)
+    """generation -> where the reader of a log in a store of its own stands; marks below are settled."""
     ended_applications: list[int] = field(default_factory=list)
     """Generations of APPLICATION sessions that have ended: nobody reads their logs any more."""
     receipts: list[bytes] = field(default_factory=list)
@@ -52,6 +58,8 @@ class TickWrites(Struct):
         self.session.put_before(kept.session)
         self.application_marks[:0] = kept.application_marks
         self.application_floors = kept.application_floors | self.application_floors
+        self.restarted_applications[:0] = kept.restarted_applications
+        self.application_positions = kept.application_positions | self.application_positions
         self.ended_applications[:0] = kept.ended_applications
         self.cursors = kept.cursors | self.cursors
         self.dispatcher_floor = max(kept.dispatcher_floor, self.dispatcher_floor)
@@ -63,6 +71,8 @@ class TickWrites(Struct):
             self.records
             or self.application_marks
             or self.application_floors
+            or self.restarted_applications
+            or self.application_positions
             or self.ended_applications
             or self.receipts
             or self.cursors

@@ -90,6 +90,18 @@ CREATE TABLE IF NOT EXISTS application_context (
     floor_offset INTEGER NOT NULL
 );
 
+-- Where readers stand in application logs in Kafka, which "offset"s in application_inflight belong to then. log_id and
+-- source_id: the topics that the offsets are of; floors: source partition:offset, joined with commas.
+CREATE TABLE IF NOT EXISTS application_position (
+    generation       INTEGER PRIMARY KEY,
+    log_id           TEXT    NOT NULL,
+    source_id        TEXT    NOT NULL,
+    packet_id        INTEGER NOT NULL,
+    base_offset      INTEGER NOT NULL,
+    committed_offset INTEGER NOT NULL,
+    floors           TEXT    NOT NULL
+);
+
 -- Samples of delivery latency for the traffic windows. body: repeated (i64 accepted_ms, u32 latency_us,
 -- u8 client type, u8 length, first topic level).
 CREATE TABLE IF NOT EXISTS receipt_batch (

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Literal
 
+from embermq.adapters.sqlite.application_tables import apply_to_applications
 from embermq.adapters.sqlite.connection import to_store_error
 from embermq.adapters.sqlite.session_cursors import apply_cursors
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
@@ -211,8 +212,7 @@ class SqliteTickStore(TickStore, LogState):
         session = writes.session
         if not session.is_empty():
             apply_session_writes(self._connection, session, base, self._floor)
-        if writes.application_marks or writes.application_floors or writes.ended_applications:
-            self._apply_to_applications(writes)
+        apply_to_applications(self._connection, writes)
         if writes.receipts:
             now_ms = time.time_ns() // 1_000_000
             run(
@@ -233,27 +233,6 @@ class SqliteTickStore(TickStore, LogState):
             )
         if self.trim_below:
             self._trim(base + count)
-
-    def _apply_to_applications(self, writes: TickWrites) -> None:
-        many = self._connection.executemany
-        many(
-            "INSERT OR REPLACE INTO application_inflight VALUES (?, ?, ?, ?)",
-            [(mark.generation, mark.offset, mark.packet_id, mark.state) for mark in writes.application_marks],
-        )
-        for generation, (client_id, floor) in writes.application_floors.items():
-            self._connection.execute(
-                "INSERT INTO application_context VALUES (?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET floor_offset = excluded.floor_offset",
-                (generation, client_id, floor),
-            )
-            self._connection.execute(
-                'DELETE FROM application_inflight WHERE generation = ? AND "offset" < ?', (generation, floor)
-            )
-        for table in ("application_inflight", "application_context"):
-            many(
-                f"DELETE FROM {table} WHERE generation = ?",
-                [(generation,) for generation in writes.ended_applications],
-            )
 
     def _trim(self, log_end: int) -> None:
         rows = self._connection.execute(

@@ -8,6 +8,7 @@ record is handed over, or without records, is an error an answer.
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.broker.tick import Tick
 from embermq.model.tick_writes import TickWrites
@@ -100,17 +101,7 @@ class LogThenState(TickStore):
         self._keep_rest(tick)
 
     def _keep_rest(self, tick: _UnderWay) -> None:
-        writes = tick.writes
-        rest = TickWrites(
-            session=writes.session,
-            application_marks=writes.application_marks,
-            application_floors=writes.application_floors,
-            ended_applications=writes.ended_applications,
-            receipts=writes.receipts,
-            cursors=writes.cursors,
-            dispatcher_floor=writes.dispatcher_floor,
-            generation_reserved=writes.generation_reserved,
-        )
+        rest = replace(tick.writes, records=[])
         if rest.is_empty() and 0 < self._state.log_end > self._log_end - UNKNOWN_RECORDS_MAX:
             self._kept(Receipt(tick.base, tick.count))
         else:

@@ -104,6 +104,8 @@ class SplitStore(TickStore):
             records=writes.records,
             application_marks=writes.application_marks,
             application_floors=writes.application_floors,
+            restarted_applications=writes.restarted_applications,
+            application_positions=writes.application_positions,
             ended_applications=ended,
             receipts=writes.receipts,
             cursors=cursors,

@@ -1,0 +1,56 @@
+"""What every store of readers' positions promises, where application logs are in a store of their own."""
+
+from __future__ import annotations
+
+import pytest
+from tests.contracts.stores import Stores
+
+from embermq.model.application_positions import ReaderPosition, StoredPositions
+from embermq.model.session_writes import QueueState
+from embermq.model.tick_writes import ApplicationMark
+
+
+def position(committed: int, base: int = 0) -> ReaderPosition:
+    return ReaderPosition("log", "source", 7, StoredPositions(base, committed, ((0, 2**40), (3, base))))
+
+
+def mark(generation: int, offset: int, state: int = QueueState.SENT) -> ApplicationMark:
+    return ApplicationMark(generation, offset, offset + 1, state)
+
+
+@pytest.mark.promise("application-8")
+def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> None:
+    assert stores.readers.load(1).position is None
+    stores.write(
+        application_positions={1: position(2), 2: position(3)},
+        application_marks=[mark(1, 9), mark(1, 4), mark(2, 4)],
+    )
+    stores.write(application_positions={1: position(5, 1)}, application_marks=[mark(1, 9, QueueState.DONE)])
+    stores.reopen()
+    found = stores.readers.load(1)
+    assert found.position == position(5, 1)
+    assert found.marks == (mark(1, 9, QueueState.DONE),)
+    assert stores.readers.load(2).marks == (mark(2, 4),)
+
+
+@pytest.mark.promise("application-2")
+def test_it_goes_with_its_session(stores: Stores) -> None:
+    stores.write(
+        application_positions={1: position(2), 2: position(3)},
+        application_marks=[mark(1, 4), mark(2, 4)],
+    )
+    stores.write(application_positions={1: position(3)}, ended_applications=[1])
+    gone, other = stores.readers.load(1), stores.readers.load(2)
+    assert (gone.position, gone.marks) == (None, ())
+    assert (other.position, other.marks) == (position(3), (mark(2, 4),))
+
+
+def test_another_log_in_its_place_begins_anew_in_one_step(stores: Stores) -> None:
+    stores.write(application_positions={1: position(2**40)}, application_marks=[mark(1, 20), mark(1, 21)])
+    stores.write(
+        restarted_applications=[1],
+        application_positions={1: position(0)},
+        application_marks=[mark(1, 2)],
+    )
+    found = stores.readers.load(1)
+    assert (found.position, found.marks) == (position(0), (mark(1, 2),))
