@@ -13,6 +13,17 @@ from embermq.pipeline.sources.kafka_positions import KafkaPositions
 DEADLINE_S = 90.0
 
 
+class EveryLogWanted:
+    """In the broker's place: makes each application log again that is asked for."""
+
+    def __init__(self, positions: KafkaPositions) -> None:
+        self._positions = positions
+
+    def restore(self, topic: str) -> int | None:
+        self._positions.ensure_topic(topic)
+        return None
+
+
 class LogInKafka:
     """The topics of one broker, with a producer."""
 

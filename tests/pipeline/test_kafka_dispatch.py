@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Message
 from pyspark.sql import SparkSession
 from tests.pipeline.driver_process import DriverProcess
-from tests.pipeline.kafka_topics import LogInKafka
+from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
 from tests.pipeline.log_writer import LogWriter, record
 from tests.pipeline.queries import log_rows
 from tests.support.kafka_server import KafkaServer
@@ -18,7 +18,6 @@ from tests.support.waiting import wait_until
 
 from embermq.model.log_record import Stamp
 from embermq.pipeline.errors import LogBehindProgressError, PipelineError
-from embermq.pipeline.jobs.application_topics import EveryLogWanted
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch, missing_log
 from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.keeper import Keeper

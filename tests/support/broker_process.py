@@ -98,7 +98,7 @@ class BrokerProcess:
 
     def start(self, *, deadline_s: float = START_S) -> None:
         """Start and wait for `ready`. Raises AssertionError with the output when it does not come."""
-        before = self._output_size()
+        before = self.output_size()
         self.launch()
         wait_until(
             lambda: not self.is_running or b"\nready\n" in self.output_from(before),
@@ -169,12 +169,13 @@ class BrokerProcess:
                 os.kill(pid, signal.SIGKILL)
         return bool(found)
 
-    def _output_size(self) -> int:
+    def output_size(self) -> int:
+        """Bytes that all runs have printed."""
         return os.fstat(self._output.fileno()).st_size
 
     def output_from(self, start: int) -> bytes:
         """What all runs have printed, from a byte on."""
-        size = self._output_size()
+        size = self.output_size()
         return os.pread(self._output.fileno(), max(0, size - start), start)
 
 

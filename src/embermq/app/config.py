@@ -27,6 +27,7 @@ from embermq.adapters.sqlite.settings import LogSettings
 from embermq.admin.settings import HttpSettings
 from embermq.app import settings as store_settings
 from embermq.app.errors import ConfigError
+from embermq.app.pipeline_side import check_pipeline
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
 from embermq.authentication import settings as authentication_settings
@@ -45,7 +46,6 @@ from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.split.settings import SessionStoreSettings
 from embermq.observability.settings import LoggingSettings
-from embermq.pipeline import settings as pipeline_settings
 from embermq.pipeline.settings import PipelineSettings
 from embermq.ports.store_url import without_password
 from embermq.server import settings as listener_settings
@@ -351,7 +351,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(redis_settings.check_settings, settings.redis),
         partial(sql_settings.check_settings, settings.sql),
         partial(log_settings.check_settings, settings.log),
-        partial(pipeline_settings.check_settings, settings.pipeline),
+        partial(check_pipeline, settings),
     )
     for check in checks:
         try:
@@ -368,17 +368,12 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             f"device.queue_bytes_max: {settings.device.queue_bytes_max} is less than one message may have, "
             f"mqtt.packet_bytes_max, {settings.mqtt.packet_bytes_max}"
         )
-    if settings.stores.log != store_settings.SQLITE:
-        if settings.pipeline.enabled:
-            yield (
-                "stores.log: a log in Kafka is not read by the pipeline yet; set pipeline.enabled=false "
-                "(--no-pipeline)"
-            )
-        if settings.mqtt.packet_bytes_max > KAFKA_PACKET_BYTES_MAX:
-            yield (
-                f"mqtt.packet_bytes_max: {settings.mqtt.packet_bytes_max} is more than goes to a Kafka in one request, "
-                f"{KAFKA_PACKET_BYTES_MAX}"
-            )
+    on_kafka = settings.stores.log != store_settings.SQLITE
+    if on_kafka and settings.mqtt.packet_bytes_max > KAFKA_PACKET_BYTES_MAX:
+        yield (
+            f"mqtt.packet_bytes_max: {settings.mqtt.packet_bytes_max} is more than goes to a Kafka in one request, "
+            f"{KAFKA_PACKET_BYTES_MAX}"
+        )
     heap_mb = -(-settings.mqtt.packet_bytes_max * HEAP_PER_PACKET_BYTE // MIB)
     if settings.pipeline.enabled and heap_mb > settings.pipeline.heap_mb:
         yield (

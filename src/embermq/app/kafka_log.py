@@ -11,6 +11,7 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
@@ -41,6 +42,7 @@ class KafkaLog(LogSide):
         self._topic = LogTopic(self._admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
         self.meaning = str(self._topic.open(is_new=not state.log_end))
         self.place = f"{address}, topic {self._topic.name}"
+        self.log_id = self._topic.identity()
         self._positions = find_end(
             self._admin, self._topic.name, known_end=state.log_end, is_clean=state.open_log()
         )
@@ -61,6 +63,7 @@ class KafkaLog(LogSide):
             appender, state, self._positions.end().number, tick, dispatcher_floor=state.dispatcher_floor
         )
         self.ticks = self._ticks
+        self.progress = KafkaPipelineProgress(address, kafka, self.log_id)
 
     def behind(self, stored: StoredState) -> StoredState:
         return behind_records(stored, self._positions.end().number)
@@ -82,6 +85,7 @@ class KafkaLog(LogSide):
         return log, log.close
 
     def close(self) -> None:
+        self.progress.close()
         self._log.close()
         self._ticks.close()
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import msgspec
-
 from embermq.adapters.sqlite.connection import log_identity, open_reader
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
@@ -15,7 +13,6 @@ from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.static_store import named_store, static_url
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings
 from embermq.ports.message_store import MessageStore, StoredMessage
 
 SEARCH_S = 3_600.0
@@ -79,10 +76,3 @@ def confirmed_offset(settings: Settings, log_id: int) -> int:
         with closing(Database(url, settings.sql)) as database:
             positions += SqlLogReaders(database, log_id).positions()
     return max((position.next_offset for position in positions), default=0)
-
-
-def driver_settings(settings: Settings) -> DriverSettings:
-    """What the pipeline's process is given."""
-    fields = msgspec.structs.asdict(settings.pipeline)
-    message_store = "" if static_url(settings) is None else settings.stores.static
-    return DriverSettings(**fields, message_store=message_store, sql=settings.sql)

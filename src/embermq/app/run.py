@@ -23,7 +23,7 @@ from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
-from embermq.app.message_archive import driver_settings
+from embermq.app.pipeline_side import driver_settings, missing_jars
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
 from embermq.app.settings import SQLITE
@@ -52,6 +52,8 @@ GC_THRESHOLDS = (50_000, 20, 50)
 def run_broker(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. Raises StartError for what keeps it from starting."""
     configure_logging(settings.logging)
+    if problem := missing_jars(settings):
+        raise StartError(problem)
     os.umask(0o077)  # messages are nobody else's business on this machine
     data_dir = Path(settings.data_dir)
     try:

@@ -6,7 +6,9 @@ import json
 
 import msgspec
 
+from embermq.app.errors import StartError
 from embermq.app.log_side import log_worth
+from embermq.app.pipeline_side import missing_jars
 from embermq.cli.options import (
     AllowAnonymous,
     AsJson,
@@ -29,17 +31,19 @@ def command(
 ) -> None:
     """Show the settings that `run` would use with the same options, or what is wrong with them.
 
-    Of a message log in Kafka also what an acknowledgement is worth there.
+    Of a message log in Kafka also what an acknowledgement is worth there, and whether the pipeline can read it.
     """
     found = configuration(
         config, assignments, data_dir, allow_anonymous=allow_anonymous, no_pipeline=no_pipeline
     )
     worth = log_worth(found.settings)
+    problem = missing_jars(found.settings)
     if as_json:
         document = {"settings": msgspec.to_builtins(found.shown), "origins": found.origins}
         if worth:
             document["log"] = worth
         print(json.dumps(document, indent=2))
+        _refuse(problem)
         return
     rows = [
         (item.key, json.dumps(msgspec.to_builtins(item.value)), item.origin) for item in found.effective()
@@ -51,3 +55,10 @@ def command(
         print(f"{key:<{key_width}}  {value:<{value_width}}  {came_from}".rstrip())
     if worth:
         print(f"\nmessage log: {worth}")
+    _refuse(problem)
+
+
+def _refuse(problem: str) -> None:
+    """As `run` would."""
+    if problem:
+        raise StartError(problem)

@@ -53,7 +53,7 @@ class Driver:
         self._started_ms = _now_ms()
         self._java = self._spark_version = ""
         self._jvm: subprocess.Popen[bytes] | None = None
-        self._kafka = kafka_driver(settings, self._stopping)
+        self._kafka = kafka_driver(settings, self._places, self._stopping)
         self._sockets = Path(
             tempfile.mkdtemp(prefix="embermq-")
         )  # a short path: sockets have 107 bytes at most
@@ -157,13 +157,15 @@ class Driver:
         self._report("stopped")
 
 
-def kafka_driver(settings: PipelineSettings, stopping: threading.Event) -> "KafkaDriver | None":
+def kafka_driver(
+    settings: PipelineSettings, places: Places, stopping: threading.Event
+) -> "KafkaDriver | None":
     """What the driver has besides when the log is in Kafka; the client is not there in every installation."""
     if not isinstance(settings, DriverSettings) or settings.kafka is None:
         return None
     from embermq.pipeline.kafka_driver import KafkaDriver
 
-    return KafkaDriver(settings.kafka, stopping)
+    return KafkaDriver(settings.kafka, places, stopping)
 
 
 def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:

@@ -6,12 +6,13 @@ import threading
 import msgspec
 
 from embermq.pipeline.errors import KafkaLogError
-from embermq.pipeline.jobs.application_topics import EveryLogWanted
+from embermq.pipeline.jobs.application_topics import BrokerSessions
 from embermq.pipeline.jobs.kafka_dispatch import chosen_mode
 from embermq.pipeline.jobs.kafka_job import KafkaJob
 from embermq.pipeline.jobs.query_job import KafkaSide, QueryJob
 from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 from embermq.pipeline.status import QueryReport
@@ -24,10 +25,10 @@ log = logging.getLogger(__name__)
 class KafkaDriver:
     """The driver's clients of Kafka, the lags of its queries, and who is asked for application logs."""
 
-    def __init__(self, kafka: KafkaLog, stopping: threading.Event) -> None:
+    def __init__(self, kafka: KafkaLog, places: Places, stopping: threading.Event) -> None:
         self._stopping = stopping
         self.positions = KafkaPositions(kafka)
-        self.side = KafkaSide(self.positions, EveryLogWanted(self.positions))
+        self.side = KafkaSide(self.positions, BrokerSessions(places))
         self.lags = KafkaLags(self.positions, stopping)
 
     def wait_for_log(self, settings: PipelineSettings) -> int:

@@ -46,6 +46,11 @@ class Places(Struct, frozen=True):
         return self.data_dir / "traffic.db"
 
     @property
+    def control(self) -> Path:
+        """control.sock: where the broker is asked for application logs in Kafka."""
+        return self.data_dir / "control.sock"
+
+    @property
     def work(self) -> Path:
         """pipeline/: what may be deleted while the pipeline is down."""
         return self.data_dir / "pipeline"

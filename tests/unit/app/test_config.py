@@ -340,11 +340,15 @@ def test_the_password_of_a_store_is_shown_nowhere() -> None:
 
 
 def test_what_a_log_in_kafka_cannot_do_is_refused_by_name() -> None:
-    (told,) = refused("stores.log=kafka://h")
-    assert (
-        told.startswith("stores.log: a log in Kafka is not read by the pipeline yet")
-        and "--no-pipeline" in told
-    )
+    (told,) = refused("stores.log=kafka://h", "pipeline.master=mesos://h")
+    assert told.startswith("pipeline.master = 'mesos://h': use 'local'")
+    (told,) = refused("stores.log=kafka://h", "pipeline.master=spark://h:7077")
+    assert told.startswith("pipeline.master = 'spark://h:7077': the query archive writes messages.db")
+    (told,) = refused("stores.log=kafka://h?x", "pipeline.mode=realtime")
+    assert told.startswith("stores.log: has a '?'")
+    (told,) = refused("pipeline.mode=realtime")
+    assert told.startswith("pipeline.mode = 'realtime': Spark's real-time mode reads Kafka only")
+    assert with_set("stores.log=kafka://h", "pipeline.mode=realtime").pipeline.enabled
     large = ["pipeline.enabled=false", f"mqtt.packet_bytes_max={2**27}", f"device.queue_bytes_max={2**28}"]
     (told,) = refused("stores.log=kafka://h", *large)
     assert told.startswith(f"mqtt.packet_bytes_max: {2**27} is more than goes to a Kafka")

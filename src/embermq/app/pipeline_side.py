@@ -1,0 +1,69 @@
+"""What the pipeline's process is told: its settings, and where the stores are that it reads and writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from embermq.adapters.kafka.address import KafkaAddress, parse_address
+from embermq.app.kafka_address import kafka_address
+from embermq.app.settings import SQLITE
+from embermq.pipeline.connector import connector_jars
+from embermq.pipeline.errors import PipelineSettingsError
+from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.settings import DriverSettings, check_settings
+
+if TYPE_CHECKING:
+    from embermq.adapters.kafka.settings import KafkaSettings
+    from embermq.app.config import Settings
+
+
+def driver_settings(settings: Settings) -> DriverSettings:
+    """All of it, passwords included. Raises StartError for a password file that cannot be read."""
+    log = settings.stores.log
+    return _driver_settings(settings, None if log == SQLITE else kafka_address(log, settings.kafka))
+
+
+def check_pipeline(settings: Settings) -> None:
+    """Raise ValueError, naming the setting, for what this log and these stores cannot run; reads no file."""
+    address = None
+    if settings.stores.log != SQLITE:
+        try:
+            address = parse_address(settings.stores.log)
+        except ValueError:
+            return  # said where stores are looked at
+    check_settings(_driver_settings(settings, address))
+
+
+def missing_jars(settings: Settings) -> str:
+    """Why Spark cannot read the log, and the command that puts it right; "" when it can, or need not."""
+    if settings.stores.log == SQLITE or not settings.pipeline.enabled:
+        return ""
+    try:
+        connector_jars(settings.pipeline)
+    except PipelineSettingsError as error:
+        return str(error)
+    return ""
+
+
+def _driver_settings(settings: Settings, address: KafkaAddress | None) -> DriverSettings:
+    return DriverSettings(
+        **structs.asdict(settings.pipeline),
+        message_store="" if settings.stores.static == SQLITE else settings.stores.static,
+        sql=settings.sql,
+        kafka=None if address is None else _kafka_log(address, settings.kafka),
+    )
+
+
+def _kafka_log(address: KafkaAddress, settings: KafkaSettings) -> KafkaLog:
+    return KafkaLog(
+        bootstrap=address.bootstrap,
+        prefix=settings.prefix,
+        tls=address.tls,
+        tls_ca_file=settings.tls_ca_file if address.tls else "",
+        tls_cert_file=settings.tls_cert_file if address.tls else "",
+        user=address.username,
+        password=address.password,
+        mechanism=settings.sasl_mechanism,
+    )

@@ -1,0 +1,36 @@
+"""The one broker that all tests of this family share: its start, with Spark's, takes longer than most of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
+from tests.support.kafka_server import KafkaServer
+
+
+@pytest.fixture(scope="session")
+def running_kafka_pipeline(
+    running_kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaPipelineBroker]:
+    """One for all tests, which take it as `kafka_pipeline_broker`."""
+    running_kafka.heal()
+    broker = KafkaPipelineBroker(running_kafka, tmp_path_factory.mktemp("kafka-pipeline"))
+    with broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka_pipeline_broker(
+    running_kafka_pipeline: KafkaPipelineBroker, request: pytest.FixtureRequest
+) -> Iterator[KafkaPipelineBroker]:
+    """A broker whose log is in Kafka, with its pipeline in real-time mode. A test takes topics and client ids that no
+    other has (`app...` are APPLICATION clients), and may kill broker, driver or Kafka and leave it so."""
+    running_kafka_pipeline.heal()
+    before = running_kafka_pipeline.output_size()
+    failed = request.session.testsfailed
+    yield running_kafka_pipeline
+    if request.session.testsfailed > failed:
+        printed = running_kafka_pipeline.output_from(before).decode(errors="replace")
+        sys.stderr.write(f"--- output of the broker during {request.node.name}\n{printed}\n---\n")

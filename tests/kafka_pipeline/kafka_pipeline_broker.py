@@ -1,0 +1,135 @@
+"""One broker with its log in Kafka and its pipeline, for all tests of a process; and what tests ask of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from confluent_kafka import Consumer, Message, TopicPartition
+from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.kafka_server import KafkaServer
+from tests.support.waiting import wait_until
+
+RUNS_S = 90.0
+READ_S = 30.0
+PARTITIONS = 2
+
+
+class KafkaPipelineBroker(BrokerProcess):
+    """May be killed and started again by a test; `heal` puts it right for the next one."""
+
+    def __init__(
+        self, kafka: KafkaServer, folder: Path, settings: Mapping[str, object] | None = None
+    ) -> None:
+        self.kafka = kafka
+        self.prefix = kafka.prefix()
+        own = {
+            "stores.log": f"kafka://{kafka.bootstrap}",
+            "kafka.prefix": self.prefix,
+            "kafka.partitions": PARTITIONS,
+            "clients.application_ids": json.dumps(["app*"]),
+            "device.queue_limit": 60_000,
+            "pipeline.queries": json.dumps(["dispatch", "archive"]),
+            "pipeline.nice": 0,
+            "pipeline.target_wait_ms": 1_000,
+            "pipeline.backoff_first_ms": 100,
+            "pipeline.archive_trigger_ms": 500,
+        }
+        super().__init__(folder / "data", pipeline=True, settings=own | dict(settings or {}))
+
+    def heal(self) -> None:
+        """Kafka, broker and pipeline run."""
+        self.kafka.heal()
+        if not self.is_running:
+            self.start()
+        self.wait_for_pipeline()
+
+    def status(self) -> dict[str, Any]:
+        """Of the pipeline, as REST tells it."""
+        answer = httpx.get(f"http://127.0.0.1:{self.http_port}/api/v1/pipeline", timeout=READ_S)
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    def query(self, name: str) -> dict[str, Any]:
+        """What status has of one query; {} before it has any."""
+        return next((query for query in self.status()["queries"] if query["name"] == name), {})
+
+    def wait_for_pipeline(self) -> None:
+        wait_until(
+            lambda: self.query("dispatch").get("state") == "running",
+            RUNS_S,
+            "dispatch runs",
+            poll_s=0.1,
+        )
+
+    def kill_driver(self) -> int:
+        """kill -9 of Spark's driver; the process id that it had."""
+        pid = int(self.status()["pid"])
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def command_line(self, *words: str) -> str:
+        """What `embermq WORDS...` prints with this broker's settings."""
+        given = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        done = subprocess.run(
+            [str(EMBERMQ), *words, "--data-dir", str(self.data_dir), *given],
+            capture_output=True,
+            text=True,
+            timeout=RUNS_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def log_of(self, client_id: str) -> str:
+        """The application log of a client whose id is plain."""
+        return f"{self.prefix}.msg.app.{client_id}"
+
+    def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """First offset and end of each partition; {} without such a topic."""
+        consumer = self._consumer()
+        try:
+            found = consumer.list_topics(topic, timeout=READ_S).topics[topic]
+            return {
+                partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=READ_S)
+                for partition in found.partitions
+            }
+        finally:
+            consumer.close()
+
+    def records(self, topic: str) -> list[Message]:
+        """All that a topic has now, partition by partition."""
+        bounds = {one: found for one, found in self.bounds(topic).items() if found[0] < found[1]}
+        consumer, found, left = self._consumer(), [], set(bounds)
+        try:
+            consumer.assign([TopicPartition(topic, one, first) for one, (first, _) in bounds.items()])
+
+            def is_read() -> bool:
+                for message in consumer.consume(1_000, 0.2):
+                    assert message.error() is None, message.error()
+                    found.append(message)
+                    partition = message.partition() or 0
+                    if (message.offset() or 0) + 1 >= bounds[partition][1]:
+                        left.discard(partition)
+                return not left
+
+            wait_until(is_read, READ_S, f"{topic} is read")
+        finally:
+            consumer.close()
+        return sorted(found, key=lambda message: (message.partition() or 0, message.offset() or 0))
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.kafka.bootstrap,
+                "group.id": "tests",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
+        )

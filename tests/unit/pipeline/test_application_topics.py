@@ -1,0 +1,64 @@
+"""The driver asks the broker for an application log that is not there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from embermq.pipeline.errors import KafkaLogError
+from embermq.pipeline.jobs.application_topics import BrokerSessions
+from embermq.pipeline.places import Places
+
+
+@contextmanager
+def broker(places: Places, status: str, body: str) -> Iterator[list[bytes]]:
+    """Answers one question, and shows what it was."""
+    places.data_dir.mkdir(parents=True)
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(places.control))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                while not asked or not asked[0].endswith(b"}"):
+                    asked[:] = [b"".join(asked) + connection.recv(4096)]
+                connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield asked
+        thread.join()
+
+
+@pytest.mark.parametrize(("body", "generation"), [('{"generation": null}', None), ('{"generation": 7}', 7)])
+def test_the_broker_says_what_becomes_of_the_log(tmp_path: Path, body: str, generation: int | None) -> None:
+    places = Places(tmp_path / "data")
+    with broker(places, "200 OK", body) as asked:
+        assert BrokerSessions(places).restore("e.msg.app.one") == generation
+    head, _, question = asked[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /application-logs/restore ") and question == b'{"topic":"e.msg.app.one"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        ("503 Service Unavailable", '{"detail": "away"}', "does not restore e.msg.app.one: 503 .*away"),
+        ("200 OK", '{"other": 1}', "the broker's answer about e.msg.app.one"),
+    ],
+)
+def test_an_answer_that_is_none(tmp_path: Path, status: str, body: str, told: str) -> None:
+    places = Places(tmp_path / "data")
+    with broker(places, status, body), pytest.raises(KafkaLogError, match=told):
+        BrokerSessions(places).restore("e.msg.app.one")
+
+
+def test_no_broker(tmp_path: Path) -> None:
+    with pytest.raises(KafkaLogError, match=r"control.sock: the broker was asked for e\.msg\.app\.one"):
+        BrokerSessions(Places(tmp_path)).restore("e.msg.app.one")
