@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from benchmarks.machine import describe
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
-from embermq.adapters.kafka.application_topics import ApplicationTopics
+from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.delivery.application.positions import Positions
@@ -99,18 +99,20 @@ def main(
     """Fill the logs of 1, 10 and 100 clients and read them."""
     settings = KafkaSettings(prefix=f"bench-{token_hex(4)}")
     address, names = parse_address(url), ApplicationLogNames(settings.prefix)
-    topics = ApplicationTopics(WatchedAdmin(address, settings), names)
+    topics = ApplicationTopics(
+        WatchedAdmin(address, settings), names, LogProperties(packet_bytes_max=1024 * 1024)
+    )
     posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
     feeds = KafkaApplicationFeeds(address, settings, posted.put)
     print(describe())
     for count in CLIENTS:
         logs = [names.client_log(f"c{count}x{number}") for number in range(count)]
         for log in logs:
-            topics.create(log)
+            topics.ensure({log: 1})
         fill(address.bootstrap, logs, records)
         read(feeds, posted, logs, records)
         for log in logs:
-            topics.delete(log)
+            topics.delete([log])
     feeds.close()
 
 

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader
+from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader, make_log
 from tests.support.kafka_server import KafkaServer
+from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import application_feeds, shared_feeds
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
-from embermq.adapters.kafka.application_topics import ApplicationTopics
+from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.feed_entries import UNREAD_BYTES_MAX
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -21,7 +22,10 @@ from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.application_positions import StoredPositions
 from embermq.ports.application_feed import SharedFeed
-from embermq.ports.errors import StoreUnavailable
+from embermq.ports.application_logs import FoundLog
+from embermq.ports.errors import StoreError, StoreUnavailable
+
+PROPERTIES = LogProperties(packet_bytes_max=1024 * 1024)
 
 
 class Place:
@@ -32,7 +36,7 @@ class Place:
         self.settings = KafkaSettings(prefix=kafka.prefix())
         self.address: KafkaAddress = parse_address(f"kafka://{kafka.bootstrap}")
         self.names = ApplicationLogNames(self.settings.prefix)
-        self.topics = ApplicationTopics(WatchedAdmin(self.address, self.settings), self.names)
+        self.topics = ApplicationTopics(WatchedAdmin(self.address, self.settings), self.names, PROPERTIES)
         self.writer = ApplicationLogWriter(kafka.bootstrap)
         self.loop = HandLoop()
         self.feeds = KafkaApplicationFeeds(self.address, self.settings, self.loop.post)
@@ -40,7 +44,7 @@ class Place:
     def log(self, client_id: str, partitions: int = 1) -> str:
         """A new log."""
         name = self.names.client_log(client_id)
-        self.topics.create(name, partitions=partitions)
+        make_log(self.topics, name, partitions)
         return name
 
     def reads(self, log: str, start: int = 0, *, stalled: bool = False) -> HandReader:
@@ -69,22 +73,37 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 @pytest.mark.promise("application-2")
 def test_logs_are_made_once_and_listed_and_deleted(place: Place) -> None:
     one, other = place.log("one"), place.log("other", partitions=2)
-    assert place.topics.create(one) == {0: 0}
+    first = make_log(place.topics, one)
+    assert (first.ends, first.is_new) == ({0: 0}, False)
     place.writer.write(one, numbered(5))
-    assert place.topics.create(one) == {0: 5}
-    assert place.topics.create(other, partitions=2) == {0: 0, 1: 0}
-    with pytest.raises(StoreUnavailable, match=rf"{other} has 2 partitions, 3 are configured"):
-        place.topics.create(other, partitions=3)
+    missing = place.names.client_log("missing")
+    found = place.topics.ensure({one: 1, missing: 1, other: 3})
+    assert found[one] == FoundLog({0: 5}, first.identity)
+    made = found[missing]
+    assert isinstance(made, FoundLog) and made.is_new and made.identity != first.identity
+    problem = found[other]
+    assert type(problem) is StoreError  # it does not pass by itself
+    assert f"{other} has 2 partitions, 3 are configured" in str(problem)
     place.kafka.create_topic(f"{place.settings.prefix}.msg.all")
-    assert place.topics.names() == [one, other]
-    sizes = place.topics.sizes({one: {0: 3}})
-    assert [(size.name, size.records, size.lag) for size in sizes] == [(one, 5, 2), (other, 0, 0)]
+    sizes = place.topics.sizes({})
+    assert [(size.name, size.records, size.lag({0: 3})) for size in sizes] == [
+        (missing, 0, 0),
+        (one, 5, 2),
+        (other, 0, 0),
+    ]
     place.topics.trim({(one, 0): 4})
-    size = place.topics.sizes({})[0]
-    assert (size.records, size.lag) == (1, 1)
+    size = place.topics.sizes({})[1]
+    assert (size.records, size.lag({})) == (1, 1)
+    assert place.topics.ends_of_those_there({one: 1, other: 2, "nobody": 1}) == {
+        (one, 0): 5,
+        (other, 0): 0,
+        (other, 1): 0,
+    }
     for _ in range(2):
-        place.topics.delete(one, ["a group that is not there"])
-    assert place.topics.names() == [other]
+        place.topics.delete([one, missing])
+    assert [size.name for size in place.topics.sizes({})] == [other]
+    again = make_log(place.topics, one)
+    assert again.is_new and again.ends == {0: 0} and again.identity != first.identity
 
 
 @pytest.mark.promise("application-2")
@@ -199,7 +218,7 @@ def test_a_log_that_is_deleted_under_its_reader_is_told_by_name(place: Place) ->
     reader, neighbour = place.reads(log), place.reads(other)
     place.writer.write(log, numbered(3))
     place.waits(reader, 3)
-    place.topics.delete(log)
+    place.topics.delete([log])
     place.loop.run_until(lambda: reader.reasons, 60)
     assert f"application log {log} is gone" in reader.reasons[0]
     place.writer.write(other, [b"x"])
@@ -225,11 +244,10 @@ def test_a_log_that_was_made_anew_or_trimmed_by_hand_is_no_silent_loss(
 
 def test_without_kafka_a_request_ends_with_its_name(place: Place) -> None:
     settings = KafkaSettings(prefix=place.settings.prefix, request_timeout_s=1)
-    topics = ApplicationTopics(WatchedAdmin(place.address, settings), place.names)
+    topics = ApplicationTopics(WatchedAdmin(place.address, settings), place.names, PROPERTIES)
     place.kafka.kill()
     asks: tuple[Callable[[], object], ...] = (
-        lambda: topics.create("x"),
-        lambda: topics.delete("x"),
+        lambda: topics.delete(["x"]),
         lambda: topics.sizes({}),
         lambda: topics.ends([("x", 0)]),
     )
@@ -238,6 +256,7 @@ def test_without_kafka_a_request_ends_with_its_name(place: Place) -> None:
         with pytest.raises(StoreUnavailable, match=place.kafka.bootstrap):
             ask()
         assert time.monotonic() - began_s < 10
+    assert isinstance(topics.ensure({"x": 1})["x"], StoreUnavailable)
 
 
 @pytest.mark.promise("application-4")
@@ -288,7 +307,7 @@ def test_members_share_a_log_and_who_leaves_hands_over(
 ) -> None:
     monkeypatch.setattr(shared_feeds, "COMMIT_EVERY_S", 3_600)  # positions are told when a partition goes
     log = place.names.shared_log("t/+")
-    place.topics.create(log, partitions=4)
+    make_log(place.topics, log, 4)
     one, one_feed = joins(place, shared, log)
     place.loop.run_until(lambda: len(one.partitions) == 4, what="alone it has all")
     records = keyed(400, 16)
@@ -332,7 +351,7 @@ def test_members_share_a_log_and_who_leaves_hands_over(
 @pytest.mark.promise("application-11")
 def test_positions_of_a_group_outlive_the_broker(place: Place) -> None:
     log = place.names.shared_log("t")
-    place.topics.create(log)
+    make_log(place.topics, log)
     place.writer.write(log, numbered(10))
     for stored in (StoredPositions(), StoredPositions(2, 5, ((0, 3), (7, 9)))):
         feeds = KafkaSharedFeeds(place.address, place.settings, place.loop.post)
@@ -342,13 +361,20 @@ def test_positions_of_a_group_outlive_the_broker(place: Place) -> None:
         assert member.came[0].entry.offset == stored.base_offset
         feed.commit(0, StoredPositions(2, 5, ((0, 3), (7, 9))))
         feeds.close()
-    assert place.topics.sizes({}, {log: f"{place.settings.prefix}-group"})[0].lag == 5
+    group = f"{place.settings.prefix}-group"
+    size = place.topics.sizes({log: [group]})[0]
+    assert size.lag(size.committed[group]) == 5
+    place.topics.delete([log])
+    make_log(place.topics, log)
+    wait_until(
+        lambda: not place.topics.sizes({log: [group]})[0].committed[group], what="it goes with its log"
+    )
 
 
 @pytest.mark.promise("application-11")
 def test_a_stalled_member_is_bounded(place: Place, shared: KafkaSharedFeeds) -> None:
     log = place.names.shared_log("t")
-    place.topics.create(log)
+    make_log(place.topics, log)
     place.writer.write(log, [bytes(10_000)] * 1_000)
     member, _ = joins(place, shared, log)
     member.stalled = True
@@ -364,7 +390,7 @@ def test_a_stalled_member_is_bounded(place: Place, shared: KafkaSharedFeeds) -> 
 @pytest.mark.promise("application-11")
 def test_members_go_on_when_kafka_comes_back(place: Place, shared: KafkaSharedFeeds) -> None:
     log = place.names.shared_log("t")
-    place.topics.create(log)
+    make_log(place.topics, log)
     member, feed = joins(place, shared, log)
     place.writer.write(log, numbered(10))
     place.waits(member, 10)
@@ -381,10 +407,10 @@ def test_members_go_on_when_kafka_comes_back(place: Place, shared: KafkaSharedFe
 @pytest.mark.promise("application-11")
 def test_a_shared_log_that_is_deleted_is_told_by_name(place: Place, shared: KafkaSharedFeeds) -> None:
     log = place.names.shared_log("t")
-    place.topics.create(log)
+    make_log(place.topics, log)
     member, _ = joins(place, shared, log)
     place.loop.run_until(lambda: member.partitions)
-    place.topics.delete(log)
+    place.topics.delete([log])
     place.loop.run_until(lambda: member.reasons, 60)
     assert f"shared log {log} is gone" in member.reasons[0]
 

@@ -9,14 +9,23 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import Producer
 from msgspec import Struct
 
+from embermq.adapters.kafka.application_topics import ApplicationTopics
 from embermq.model.application_positions import StoredPositions
 from embermq.model.kafka_record import KafkaEncoder, SourcePosition, encode_source
 from embermq.model.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry
+from embermq.ports.application_logs import FoundLog
 
 STEP_S = 0.01
 DELIVERED_S = 60.0
+
+
+def make_log(topics: ApplicationTopics, log: str, partitions: int = 1) -> FoundLog:
+    """The log, which can be written and read then."""
+    found = topics.ensure({log: partitions})[log]
+    assert isinstance(found, FoundLog), found
+    return found
 
 
 class ApplicationLogWriter:

@@ -14,6 +14,8 @@ from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.broker.session import PACKET_IDS, Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.wills import Wills
+from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
+from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow
 from embermq.protocol.packets import Connack, Connect, Disconnect, Packet, Will
 from embermq.protocol.properties import Properties, is_payload_format_valid
@@ -91,11 +93,16 @@ class Connecting:
         client_id = packet.client_id or identity.new_client_id
         permissions = self._state.permissions(Principal(identity.username, client_id, identity.certificate))
         objection = self._objection(link, packet, permissions)
+        old = self._state.sessions.get(client_id)
+        expiry_s = self._expiry_s(packet)
+        if objection is None and self._state.strict_names is not None:
+            kept = old if old is not None and not packet.clean_start else None
+            client_type = identity.client_type if kept is None else kept.client_type
+            if client_type is ClientType.APPLICATION and (expiry_s > 0 or kept is not None):
+                objection = _objection_to_name(self._state.strict_names, client_id)
         if objection is not None:
             self.refuse(link, *objection)
             return
-        old = self._state.sessions.get(client_id)
-        expiry_s = self._expiry_s(packet)
         must_wait = expiry_s > 0 or packet.will is not None or (old is not None and old.persistent)
         if must_wait and self._state.session_store_full:
             self._state.counters.refused_session_wait += 1
@@ -422,6 +429,8 @@ class Connecting:
         for subscriber in session.subscriptions.values():
             self._state.router.discard(subscriber)
         session.subscriptions.clear()
+        if session.is_application and self._state.application_logs is not None:
+            self._state.application_logs.ended(session)
         self._state.path(session).forget(session)
         session.window.clear()
         if self._state.sessions.get(session.client_id) is session:
@@ -433,6 +442,8 @@ class Connecting:
             tick.session_writes.deleted_sessions.append(session.generation)
             if session.is_application:
                 tick.writes.ended_applications.append(session.generation)
+                if self._state.application_logs is not None:
+                    tick.batch.after_commit.append(partial(self._state.application_logs.deleted, session))
         if durable is not None:
             tick.batch.after_commit.append(durable)
 
@@ -447,6 +458,14 @@ class Connecting:
 def _is_kept(session: Session) -> bool:
     """Whether the session outlives its connection. It may have been resumed to end with this one."""
     return session.persistent and session.expiry_interval_s > 0
+
+
+def _objection_to_name(names: ApplicationLogNames, client_id: str) -> tuple[ReasonCode, str] | None:
+    try:
+        names.client_log(client_id)
+    except NoApplicationLog as error:
+        return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error)
+    return None
 
 
 def _unless_true(available: bool) -> bool | None:

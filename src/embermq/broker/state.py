@@ -3,6 +3,7 @@
 from embermq.authorization.rule_set import Permissions, RuleSet
 from embermq.authorization.rules import Principal
 from embermq.authorization.settings import AuthorizationSettings
+from embermq.broker.application_sessions import ApplicationSessions
 from embermq.broker.counters import Counters
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.retained import RetainedMessages
@@ -11,6 +12,7 @@ from embermq.broker.session import Session
 from embermq.broker.settings import MqttSettings
 from embermq.broker.tick import Tick
 from embermq.broker.timers import Timers
+from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.session import RetainedRow
 from embermq.topics.topic_tree import TopicTree
 
@@ -58,6 +60,10 @@ class BrokerState:
         """Too much waits for a session store of its own: no QoS 1 or 2 publish is taken."""
         self.connect_wait_ms = 0
         """How long a CONNECT waits for that store; 0 without one: what is in the log is stored then."""
+        self.application_logs: ApplicationSessions | None = None
+        """Told of the end of APPLICATION sessions; None where their logs are part of the message log."""
+        self.strict_names: ApplicationLogNames | None = None
+        """Names of application logs, when an APPLICATION client whose id cannot be one is refused."""
         self.generation_next = 1
         self._generations_reserved = 1
 

@@ -5,7 +5,7 @@ has a prefix to itself. Nothing about the logs is stored but themselves: what a 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct
 
@@ -38,7 +38,7 @@ class LogSize(Struct, frozen=True):
 
     @property
     def records(self) -> int:
-        """How many there are; those that compaction or trimming took are not among them."""
+        """How many there are."""
         return sum(end - self.starts[partition] for partition, end in self.ends.items())
 
     def lag(self, committed: Mapping[int, int]) -> int:
@@ -75,10 +75,9 @@ class ApplicationLogs(ABC):
         there or not."""
 
     @abstractmethod
-    def ended(self, log: str, groups: tuple[str, ...], number: int) -> None:
-        """No record with this sequence number or a greater one is stamped for the log, and those with smaller ones
-        that are accepted are durable. It is deleted when the pipeline has carried all that is below, and the positions
-        of its consumer groups with it."""
+    def ended(self, log: str) -> None:
+        """Nothing that is accepted from now on is stamped for the log, and what was accepted is durable. It is deleted
+        when the pipeline has carried all of that, and the positions of its consumer groups with it."""
 
     @abstractmethod
     def ends(self, logs: Mapping[str, int], then: Callable[[Mapping[Place, int] | StoreError], None]) -> None:
@@ -94,3 +93,12 @@ class ApplicationLogs(ABC):
         self, groups: Mapping[str, tuple[str, ...]], then: Callable[[list[LogSize] | StoreError], None]
     ) -> None:
         """Every log of the prefix. `groups` names the consumer groups of a log whose positions are wanted."""
+
+    @abstractmethod
+    def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:
+        """At once, whatever is still to come for them; those that are being ensured stay."""
+
+    @property
+    @abstractmethod
+    def failing(self) -> str:
+        """Why logs cannot be made, looked at or deleted now; "" when they can. It is tried again without end."""

@@ -2,146 +2,245 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
-from embermq.adapters.kafka.client import RETRY_S, WatchedAdmin, error_of, unavailable
+from embermq.adapters.kafka.client import (
+    RETRY_S,
+    WatchedAdmin,
+    client_options,
+    error_of,
+    may_work_later,
+    told,
+    unavailable,
+)
+from embermq.adapters.kafka.log_topic import record_bytes_max
 from embermq.model.application_logs import ApplicationLogNames
-from embermq.ports.errors import StoreUnavailable
+from embermq.ports.application_logs import FoundLog, LogSize, Place
+from embermq.ports.errors import StoreError, StoreUnavailable
 
-SETTINGS: dict[str, str] = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "message.timestamp.type": "CreateTime",
-}
-"""Of each log, whatever else is configured: nothing that a reader needs vanishes by itself."""
-
+LOOK_S = 0.5
+"""Of a call of the driver that cannot be broken off."""
+_MISSING = KafkaError.UNKNOWN_TOPIC_OR_PART
 _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-Place = tuple[str, int]
-"""Topic and partition."""
 
+class LogProperties(Struct, frozen=True, kw_only=True):
+    """Of logs that are made from now on. `replicas` 0 and `min_insync_replicas` 0 are what the cluster has for new
+    topics, `retention_ms` and `retention_bytes` -1 is for ever."""
 
-class ApplicationLogSize(Struct, frozen=True):
-    """One log. `committed` are the offsets below which all is settled, by partition; `lag` the records behind them."""
+    packet_bytes_max: int
+    replicas: int = 0
+    min_insync_replicas: int = 0
+    retention_ms: int = -1
+    retention_bytes: int = -1
 
-    name: str
-    starts: dict[int, int]
-    ends: dict[int, int]
-    committed: dict[int, int]
-
-    @property
-    def records(self) -> int:
-        """How many there are."""
-        return sum(end - self.starts[partition] for partition, end in self.ends.items())
-
-    @property
-    def lag(self) -> int:
-        """How many are not settled."""
-        return sum(
-            max(0, end - max(self.starts[partition], self.committed.get(partition, 0)))
-            for partition, end in self.ends.items()
-        )
+    def settings(self) -> dict[str, str]:
+        """As Kafka names them. What a reader needs does not vanish by itself, unless that is wanted."""
+        found = {
+            "cleanup.policy": "delete",
+            "retention.ms": str(self.retention_ms),
+            "retention.bytes": str(self.retention_bytes),
+            "message.timestamp.type": "CreateTime",
+            "max.message.bytes": str(record_bytes_max(self.packet_bytes_max)),
+        }
+        if self.min_insync_replicas:
+            found["min.insync.replicas"] = str(self.min_insync_replicas)
+        return found
 
 
 class ApplicationTopics:
     """Of one prefix. Every call waits, at most about `kafka.request_timeout_s`, so none is made on the broker's thread;
-    they raise StoreUnavailable."""
+    they raise StoreUnavailable. Consumer groups are never asked for by the admin client, which may end the process
+    when the coordinator is restarted meanwhile (librdkafka 3663)."""
 
-    def __init__(self, admin: WatchedAdmin, names: ApplicationLogNames) -> None:
+    def __init__(self, admin: WatchedAdmin, names: ApplicationLogNames, properties: LogProperties) -> None:
         self._admin = admin
+        self._client = admin.client
+        self._timeout_s = admin.settings.request_timeout_s
         self._names = names
+        self._properties = properties
 
-    def create(
-        self, log: str, *, partitions: int = 1, replicas: int = 0, settings: Mapping[str, str] | None = None
-    ) -> dict[int, int]:
-        """Make a log, or find the one that is there. Returns when it can be written and read: the end of each
-        partition, where the reader of a new session begins. `replicas` 0 is what the cluster has for new topics."""
-        topic = NewTopic(
-            log,
-            num_partitions=partitions,
-            replication_factor=replicas or -1,
-            config=dict(settings or {}) | SETTINGS,
+    def ensure(self, wanted: Mapping[str, int]) -> dict[str, FoundLog | StoreError]:
+        """Make logs with so many partitions, or find those that are there, all at once. Each can be written and read
+        then. StoreUnavailable for what may pass by itself, any other StoreError for what does not."""
+        found = self._look(wanted)
+        missing = [log for log, there in found.items() if there is None]
+        refused = self._create({log: wanted[log] for log in missing}) if missing else {}
+        made = [log for log in missing if log not in refused]
+        if made:
+            found |= self._look(made, until_there=True)
+        answers: dict[str, FoundLog | StoreError] = {}
+        old: list[Place] = []
+        for log, partitions in wanted.items():
+            there = found[log]
+            problem = refused.get(log) or (there if isinstance(there, StoreError) else None)
+            if problem is None and not isinstance(there, TopicDescription):
+                problem = StoreUnavailable(
+                    f"{self._admin.address}: application log {log} was made and does not come up"
+                )
+            if problem is not None:
+                answers[log] = problem
+                continue
+            assert isinstance(there, TopicDescription)
+            if len(there.partitions) != partitions:
+                answers[log] = StoreError(self._other_partitions(log, len(there.partitions), partitions))
+            else:
+                answers[log] = FoundLog(dict.fromkeys(range(partitions), 0), str(there.topic_id), log in made)
+                old += [(log, partition) for partition in range(partitions) if log not in made]
+        ends = self.ends(old)
+        for log, answer in answers.items():
+            if isinstance(answer, FoundLog) and not answer.is_new:
+                behind = {partition: ends[log, partition] for partition in answer.ends}
+                answers[log] = FoundLog(behind, answer.identity)
+        return answers
+
+    def give_up(self) -> None:
+        """Whoever waits for an answer, on another thread, waits no longer."""
+        self._admin.ended.set()
+
+    def _other_partitions(self, log: str, has: int, wanted: int) -> str:
+        return (
+            f"{self._admin.address}: application log {log} has {has} partitions, {wanted} are configured: it keeps "
+            "those it was made with, or the order of its messages is lost"
         )
-        timeout_s = self._admin.settings.request_timeout_s
-        doing = f"cannot make application log {log}"
-        self._tolerating(
-            KafkaError.TOPIC_ALREADY_EXISTS,
-            doing,
-            lambda: self._admin.client.create_topics(
-                [topic], operation_timeout=timeout_s, request_timeout=timeout_s
-            ),
-        )
-        found = self._partitions(log)
-        if len(found) != partitions:
-            raise StoreUnavailable(
-                f"{self._admin.address}: application log {log} has {len(found)} partitions, {partitions} are "
-                "configured: it keeps those it was made with, or the order of its messages is lost"
-            )
-        return {partition: end for (_, partition), end in self.ends(found).items()}
 
-    def delete(self, log: str, groups: Iterable[str] = ()) -> None:
-        """Delete a log and the positions of its groups; nothing happens when they are not there."""
-        client, timeout_s = self._admin.client, self._admin.settings.request_timeout_s
-        self._tolerating(
-            KafkaError.UNKNOWN_TOPIC_OR_PART,
-            f"cannot delete application log {log}",
-            lambda: client.delete_topics([log], operation_timeout=timeout_s, request_timeout=timeout_s),
-        )
-        for group in groups:
-            self._tolerating(
-                KafkaError.GROUP_ID_NOT_FOUND,
-                f"cannot delete group {group}",
-                lambda group=group: client.delete_consumer_groups([group], request_timeout=timeout_s),
-            )
-
-    def names(self) -> list[str]:
-        """All application logs of the prefix, in order."""
-        try:
-            found = self._admin.client.list_topics(timeout=self._admin.settings.request_timeout_s).topics
-        except KafkaException as error:
-            raise unavailable(self._admin.address, "cannot list its topics", error) from None
-        return sorted(topic for topic in found if self._names.is_application_log(topic))
-
-    def sizes(
-        self, committed: Mapping[str, Mapping[int, int]], groups: Mapping[str, str] | None = None
-    ) -> list[ApplicationLogSize]:
-        """All logs with their lag. `committed` are the positions that the broker stores, by log; `groups` names the
-        consumer group whose positions count for a log."""
-        try:
-            topics = self._admin.client.list_topics(timeout=self._admin.settings.request_timeout_s).topics
-        except KafkaException as error:
-            raise unavailable(self._admin.address, "cannot list its topics", error) from None
-        places = [
-            (name, partition)
-            for name, topic in topics.items()
-            if self._names.is_application_log(name)
-            for partition in topic.partitions
+    def _create(self, wanted: Mapping[str, int]) -> dict[str, StoreError]:
+        """Why some of them could not be made."""
+        settings = self._properties.settings()
+        topics = [
+            NewTopic(log, partitions, self._properties.replicas or -1, config=settings)
+            for log, partitions in wanted.items()
         ]
-        starts, ends = self._offsets(places, _FIRST), self.ends(places)
-        known = {log: dict(offsets) for log, offsets in committed.items()}
-        for log, group in (groups or {}).items():
-            known[log] = self._group_offsets(group, log)
-        return [
-            ApplicationLogSize(
-                name,
-                {partition: starts[name, partition] for partition in topic.partitions},
-                {partition: ends[name, partition] for partition in topic.partitions},
-                known.get(name, {}),
-            )
+        answers = self._client.create_topics(
+            topics, operation_timeout=self._timeout_s, request_timeout=self._timeout_s
+        )
+        refused: dict[str, StoreError] = {}
+        for log, answer in answers.items():
+            try:
+                self._result(answer)
+            except KafkaException as error:
+                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    refused[log] = self._problem(f"cannot make application log {log}", error)
+        return refused
+
+    def _problem(self, doing: str, error: KafkaException) -> StoreError:
+        if may_work_later(error_of(error)):
+            return unavailable(self._admin.address, doing, error)
+        return StoreError(f"{self._admin.address}: {doing}: {told(error_of(error))}")
+
+    def _look(
+        self, logs: Collection[str], *, until_there: bool = False
+    ) -> dict[str, TopicDescription | StoreError | None]:
+        """None for those that are not there. A log counts when each partition has a leader; `until_there`: wait till
+        all are so, since not all servers know a new topic at once."""
+        found: dict[str, TopicDescription | StoreError | None] = {}
+        left = list(logs)
+        for _ in range(max(1, int(self._timeout_s / RETRY_S))):
+            for log, answer in self._described(left).items():
+                found[log] = self._description(log, answer)
+            left = [
+                log
+                for log in left
+                if isinstance(there := found[log], StoreUnavailable) or (until_there and there is None)
+            ]
+            if not left or not until_there:
+                break
+            self._admin.pause(RETRY_S)
+        return found
+
+    def _described(self, logs: Collection[str]) -> dict[str, Future[TopicDescription]]:
+        answers: dict[str, Future[TopicDescription]] = self._client.describe_topics(
+            TopicCollection(list(logs)), request_timeout=self._timeout_s
+        )
+        return answers
+
+    def _description(
+        self, log: str, answer: Future[TopicDescription]
+    ) -> TopicDescription | StoreError | None:
+        try:
+            there: TopicDescription = self._result(answer)
+        except KafkaException as error:
+            if error_of(error).code() == _MISSING:
+                return None
+            return self._problem(f"cannot look at application log {log}", error)
+        if all(partition.leader is not None for partition in there.partitions):
+            return there
+        return StoreUnavailable(
+            f"{self._admin.address}: application log {log} has a partition without a leader"
+        )
+
+    def _result(self, answer: Future[Any]) -> Any:
+        try:
+            return self._admin.result(answer)
+        except TimeoutError:
+            raise StoreUnavailable(f"{self._admin.address}: no answer about application logs") from None
+
+    def delete(self, logs: Collection[str]) -> None:
+        """Delete logs; Kafka lets go of the positions that groups had in them. Nothing happens when they are not
+        there. Returns when they are gone, so that the next to be made is another one."""
+        if not logs:
+            return
+        answers = self._client.delete_topics(
+            list(logs), operation_timeout=self._timeout_s, request_timeout=self._timeout_s
+        )
+        for log, answer in answers.items():
+            try:
+                self._result(answer)
+            except KafkaException as error:
+                if error_of(error).code() != _MISSING:
+                    raise self._problem(f"cannot delete application log {log}", error) from None
+        for _ in range(max(1, int(self._timeout_s / RETRY_S))):
+            if not any(self._look(logs).values()):
+                return
+            self._admin.pause(RETRY_S)
+
+    def sizes(self, groups: Mapping[str, Collection[str]]) -> list[LogSize]:
+        """All logs of the prefix, in order. `groups` names those whose positions in a log are wanted."""
+        topics = self._admin.topics(LOOK_S)
+        partitions = {
+            name: tuple(topic.partitions)
             for name, topic in sorted(topics.items())
             if self._names.is_application_log(name)
+        }
+        places = [(log, partition) for log, numbers in partitions.items() for partition in numbers]
+        starts, ends = self._offsets(places, _FIRST), self.ends(places)
+        return [
+            LogSize(
+                log,
+                {partition: starts[log, partition] for partition in numbers},
+                {partition: ends[log, partition] for partition in numbers},
+                {group: self._committed(group, log, numbers) for group in groups.get(log, ())},
+            )
+            for log, numbers in partitions.items()
         ]
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """The ends of partitions as they are now, all asked for at once."""
         return self._offsets(list(places), _END)
+
+    def ends_of_those_there(self, logs: Mapping[str, int]) -> dict[Place, int]:
+        """The ends of logs with so many partitions; those that are not there are left out."""
+        if not logs:
+            return {}
+        found = self._look(logs)
+        for there in found.values():
+            if isinstance(there, StoreError):
+                raise there
+        return self.ends(
+            (log, partition)
+            for log, there in found.items()
+            if there is not None
+            for partition in range(logs[log])
+        )
 
     def trim(self, bases: Mapping[Place, int]) -> None:
         """Delete what lies before these offsets; asked for at once."""
@@ -149,50 +248,34 @@ class ApplicationTopics:
             TopicPartition(log, partition, offset) for (log, partition), offset in bases.items() if offset > 0
         ]
         if wanted:
-            self._admin.ask("cannot trim application logs", lambda: self._admin.client.delete_records(wanted))
-
-    def _partitions(self, log: str) -> list[Place]:
-        """Waits until each has a leader: not all servers know a new topic at once."""
-        timeout_s = self._admin.settings.request_timeout_s
-        for _ in range(max(1, int(timeout_s / RETRY_S))):
-            try:
-                topic = self._admin.client.list_topics(log, timeout_s).topics[log]
-            except KafkaException as error:
-                raise unavailable(
-                    self._admin.address, f"cannot look at application log {log}", error
-                ) from None
-            if topic.error is None and all(one.leader >= 0 for one in topic.partitions.values()):
-                return [(log, partition) for partition in topic.partitions]
-            self._admin.client.poll(RETRY_S)
-        raise StoreUnavailable(f"{self._admin.address}: application log {log} was made and does not come up")
+            self._admin.ask("cannot trim application logs", lambda: self._client.delete_records(wanted))
 
     def _offsets(self, places: list[Place], which: OffsetSpec) -> dict[Place, int]:
         if not places:
             return {}
         asked = {TopicPartition(log, partition): which for log, partition in places}
-        timeout_s = self._admin.settings.request_timeout_s
-        answers = self._admin.ask(
-            "cannot ask for the ends of application logs",
-            lambda: self._admin.client.list_offsets(asked, request_timeout=timeout_s),
+        request: Callable[[], dict[TopicPartition, Future[Any]]] = lambda: self._client.list_offsets(  # noqa: E731
+            asked, request_timeout=self._timeout_s
         )
+        answers = self._admin.ask("cannot ask for the ends of application logs", request)
         return {(place.topic, place.partition): answer.offset for place, answer in answers.items()}
 
-    def _group_offsets(self, group: str, log: str) -> dict[int, int]:
-        answers = self._admin.ask(
-            f"cannot ask for the positions of group {group}",
-            lambda: self._admin.client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]),
-        )
-        return {
-            place.partition: place.offset
-            for place in answers[group].topic_partitions
-            if place.topic == log and place.offset >= 0
+    def _committed(self, group: str, log: str, partitions: Collection[int]) -> dict[int, int]:
+        """Asked for by a consumer that never joins."""
+        options = client_options(self._admin.address, self._admin.settings) | {
+            "group.id": group,
+            "enable.auto.commit": False,
         }
-
-    def _tolerating(self, code: int, doing: str, request: object) -> None:
-        """Ask for what may have happened already; what passes by itself is asked again."""
         try:
-            self._admin.ask(doing, request)  # type: ignore[arg-type]
-        except StoreUnavailable as error:
-            cause = error.__context__
-            if not (isinstance(cause, KafkaException) and error_of(cause).code() == code):
-                raise
+            consumer = Consumer(options)
+            try:
+                places = consumer.committed(
+                    [TopicPartition(log, partition) for partition in partitions], timeout=self._timeout_s
+                )
+            finally:
+                consumer.close()
+        except KafkaException as error:
+            raise unavailable(
+                self._admin.address, f"cannot ask for the positions of group {group}", error
+            ) from None
+        return {place.partition: place.offset for place in places if place.offset >= 0}

@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from threading import Event
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import TopicMetadata
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -115,6 +117,8 @@ class WatchedAdmin:
         self.address = address
         self.settings = settings
         self._reason = ""
+        self.ended = Event()
+        """Set when no answer is wanted any more: whoever waits for one stops waiting."""
         options = client_options(address, settings)
         options["error_cb"] = self._note
         try:
@@ -150,18 +154,45 @@ class WatchedAdmin:
         while True:
             try:
                 answers = request()
-                return {
-                    asked: answer.result(self.settings.request_timeout_s * 2)
-                    for asked, answer in answers.items()
-                }
+                return {asked: self.result(answer) for asked, answer in answers.items()}
             except (KafkaException, TimeoutError) as error:
                 may_pass = isinstance(error, KafkaException) and may_work_later(error_of(error))
                 if may_pass and time.monotonic() < deadline_s:
-                    self.client.poll(RETRY_S)
+                    self.pause(RETRY_S)
                     continue
                 if isinstance(error, KafkaException):
                     raise unavailable(self.address, doing, error) from None
                 raise StoreUnavailable(f"{self.address}: {doing}: no answer") from None
+
+    def result(self, answer: Future[Any]) -> Any:
+        """What came of a request. Raises KafkaException, TimeoutError; StoreUnavailable when `ended` is set."""
+        deadline_s = time.monotonic() + 2 * self.settings.request_timeout_s
+        while True:
+            try:
+                return answer.result(RETRY_S)
+            except TimeoutError:
+                if self.ended.is_set():
+                    raise StoreUnavailable(f"{self.address}: given up, the broker ends") from None
+                if time.monotonic() > deadline_s:
+                    raise
+
+    def pause(self, seconds: float) -> None:
+        """Before something is tried again. Raises StoreUnavailable when `ended` is set."""
+        self.client.poll(0)
+        if self.ended.wait(seconds):
+            raise StoreUnavailable(f"{self.address}: given up, the broker ends")
+
+    def topics(self, look_s: float) -> dict[str, TopicMetadata]:
+        """Every topic of the cluster, by name; looked for `look_s` at a time, since that cannot be broken off. Raises
+        StoreUnavailable."""
+        deadline_s = time.monotonic() + self.settings.request_timeout_s
+        while True:
+            try:
+                return self.client.list_topics(timeout=look_s).topics
+            except KafkaException as error:
+                if time.monotonic() > deadline_s or not may_work_later(error_of(error)):
+                    raise unavailable(self.address, "cannot list its topics", error) from None
+            self.pause(RETRY_S)
 
 
 def _option_problem(error: Exception) -> str:

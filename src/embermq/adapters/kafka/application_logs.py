@@ -1,0 +1,260 @@
+"""Application logs made, looked at and deleted on a thread of its own, so that the broker's never waits for Kafka."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from threading import Event, Lock, Thread
+from typing import TypeVar
+
+from confluent_kafka import KafkaException
+from msgspec import Struct
+
+from embermq.adapters.kafka.application_topics import ApplicationTopics
+from embermq.adapters.kafka.client import LOG, Post, error_of, told
+from embermq.model.application_logs import ApplicationLogNames
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
+from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
+
+RETRY_S = 0.25
+LOOK_S = 1.0
+"""How often it is looked whether the pipeline has passed the end of a log that is to go."""
+ENSURED_MAX = 10_000
+"""Logs that may wait to be made or found."""
+CALLS_MAX = 1_000
+"""Other questions that may wait."""
+CLOSE_S = 1.0
+"""How long the end of the broker waits for a thread that Kafka holds up; it is left behind then."""
+
+Answer = TypeVar("Answer")
+Positions = Mapping[int, int]
+"""Offsets of the message log by partition."""
+
+
+class _Ensured(Struct):
+    """A log that somebody waits for, until `deadline_s`."""
+
+    partitions: int
+    deadline_s: float
+    waiting: list[Callable[[FoundLog | StoreError], None]]
+
+
+class _Ended(Struct):
+    """A log that goes when the pipeline has passed `ends` of the message log; not tried before `due_s`."""
+
+    ends: Positions
+    due_s: float = 0.0
+
+
+class KafkaApplicationLogs(ApplicationLogs):
+    """Of one prefix. `post` runs a call on the broker's thread; `log_ends` are the ends of the message log and
+    `dispatched` how far the pipeline has carried it, both known without asking. `patience_s`: how long a log is
+    waited for."""
+
+    def __init__(
+        self,
+        topics: ApplicationTopics,
+        names: ApplicationLogNames,
+        post: Post,
+        *,
+        log_ends: Callable[[], Positions],
+        dispatched: Callable[[], Positions],
+        patience_s: float,
+    ) -> None:
+        self._topics = topics
+        self._names = names
+        self._post = post
+        self._log_ends = log_ends
+        self._dispatched = dispatched
+        self._patience_s = patience_s
+        self._lock = Lock()
+        self._ensured: dict[str, _Ensured] = {}
+        self._ended: dict[str, _Ended] = {}
+        self._calls: deque[Callable[[], None]] = deque()
+        self._work = Event()
+        self._closing = False
+        self._failing = ""
+        """Why those wait that wait to be made or found."""
+        self._keeping = ""
+        """Why those are not deleted that are to go."""
+        self._thread = Thread(target=self._run, name="kafka logs of applications", daemon=True)
+        self._thread.start()
+
+    def name(self, client_id: str) -> str:
+        return self._names.client_log(client_id)
+
+    def shared_name(self, topic_filter: str) -> str:
+        return self._names.shared_log(topic_filter)
+
+    def shared_group(self, share: str, topic_filter: str) -> str:
+        return self._names.shared_group(share, topic_filter)
+
+    @property
+    def failing(self) -> str:
+        if not self._thread.is_alive() and not self._closing:
+            return "the thread that makes and deletes application logs has ended"
+        return self._failing or self._keeping
+
+    def ensure(self, log: str, partitions: int, then: Callable[[FoundLog | StoreError], None]) -> None:
+        with self._lock:
+            self._ended.pop(log, None)
+            waiting = self._ensured.get(log)
+            deadline_s = time.monotonic() + self._patience_s
+            if waiting is not None:
+                waiting.partitions, waiting.deadline_s = partitions, deadline_s
+                waiting.waiting.append(then)
+            elif len(self._ensured) >= ENSURED_MAX:
+                full = StoreFull(f"{ENSURED_MAX} application logs wait to be made already")
+                self._post(partial(then, full))
+            else:
+                self._ensured[log] = _Ensured(partitions, deadline_s, [then])
+        self._work.set()
+
+    def ended(self, log: str) -> None:
+        with self._lock:
+            self._ended[log] = _Ended(dict(self._log_ends()))
+        self._work.set()
+
+    def ends(self, logs: Mapping[str, int], then: Callable[[Mapping[Place, int] | StoreError], None]) -> None:
+        self._ask(partial(self._topics.ends_of_those_there, dict(logs)), then)
+
+    def trim(self, bases: Mapping[Place, int]) -> None:
+        self._ask(partial(self._topics.trim, dict(bases)), _warn)
+
+    def sizes(
+        self, groups: Mapping[str, tuple[str, ...]], then: Callable[[list[LogSize] | StoreError], None]
+    ) -> None:
+        self._ask(partial(self._topics.sizes, dict(groups)), then)
+
+    def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:
+        self._ask(partial(self._delete_now, list(logs)), then)
+
+    def _ask(self, question: Callable[[], Answer], then: Callable[[Answer | StoreError], None]) -> None:
+        if len(self._calls) >= CALLS_MAX:
+            full = StoreFull(f"{CALLS_MAX} questions about application logs wait already")
+            self._post(partial(then, full))
+            return
+        self._calls.append(partial(self._answer, question, then))
+        self._work.set()
+
+    def close(self) -> None:
+        """At once, whatever Kafka does: what waits is not answered any more."""
+        self._closing = True
+        self._topics.give_up()
+        self._work.set()
+        self._thread.join(CLOSE_S)
+
+    # On the thread
+
+    def _run(self) -> None:
+        wait_s: float | None = None
+        while not self._closing:
+            self._work.wait(wait_s)
+            self._work.clear()
+            wait_s = self._round()
+
+    def _round(self) -> float | None:
+        """Who waits for a log comes first. Returns in how many seconds to look again; None: when something comes."""
+        self._ensure_all()
+        while self._calls and not self._closing:
+            self._calls.popleft()()
+            self._ensure_all()
+        self._delete_ended()
+        with self._lock:
+            if self._ensured:
+                return RETRY_S
+            return LOOK_S if self._ended else None
+
+    def _ensure_all(self) -> None:
+        with self._lock:
+            wanted = {log: one.partitions for log, one in self._ensured.items()}
+        if not wanted or self._closing:
+            return
+        found: Mapping[str, FoundLog | StoreError]
+        try:
+            found = self._topics.ensure(wanted)
+        except StoreError as error:
+            found = dict.fromkeys(wanted, error)
+        except KafkaException as error:
+            found = dict.fromkeys(wanted, StoreUnavailable(told(error_of(error))))
+        now_s = time.monotonic()
+        with self._lock:
+            for log, answer in found.items():
+                one = self._ensured[log]
+                if one.partitions != wanted[log]:
+                    continue  # asked for anew, otherwise
+                if isinstance(answer, StoreUnavailable) and now_s < one.deadline_s:
+                    continue
+                del self._ensured[log]
+                self._post(partial(_answer_all, one.waiting, answer))
+            problems = [str(found[log]) for log in self._ensured if log in found]
+        self._failing = problems[0] if problems else ""
+
+    def _delete_ended(self) -> None:
+        now_s, passed = time.monotonic(), self._dispatched()
+        with self._lock:
+            due = [
+                log
+                for log, one in self._ended.items()
+                if log not in self._ensured
+                and now_s >= one.due_s
+                and all(passed.get(partition, 0) >= end for partition, end in one.ends.items())
+            ]
+            going = {log: self._ended.pop(log) for log in due}
+            if not self._ended and not going:
+                self._keeping = ""
+        if not going or self._closing:
+            return
+        problem = self._delete(due)
+        if problem:
+            with self._lock:
+                for log, one in going.items():
+                    if log not in self._ensured:
+                        self._ended.setdefault(log, _Ended(one.ends, now_s + LOOK_S))
+            if not self._keeping and not self._closing:
+                LOG.warning("application logs cannot be deleted now, it is tried again: %s", problem)
+        else:
+            LOG.info("deleted %s: what it was for has ended", ", ".join(due))
+        self._keeping = problem
+
+    def _delete(self, logs: list[str]) -> str:
+        """Why it did not work, or not for all; "" when they are gone."""
+        try:
+            self._topics.delete(logs)
+        except StoreError as error:
+            return str(error)
+        except KafkaException as error:
+            return told(error_of(error))
+        return ""
+
+    def _delete_now(self, logs: list[str]) -> None:
+        with self._lock:
+            wanted = [log for log in logs if log not in self._ensured]
+            for log in wanted:
+                self._ended.pop(log, None)
+        self._topics.delete(wanted)
+
+    def _answer(self, question: Callable[[], Answer], then: Callable[[Answer | StoreError], None]) -> None:
+        answer: Answer | StoreError
+        try:
+            answer = question()
+        except StoreError as error:
+            answer = error
+        except KafkaException as error:
+            answer = StoreUnavailable(told(error_of(error)))
+        if not self._closing:
+            self._post(partial(then, answer))
+
+
+def _answer_all(
+    waiting: list[Callable[[FoundLog | StoreError], None]], answer: FoundLog | StoreError
+) -> None:
+    for then in waiting:
+        then(answer)
+
+
+def _warn(answer: StoreError | None) -> None:
+    if answer is not None:
+        LOG.warning("application logs could not be trimmed: %s", answer)

@@ -1,0 +1,168 @@
+"""The life of a client's log: made before its CONNACK, and so before the first record can match, deleted with the
+session. Who may read a log is decided here alone, on the broker's thread; making and deleting is the store's."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from msgspec import Struct
+
+from embermq.broker.application_sessions import ApplicationSessions
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.model.application_logs import ApplicationLogNames
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize
+from embermq.ports.errors import StoreError
+
+LOG = logging.getLogger("embermq")
+PARTITIONS = 1
+"""Of a client's own log: one reader reads it, and all of it is in order."""
+
+
+class WantedLog(Struct, frozen=True):
+    """A log that there has to be. `reader` names whom it is for, for people; `is_used`: something may be stamped for
+    it already."""
+
+    partitions: int
+    reader: str
+    groups: tuple[str, ...] = ()
+    is_used: bool = True
+
+
+SharedWanted = Callable[[], Mapping[str, WantedLog]]
+
+
+class LogLife(ApplicationSessions):
+    """Of one broker. Sessions that are stored keep their logs whatever the validations of names say now: those are
+    asked for at CONNECT."""
+
+    def __init__(self, state: BrokerState, logs: ApplicationLogs, names: ApplicationLogNames) -> None:
+        self._state = state
+        self._logs = logs
+        self._names = names
+        self._leaving: Counter[str] = Counter()
+        """Logs of sessions that are over, as long as their end is not durable: after a crash they would be back."""
+        self.shared_wanted: SharedWanted = dict
+        """The logs of shared subscriptions, likewise."""
+
+    def name(self, session: Session) -> str:
+        """The log of an APPLICATION session."""
+        return self._names.client_log(session.client_id)
+
+    def recall(self, session: Session, then: Callable[[FoundLog], None]) -> None:
+        """The session is stored, its client waits to be let in. `then` is called once the log can be read and written;
+        when it cannot be had, not at all: whoever waits gives up."""
+        self._logs.ensure(self.name(session), PARTITIONS, partial(self._found, session, then))
+
+    def _found(
+        self, session: Session, then: Callable[[FoundLog], None], found: FoundLog | StoreError
+    ) -> None:
+        if isinstance(found, FoundLog):
+            then(found)
+        else:
+            LOG.error(
+                "client %r is not let in, its application log cannot be had: %s", session.client_id, found
+            )
+
+    def ended(self, session: Session) -> None:
+        self._leaving[self.name(session)] += 1
+
+    def deleted(self, session: Session) -> None:
+        log = self.name(session)
+        self._leaving[log] -= 1
+        if not self._leaving[log]:
+            del self._leaving[log]
+        again = self._state.sessions.get(session.client_id)
+        if log not in self._leaving and not (again is not None and again.is_application):
+            self._logs.ended(log)
+
+    def wanted(self) -> dict[str, WantedLog]:
+        """Every log that somebody reads."""
+        found = {
+            self.name(session): _wanted(session)
+            for session in self._state.sessions.values()
+            if session.is_application
+        }
+        return {**found, **self.shared_wanted()}
+
+    def reconcile(self, *, may_delete: bool) -> None:
+        """After a start: what a crash left is put right. `may_delete`: what nobody reads goes; else it is only told."""
+        self._logs.sizes({}, partial(self._reconcile, may_delete))
+
+    def _reconcile(self, may_delete: bool, sizes: list[LogSize] | StoreError) -> None:
+        if isinstance(sizes, StoreError):
+            LOG.error(
+                "which application logs there are is not known, those of ended sessions stay: %s", sizes
+            )
+            return
+        wanted, there = self.wanted(), {size.name: size for size in sizes}
+        for log, one in wanted.items():
+            if log not in there:
+                self._logs.ensure(log, one.partitions, partial(self._remade, log, one))
+        left = [log for log in there if log not in wanted and log not in self._leaving]
+        if left and not may_delete:
+            LOG.warning(
+                "there are %d application logs that no session of this data directory reads, %s the first: they stay, "
+                "since this broker did not make them; embermq sessions logs shows and cleans them",
+                len(left),
+                left[0],
+            )
+            return
+        for log in left:
+            self._logs.ended(log)
+
+    def _remade(self, log: str, one: WantedLog, found: FoundLog | StoreError) -> None:
+        if isinstance(found, StoreError):
+            LOG.error("application log %s of %s is missing and cannot be made: %s", log, one.reader, found)
+        elif found.is_new and not one.is_used:
+            LOG.info("application log %s of %s is made", log, one.reader)
+        elif found.is_new:
+            LOG.error(
+                "application log %s of %s was missing and is there again, empty: what it held and was not read is lost",
+                log,
+                one.reader,
+            )
+
+    def restore(self, log: str, then: Callable[[int | StoreError | None], None]) -> None:
+        """The pipeline has a record for a log that is not there. `then` gets None when it is there again; otherwise the
+        newest generation there has been: nobody with a generation up to it will ever read this log."""
+        wanted = self.wanted().get(log)
+        if wanted is None and log in self._leaving:
+            wanted = WantedLog(PARTITIONS, "a session that is about to be deleted")
+        if wanted is None:
+            then(self._state.generation_next - 1)
+        else:
+            self._logs.ensure(log, wanted.partitions, partial(self._restored, log, wanted, then))
+
+    def _restored(
+        self,
+        log: str,
+        one: WantedLog,
+        then: Callable[[int | StoreError | None], None],
+        found: FoundLog | StoreError,
+    ) -> None:
+        if isinstance(found, StoreError):
+            then(found)
+            return
+        self._remade(log, one, found)
+        then(None)
+
+    def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
+        """Every log there is, with the positions of its groups."""
+        groups = {log: one.groups for log, one in self.wanted().items() if one.groups}
+        self._logs.sizes(groups, then)
+
+    def clean(self, logs: Collection[str], then: Callable[[list[str] | StoreError], None]) -> None:
+        """Delete those of these logs that nobody reads; `then` gets their names."""
+        wanted = self.wanted()
+        unread = [
+            log
+            for log in logs
+            if self._names.is_application_log(log) and log not in wanted and log not in self._leaving
+        ]
+        self._logs.delete(unread, lambda problem: then(unread if problem is None else problem))
+
+
+def _wanted(session: Session) -> WantedLog:
+    return WantedLog(PARTITIONS, f"client {session.client_id!r}", is_used=bool(session.subscriptions))
