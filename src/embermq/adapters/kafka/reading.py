@@ -29,7 +29,8 @@ from embermq.ports.errors import StoreUnavailable
 
 CONSUMED_AT_ONCE = 1_000
 HELD_MAX = 20_000
-"""Records of one partition that wait for those of others; past it the partition is not read on."""
+HELD_BYTES_MAX = 16 * 1024 * 1024
+"""Records of one partition that wait for those of others; past one of both the partition is not read on."""
 PROBED_BYTES = 16 * 1024
 READ_AHEAD_KB = 16 * 1024
 
@@ -50,6 +51,9 @@ class PartitionReader:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
+            # A transaction that somebody left open would hide every record behind it.
+            "isolation.level": "read_uncommitted",
+            "enable.partition.eof": True,
             "fetch.wait.max.ms": 20,
             "fetch.error.backoff.ms": 50,
             "fetch.queue.backoff.ms": 5,
@@ -61,7 +65,9 @@ class PartitionReader:
 
     def at(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets, and read no other partitions."""
-        self._consumer.assign([TopicPartition(self._topic, one, offset) for one, offset in offsets.items()])
+        wanted = [TopicPartition(self._topic, one, offset) for one, offset in offsets.items()]
+        self._consumer.assign(wanted)
+        self._consumer.resume(wanted)  # what was paused before would stay so
 
     def pause(self, partition: int) -> None:
         self._consumer.pause([TopicPartition(self._topic, partition)])
@@ -70,7 +76,8 @@ class PartitionReader:
         self._consumer.resume([TopicPartition(self._topic, partition)])
 
     def consume(self, count: int) -> Iterator[Message]:
-        """At least one message, at most `count`. Raises StoreUnavailable when none comes in time."""
+        """At least one message, at most `count`; one that `is_end` says where its partition ends, which may be behind
+        offsets that never come: those of transactions. Raises StoreUnavailable when none comes in time."""
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             left_s = deadline_s - time.monotonic()
@@ -83,7 +90,7 @@ class PartitionReader:
             if not first:
                 continue
             messages = first + (self._consumer.consume(count - 1, 0.001) if count > 1 else [])
-            good = [message for message in messages if self._is_record(message)]
+            good = [message for message in messages if is_end(message) or self._is_record(message)]
             if good:
                 yield from good
                 return
@@ -141,6 +148,12 @@ class PartitionReader:
             raise unavailable(self._address, "cannot close a consumer", error) from None
 
 
+def is_end(message: Message) -> bool:
+    """Not a record: all of the partition has been read, its next record has this offset."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+
 def first_numbers(
     reader: PartitionReader, offsets: Mapping[int, int], ends: Mapping[int, int]
 ) -> dict[int, tuple[int, int]]:
@@ -157,6 +170,8 @@ def first_numbers(
                 continue
             if offset >= ends[partition]:
                 del missing[partition]
+                continue
+            if is_end(message):
                 continue
             try:
                 number = read_number(message.headers())  # type: ignore[arg-type]  # bytes, whatever it says
@@ -177,6 +192,7 @@ class Merge:
         self._next_offsets = dict(offsets)
         self._ends = dict(offsets)
         self._held: dict[int, deque[NumberedFrame]] = {partition: deque() for partition in offsets}
+        self._held_bytes = dict.fromkeys(offsets, 0)
         self._heads: list[tuple[int, int]] = []
         self._paused: set[int] = set()
         self._last = dict.fromkeys(offsets, start - 1)
@@ -197,11 +213,12 @@ class Merge:
             number, partition = heappop(self._heads)
             held = self._held[partition]
             frame = held.popleft()
+            self._held_bytes[partition] -= len(frame.frame)
             if held:
                 heappush(self._heads, (held[0].number, partition))
             elif self._is_waited_for(partition):
                 waiting.add(partition)
-            if partition in self._paused and len(held) < HELD_MAX // 2:
+            if partition in self._paused and not self._has_many(partition, 2):
                 self._paused.discard(partition)
                 self._reader.resume(partition)
             if number >= self.next_number:
@@ -212,23 +229,36 @@ class Merge:
         """Its next record is needed, to know which comes next."""
         return not self._held[partition] and self._next_offsets[partition] < self._ends[partition]
 
+    def _has_many(self, partition: int, share: int = 1) -> bool:
+        """Whether more waits than `1 / share` of what may."""
+        held, size = self._held[partition], self._held_bytes[partition]
+        return len(held) > HELD_MAX // share or size > HELD_BYTES_MAX // share
+
     def _fill(self, waiting: set[int]) -> None:
         for message in self._reader.consume(CONSUMED_AT_ONCE):
             partition, offset = message.partition() or 0, message.offset() or 0
             if offset < self._next_offsets[partition]:
                 continue
-            self._next_offsets[partition] = offset + 1
-            held = self._held[partition]
-            frame = self._read(message, partition, offset)
-            if frame is not None:
-                held.append(frame)
-                if len(held) == 1:
-                    heappush(self._heads, (frame.number, partition))
-                if len(held) > HELD_MAX and partition not in self._paused:
-                    self._paused.add(partition)
-                    self._reader.pause(partition)
+            if is_end(message):
+                self._next_offsets[partition] = offset
+            else:
+                self._next_offsets[partition] = offset + 1
+                self._hold(message, partition, offset)
             if not self._is_waited_for(partition):
                 waiting.discard(partition)
+
+    def _hold(self, message: Message, partition: int, offset: int) -> None:
+        frame = self._read(message, partition, offset)
+        if frame is None:
+            return
+        held = self._held[partition]
+        held.append(frame)
+        self._held_bytes[partition] += len(frame.frame)
+        if len(held) == 1:
+            heappush(self._heads, (frame.number, partition))
+        if self._has_many(partition) and partition not in self._paused:
+            self._paused.add(partition)
+            self._reader.pause(partition)
 
     def _read(self, message: Message, partition: int, offset: int) -> NumberedFrame | None:
         try:
