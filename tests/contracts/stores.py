@@ -26,6 +26,7 @@ from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
 from embermq.adapters.sqlite.tick_store import Durability, SqliteTickStore
 from embermq.model.session_writes import QueueRow, SessionWrites
 from embermq.model.tick_writes import TickWrites
@@ -36,6 +37,7 @@ from embermq.ports.message_log import MessageLog
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore
+from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import Receipt, TickStore
 
 ANSWER_S = 10.0
@@ -86,6 +88,7 @@ class Stores:
     history: DeviceQueueHistory
     sessions: SessionStore
     cursors: SessionCursors
+    shared: SharedGroups
     applications: ApplicationLog
     readers: ReaderPositions
 
@@ -105,6 +108,7 @@ class Stores:
             self.history = StandInHistory(stand_in)
             self.sessions = StandInSessions(stand_in)
             self.cursors = StandInCursors(stand_in)
+            self.shared = stand_in.shared
             self.applications = StandInApplicationLog(stand_in)
             self.readers = StandInReaderPositions(stand_in)
             return
@@ -120,6 +124,7 @@ class Stores:
         self.history = SqliteQueueHistory(reader)
         self.sessions = SqliteSessionStore(reader)
         self.cursors = SqliteSessionCursors(reader)
+        self.shared = SqliteSharedGroups(reader)
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications
         self.readers = SqliteReaderPositions(reader)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 from tests.support.held_sessions import HeldSessions
+from tests.support.stand_in_shared import HandLogs
 from tests.support.stand_in_store import (
     StandInApplicationLog,
     StandInCursors,
@@ -247,8 +248,10 @@ class HandDrivenBroker:
         sessions: HeldSessions | None = None,
         session_store: SessionStoreSettings | None = None,
         archive: ReadArchive | None = None,
+        logs: HandLogs | None = None,
     ) -> None:
         self.store = store or StandInStore()
+        self.logs = logs
         self.sessions = sessions
         self.session_store = session_store or SessionStoreSettings()
         self.queue = sessions or StandInQueue(self.store)
@@ -270,6 +273,8 @@ class HandDrivenBroker:
         direct.attach(self.state)
         self.delivery.attach(self.state)
         self.broker = Broker(self.state)
+        if logs is not None:
+            self.state.share_by_logs(logs, 2)
         self.links: list[HandLink] = []
         self.failures: list[StoreError] = []
         self.held = False
@@ -283,6 +288,8 @@ class HandDrivenBroker:
     def _restore(self) -> int:
         beside = StandInSessions(self.store)
         sessions, state = self.sessions, self.state
+        if state.shared_logs is not None:
+            state.shared_logs.restore(self.store.shared.load().groups)
         if sessions is None:
             stored = beside.load()
             kept = self.broker.restore(stored, beside.load_retained())
@@ -293,6 +300,8 @@ class HandDrivenBroker:
             state.connect_wait_ms = int(self.session_store.connect_wait_s * 1000)
             kept = complete(self.broker, stored, sessions.load_retained(), self.log, self.application_log)
             history = sessions.history
+        if state.shared_logs is not None:
+            state.shared_logs.begin()
         cursors = StandInCursors(self.store).load()
         lost = LostData(stored, cursors)
         self.device.begin(kept, cursors, lost)
@@ -316,6 +325,7 @@ class HandDrivenBroker:
             sessions=self.sessions,
             session_store=self.session_store,
             archive=archive,
+            logs=self.logs,
         )
         again.application_log.entries = self.application_log.entries
         again.application_log.complete = self.application_log.complete

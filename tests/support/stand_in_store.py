@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 
 import msgspec
+from tests.support.stand_in_shared import StandInShared
 
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
@@ -46,6 +47,7 @@ class StandInStore(TickStore):
         self.floors: dict[int, tuple[str, int]] = {}
         self.positions: dict[int, ReaderPosition] = {}
         self.batches: list[tuple[int, list[bytes], int]] = []
+        self.shared = StandInShared()
         self.cursors: dict[int, SessionCursor] = {}
         self.log_end = 0
         self.dispatcher_floor = 0
@@ -105,6 +107,7 @@ class StandInStore(TickStore):
         for generation in writes.session.deleted_sessions:
             self._delete(generation)
         self._apply_to_applications(writes)
+        self.shared.apply(writes)
         for generation, cursor in writes.cursors.items():
             if cursor is None:
                 self.cursors.pop(generation, None)

@@ -12,7 +12,6 @@ from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
-from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
@@ -24,7 +23,6 @@ from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.kafka_record import KafkaEncoder
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
-from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
 
 WORTH_S = 5.0
@@ -61,14 +59,8 @@ class KafkaLog(LogSide):
             group=group,
         )
         self.on_end = appender.on_end
-        self._receipts = ReceiptTopic(address, kafka)
         self._ticks = LogThenState(
-            appender,
-            state,
-            self._positions.end().number,
-            tick,
-            dispatcher_floor=state.dispatcher_floor,
-            receipts=self._receipts,
+            appender, state, self._positions.end().number, tick, dispatcher_floor=state.dispatcher_floor
         )
         self.ticks = self._ticks
         self.progress = KafkaPipelineProgress(address, kafka, self.log_id)
@@ -87,10 +79,6 @@ class KafkaLog(LogSide):
     @property
     def failing(self) -> str:
         return self._ticks.failing if self._ticks.busy else ""
-
-    @property
-    def receipts(self) -> ReceiptStatistics:
-        return self._receipts.statistics()
 
     def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
         log = KafkaMessageLog(self._admin, self._topic.name, self._positions)

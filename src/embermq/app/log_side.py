@@ -19,7 +19,6 @@ from embermq.app.settings import SQLITE
 from embermq.broker.tick import Tick
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
-from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
 
@@ -62,11 +61,6 @@ class LogSide(ABC):
     @abstractmethod
     def failing(self) -> str:
         """Why a tick waits for the log, "" when none does."""
-
-    @property
-    def receipts(self) -> ReceiptStatistics | None:
-        """What became of samples of latency that go to a place of their own; None when they do not."""
-        return None
 
     @abstractmethod
     def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:

@@ -68,7 +68,7 @@ class Handover:
         found = [
             (identifiers[id(group.turn)] != delivery.identifiers, group)
             for group in router.match(delivery.message.topic).groups
-            if id(group.turn) in identifiers
+            if id(group.turn) in identifiers and not group.stamped
         ]
         if not found:
             return None

@@ -255,8 +255,9 @@ class Publishing:
                 if not receiver.qos:
                     direct.deliver(receiver.session, receiver, accepted)
             for group in match.groups:
-                self._deliver_to_group(group.receivers, group.turn.next, accepted)
-                group.turn.next += 1
+                if not group.stamped:
+                    self._deliver_to_group(group.receivers, group.turn.next, accepted)
+                    group.turn.next += 1
         return offset
 
     def _hand_on_live(self, accepted: Accepted) -> None:

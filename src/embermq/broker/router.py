@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from embermq.broker.shared_logs import SharedLogs, stamps_of
 from embermq.model.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
 from embermq.topics.trie import SubscriptionTrie
 
@@ -62,10 +63,12 @@ class Turn(Struct):
 
 
 class Group(Struct):
-    """A shared subscription that matched: one member gets each message."""
+    """A shared subscription that matched: one member gets each message. `stamped`: those of QoS 1 and 2 come from a log
+    that is named in the stamps."""
 
     receivers: list[Receiver]
     turn: Turn
+    stamped: bool = False
 
 
 class Match(Struct):
@@ -100,6 +103,10 @@ class Router:
         self._matches: dict[str, Match] = {}
         self._matches_bytes = 0
         self._turns: dict[tuple[str, str], Turn] = {}
+        self.shared_stamps: dict[str, Stamp] = {}
+        """Filters of shared subscriptions that have a log of their own for applications, and what is stamped for it;
+        empty where such logs are not kept."""
+        self.shared_logs: SharedLogs | None = None
 
     def __len__(self) -> int:
         return len(self._trie)
@@ -116,6 +123,8 @@ class Router:
         new = self._trie.put(subscriber.topic_filter, key, subscriber)
         if new and subscriber.group:
             self._turns.setdefault((subscriber.group, subscriber.topic_filter), Turn()).members += 1
+        if self.shared_logs is not None and subscriber.group and subscriber.session.is_application:
+            self.shared_logs.joined(subscriber)
         return new
 
     def discard(self, subscriber: Subscriber) -> None:
@@ -128,6 +137,8 @@ class Router:
             turn.members -= 1
             if not turn.members:
                 del self._turns[turn_key]
+            if self.shared_logs is not None and subscriber.session.is_application:
+                self.shared_logs.left(subscriber)
 
     def turn(self, subscriber: Subscriber) -> Turn:
         """Whose turn it is in the shared subscription that this one is a member of."""
@@ -162,7 +173,7 @@ class Router:
 
     def _find(self, topic: str, publisher: str | None, offset: int) -> Match:
         plain: dict[int, list[Subscriber]] = {}
-        shared: dict[tuple[str, str], list[Subscriber]] = {}
+        shared: dict[tuple[str, str, bool], list[Subscriber]] = {}
         no_local = False
         denied = 0
         for subscriber in self._trie.match(topic):
@@ -177,7 +188,9 @@ class Router:
                 denied += 1
                 continue
             if subscriber.group:
-                shared.setdefault((subscriber.group, subscriber.topic_filter), []).append(subscriber)
+                stamped = bool(self.shared_stamps) and self._is_stamped(subscriber)
+                key = (subscriber.group, subscriber.topic_filter, stamped)
+                shared.setdefault(key, []).append(subscriber)
             else:
                 plain.setdefault(subscriber.session.generation, []).append(subscriber)
         if not plain and not shared:
@@ -197,11 +210,19 @@ class Router:
                 match.durable.append(receiver)
             else:
                 match.direct.append(receiver)
-        for key, subscribers in shared.items():
+        stamped_filters: set[str] = set()
+        for (group, topic_filter, stamped), subscribers in shared.items():
             receivers = [_merge([subscriber]) for subscriber in subscribers]
-            match.groups.append(Group(receivers, self._turns[key]))
+            match.groups.append(Group(receivers, self._turns[group, topic_filter], stamped))
+            if stamped:
+                stamped_filters.add(topic_filter)
+        if stamped_filters:
+            stamps += stamps_of(self.shared_stamps, stamped_filters)
         match.stamps = encode_stamps(tuple(stamps))
         return match
+
+    def _is_stamped(self, subscriber: Subscriber) -> bool:
+        return subscriber.session.is_application and subscriber.topic_filter in self.shared_stamps
 
 
 def _memory(topic: str, match: Match) -> int:

@@ -10,10 +10,12 @@ from embermq.broker.retained import RetainedMessages
 from embermq.broker.router import Router
 from embermq.broker.session import Session
 from embermq.broker.settings import MqttSettings
+from embermq.broker.shared_logs import SharedLogs
 from embermq.broker.tick import Tick
 from embermq.broker.timers import Timers
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.session import RetainedRow
+from embermq.ports.application_logs import ApplicationLogs
 from embermq.topics.topic_tree import TopicTree
 
 GENERATIONS_RESERVED = 1_000
@@ -76,6 +78,16 @@ class BrokerState:
         if self.rules is None:
             return None
         return Permissions(self.rules, principal, self.authorization.cached_topics_max)
+
+    @property
+    def shared_logs(self) -> SharedLogs | None:
+        """Logs of shared subscriptions of applications; None where those use the device queue."""
+        return self.router.shared_logs
+
+    def share_by_logs(self, logs: ApplicationLogs, partitions: int) -> SharedLogs:
+        """From now on shared subscriptions of applications have logs. Called before sessions are restored."""
+        shared_logs = self.router.shared_logs = SharedLogs(self, logs, partitions)
+        return shared_logs
 
     @property
     def offset_next(self) -> int:

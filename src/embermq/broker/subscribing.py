@@ -3,12 +3,15 @@
 from functools import partial
 
 from embermq.broker.link import Link
+from embermq.broker.logs_first import NO_REFUSALS, LogsFirst, Refusals
 from embermq.broker.retained_replay import RetainedReplay
 from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
+from embermq.broker.shared_logs import SharedLogs
 from embermq.broker.state import BrokerState
 from embermq.model.session import SubscriptionRow
 from embermq.protocol.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
@@ -24,53 +27,79 @@ class Subscribing:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._replay = RetainedReplay(state)
+        self._logs_first = LogsFirst(state)
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
         """Add or replace subscriptions; one reason code each, in their order [MQTT-3.9.3-1]."""
         session = link.session
-        if session is None:
+        if session is None or self._logs_first.is_behind(link, partial(self.subscribe, link, packet)):
+            return
+        identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
+        unavailable = self._unavailable(packet.subscriptions, bool(identifiers))
+        if unavailable is not None and link.version == ProtocolVersion.V5:
+            link.disconnect(unavailable)
+            return
+        shared_logs = self._state.shared_logs
+        if shared_logs is None or not session.is_application:
+            self._subscribe(link, packet, NO_REFUSALS)
+            return
+        filters = self._filters_with_logs(session, packet)
+        then = partial(self._subscribe_with_logs, link, packet, shared_logs, filters)
+        self._logs_first.ask(link, shared_logs, filters, then)
+
+    def _filters_with_logs(self, session: Session, packet: Subscribe) -> list[str]:
+        """Of the shared subscriptions that nothing else is against."""
+        filters: set[str] = set()
+        for asked in packet.subscriptions:
+            if not asked.topic_filter.startswith(SHARE_PREFIX) or asked.no_local:
+                continue
+            place = self._place(asked.topic_filter)
+            if (
+                place is not None
+                and self._unavailable((asked,), False) is None
+                and (session.permissions is None or session.permissions.may_subscribe(place[1]))
+            ):
+                filters.add(place[1])
+        return sorted(filters)
+
+    def _subscribe_with_logs(
+        self, link: Link, packet: Subscribe, shared_logs: SharedLogs, filters: list[str], refusals: Refusals
+    ) -> None:
+        self._subscribe(link, packet, refusals)
+        for topic_filter in filters:
+            shared_logs.let_go(topic_filter)
+
+    def _subscribe(self, link: Link, packet: Subscribe, refusals: Refusals) -> None:
+        session = link.session
+        if session is None or link.closing:
             return
         state = self._state
         identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
         identifier = identifiers[0] if identifiers else 0
-        unavailable = self._unavailable(packet.subscriptions, bool(identifier))
-        if unavailable is not None and link.version == ProtocolVersion.V5:
-            link.disconnect(unavailable)
-            return
         codes: list[int] = []
         added: list[tuple[Subscriber, bool]] = []
+        reason = ""
         for asked in packet.subscriptions:
-            if unavailable is not None and self._unavailable((asked,), False) is not None:
-                codes.append(V3_FAILURE)
-                continue
-            try:
-                validate_filter(
-                    asked.topic_filter,
-                    self._state.settings.topic_bytes_max,
-                    self._state.settings.topic_levels_max,
-                )
-                shared = parse_shared(asked.topic_filter)
-            except TopicError:  # past our limits: a filter that is wrong does not come here
-                v5 = link.version == ProtocolVersion.V5
-                codes.append(ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE)
-                continue
-            if shared is not None and asked.no_local:  # [MQTT-3.8.3-4]
+            place = self._place(asked.topic_filter)
+            if place is not None and place[0] and asked.no_local:  # [MQTT-3.8.3-4]
                 link.disconnect(ReasonCode.PROTOCOL_ERROR, "No Local on a shared subscription")
                 return
-            if self._is_over_limit(session, asked.topic_filter):
-                v5 = link.version == ProtocolVersion.V5
-                codes.append(ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE)
+            if place is not None and place[0] and place[1] in refusals:
+                refusal = refusals[place[1]]
+                reason = reason or refusal.text
+                codes.append(refusal.code if link.version == ProtocolVersion.V5 else V3_FAILURE)
                 continue
-            group, topic_filter = (shared.group, shared.topic_filter) if shared else ("", asked.topic_filter)
-            if session.permissions is not None and not session.permissions.may_subscribe(topic_filter):
-                state.counters.subscriptions_denied += 1
-                codes.append(_denied(link.version, min(asked.qos, state.settings.max_qos)))
+            code = self._objection(link, session, asked, place)
+            if code is not None or place is None:
+                codes.append(V3_FAILURE if code is None else code)
                 continue
-            subscriber, new = self._put(session, asked, group, topic_filter, identifier)
+            subscriber, new = self._put(session, asked, *place, identifier)
             codes.append(subscriber.qos)
             added.append((subscriber, new))
         horizon = state.offset_next
-        answer = partial(self._answer, link, Suback(packet.packet_id, tuple(codes)), session, added, horizon)
+        said = Properties(reason_string=reason) if reason and link.problem_information else None
+        suback = Suback(packet.packet_id, tuple(codes), said)
+        answer = partial(self._answer, link, suback, session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
         if session.persistent:
             state.tick.batch.after_commit.append(answer)
@@ -78,6 +107,33 @@ class Subscribing:
             state.tick.batch.after_log.append(answer)
         else:
             answer()
+
+    def _place(self, topic_filter: str) -> tuple[str, str] | None:
+        """Share name, "" without one, and the filter itself; None for one past our limits: a filter that is wrong does
+        not come here."""
+        settings = self._state.settings
+        try:
+            validate_filter(topic_filter, settings.topic_bytes_max, settings.topic_levels_max)
+            shared = parse_shared(topic_filter)
+        except TopicError:
+            return None
+        return (shared.group, shared.topic_filter) if shared is not None else ("", topic_filter)
+
+    def _objection(
+        self, link: Link, session: Session, asked: Subscription, place: tuple[str, str] | None
+    ) -> int | None:
+        """The failure with which a subscription is answered, None when it can be made."""
+        v5 = link.version == ProtocolVersion.V5
+        if self._unavailable((asked,), False) is not None:
+            return V3_FAILURE  # MQTT 5 clients have been sent away
+        if place is None:
+            return ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE
+        if self._is_over_limit(session, asked.topic_filter):
+            return ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE
+        if session.permissions is not None and not session.permissions.may_subscribe(place[1]):
+            self._state.counters.subscriptions_denied += 1
+            return _denied(link.version, min(asked.qos, self._state.settings.max_qos))
+        return None
 
     def _is_over_limit(self, session: Session, topic_filter: str) -> bool:
         """One more would be too many; replacing one is not one more. So would one that has to wait for a session store
@@ -161,7 +217,7 @@ class Subscribing:
     def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
         """Remove subscriptions [MQTT-3.10.4-1]; messages already on their way still arrive."""
         session = link.session
-        if session is None:
+        if session is None or self._logs_first.is_behind(link, partial(self.unsubscribe, link, packet)):
             return
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
@@ -186,6 +242,8 @@ class Subscribing:
         if not generations:
             return
         log_end = self._state.log_end
+        if self._state.shared_logs is not None:
+            self._state.shared_logs.cap_offsets()
         for session in self._state.sessions.values():
             if session.generation in generations:
                 for subscriber in session.subscriptions.values():

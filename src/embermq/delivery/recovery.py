@@ -99,6 +99,8 @@ class Recovery:
         match = self._state.router.match_for(message.topic, message.publisher, offset)
         receivers = [receiver for receiver in match.durable if self._is_owed(receiver, offset)]
         for group in match.groups:
+            if group.stamped:
+                continue
             members = [receiver for receiver in group.receivers if receiver.session.persistent]
             if members and self._is_owed_to_group(members, offset):
                 chosen = choose_member(members, group.turn.next)

@@ -21,6 +21,8 @@ SHARE_BYTES_MAX = 255
 """A longer share name is replaced by its SHA-256 in the name of the consumer group."""
 
 _SHARED = "shared."
+_STAMP_OF_SHARED = "\0"
+"""No client id has this character [MQTT-1.5.4-2]."""
 _GROUP = "application-shared-msg-consumer-group-"
 _LEVELS = {"#": "mlw", "+": "slw"}
 
@@ -94,6 +96,13 @@ class ApplicationLogNames:
         """Under which the positions of a client's reader are shown in Kafka: the name of its log."""
         return self.client_log(client_id)
 
+    def stamped_log(self, log: str) -> str:
+        """The log that a stamp of the broker names by its client, or by its filter (`stamp_of_shared_log`). Raises
+        NoApplicationLog."""
+        if log.startswith(_STAMP_OF_SHARED):
+            return self.shared_log(log.removeprefix(_STAMP_OF_SHARED))
+        return self.client_log(log)
+
     def is_application_log(self, topic: str) -> bool:
         """Whether a topic of Kafka is one of these logs."""
         return topic.startswith(self._root) and len(topic) > len(self._root)
@@ -105,6 +114,11 @@ class ApplicationLogNames:
             and (allowed is None or allowed.fullmatch(text))
             and not _DIGEST.fullmatch(text.removeprefix(_SHARED))
         )
+
+
+def stamp_of_shared_log(topic_filter: str) -> str:
+    """How a stamp that has no name of Kafka yet names the log of a shared filter."""
+    return _STAMP_OF_SHARED + topic_filter
 
 
 def _digest(text: str) -> str:

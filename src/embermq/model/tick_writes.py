@@ -8,6 +8,7 @@ from msgspec import Struct, field
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import SessionWrites
+from embermq.model.shared_logs import SharedWrites
 
 
 class ApplicationMark(Struct, frozen=True, gc=False):
@@ -37,6 +38,8 @@ class TickWrites(Struct):
     """generation -> where the reader of a log in a store of its own stands; marks below are settled."""
     ended_applications: list[int] = field(default_factory=list)
     """Generations of APPLICATION sessions that have ended: nobody reads their logs any more."""
+    shared: SharedWrites = field(default_factory=SharedWrites)
+    """Of shared subscriptions with a log of their own."""
     receipts: list[bytes] = field(default_factory=list)
     cursors: dict[int, SessionCursor | None] = field(default_factory=dict)
     """generation -> how far the session has consumed what is below the floor; None: all of it."""
@@ -61,6 +64,7 @@ class TickWrites(Struct):
         self.restarted_applications[:0] = kept.restarted_applications
         self.application_positions = kept.application_positions | self.application_positions
         self.ended_applications[:0] = kept.ended_applications
+        self.shared.put_before(kept.shared)
         self.cursors = kept.cursors | self.cursors
         self.dispatcher_floor = max(kept.dispatcher_floor, self.dispatcher_floor)
         self.generation_reserved = max(kept.generation_reserved, self.generation_reserved)
@@ -78,6 +82,7 @@ class TickWrites(Struct):
             or self.cursors
             or self.dispatcher_floor >= 0
             or self.generation_reserved >= 0
+            or not self.shared.is_empty()
         )
 
     def is_empty(self) -> bool:

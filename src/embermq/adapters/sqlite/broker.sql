@@ -102,6 +102,46 @@ CREATE TABLE IF NOT EXISTS application_position (
     floors           TEXT    NOT NULL
 );
 
+-- Shared subscriptions of applications whose messages come from a log of their own (model/shared_logs.py). starts:
+-- (i64 partition, i64 offset) repeated, the big end first.
+CREATE TABLE IF NOT EXISTS shared_group (
+    generation     INTEGER PRIMARY KEY,
+    share          TEXT    NOT NULL,
+    topic_filter   TEXT    NOT NULL,
+    log_generation INTEGER NOT NULL,
+    since          INTEGER NOT NULL,
+    identity       TEXT    NOT NULL,
+    starts         BLOB    NOT NULL
+);
+
+-- How far a group has come in each partition of its log. floors: as starts, of partitions of the message log.
+CREATE TABLE IF NOT EXISTS shared_position (
+    shared_group     INTEGER NOT NULL,
+    partition        INTEGER NOT NULL,
+    base_offset      INTEGER NOT NULL,
+    committed_offset INTEGER NOT NULL,
+    floors           BLOB    NOT NULL,
+    PRIMARY KEY (shared_group, partition)
+) WITHOUT ROWID;
+
+-- What no other member of a group may get: QoS 2 under way to a session (state 1 sent, 2 released), which may outlive
+-- the group, and what was settled before what stands before it (state 3). In the order in which it was sent.
+CREATE TABLE IF NOT EXISTS shared_inflight (
+    id           INTEGER PRIMARY KEY,
+    shared_group INTEGER NOT NULL,
+    partition    INTEGER NOT NULL,
+    "offset"     INTEGER NOT NULL,
+    session      INTEGER NOT NULL,
+    packet_id    INTEGER NOT NULL,
+    state        INTEGER NOT NULL,
+    record       BLOB    NOT NULL,
+    identifiers  BLOB    NOT NULL,
+    retain       INTEGER NOT NULL,
+    UNIQUE (shared_group, partition, "offset")
+);
+
+CREATE INDEX IF NOT EXISTS shared_inflight_session ON shared_inflight (session) WHERE state < 3;
+
 -- Samples of delivery latency for the traffic windows. body: repeated (i64 accepted_ms, u32 latency_us,
 -- u8 client type, u8 length, first topic level).
 CREATE TABLE IF NOT EXISTS receipt_batch (

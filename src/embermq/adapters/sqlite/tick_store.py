@@ -19,6 +19,7 @@ from embermq.adapters.sqlite.application_tables import apply_to_applications
 from embermq.adapters.sqlite.connection import to_store_error
 from embermq.adapters.sqlite.session_cursors import apply_cursors
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
+from embermq.adapters.sqlite.shared_tables import apply_shared_writes
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.log_state import LogState
@@ -213,6 +214,7 @@ class SqliteTickStore(TickStore, LogState):
         if not session.is_empty():
             apply_session_writes(self._connection, session, base, self._floor)
         apply_to_applications(self._connection, writes)
+        apply_shared_writes(self._connection, writes)
         if writes.receipts:
             now_ms = time.time_ns() // 1_000_000
             run(

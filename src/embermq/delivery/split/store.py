@@ -107,6 +107,7 @@ class SplitStore(TickStore):
             restarted_applications=writes.restarted_applications,
             application_positions=writes.application_positions,
             ended_applications=ended,
+            shared=writes.shared,
             receipts=writes.receipts,
             cursors=cursors,
             dispatcher_floor=floor,
