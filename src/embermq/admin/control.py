@@ -1,4 +1,5 @@
-"""What `embermq sessions` asks, as HTTP over a Unix socket in the data directory: who may open it is the operator.
+"""What `embermq sessions` and the pipeline's driver ask, as HTTP over a Unix socket in the data directory: who may open
+it is the operator.
 
 Imported late, as `admin.http` is.
 """
@@ -7,15 +8,29 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+import msgspec
+from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from embermq.admin.http import json_answer, problem, problem_handlers
-from embermq.admin.session_service import SessionService
+from embermq.admin.session_service import LogsRefused, SessionService
 
 PAGE_MAX = 1_000
+
+
+class _Restore(Struct, frozen=True):
+    """What the driver sends."""
+
+    topic: str
+
+
+class _Restored(Struct, frozen=True):
+    """`generation`: nobody up to it reads the log; None: it is there again."""
+
+    generation: int | None
 
 
 def create_control_app(service: SessionService) -> Starlette:
@@ -45,14 +60,32 @@ def create_control_app(service: SessionService) -> Starlette:
     async def pins(_: Request) -> Response:
         return json_answer(service.pins(), HTTPStatus.OK)
 
+    async def application_logs(request: Request) -> Response:
+        if request.method == "DELETE":
+            names = request.query_params.getlist("name")
+            return json_answer(await service.clean_application_logs(names), HTTPStatus.OK)
+        return json_answer(await service.application_logs(), HTTPStatus.OK)
+
+    async def restore(request: Request) -> Response:
+        try:
+            wanted = msgspec.json.decode(await request.body(), type=_Restore)
+        except msgspec.MsgspecError as error:
+            return problem(HTTPStatus.BAD_REQUEST, f"the body is not understood: {error}", {})
+        return json_answer(_Restored(await service.restore_application_log(wanted.topic)), HTTPStatus.OK)
+
+    async def logs_refused(_: Request, error: Exception) -> Response:
+        return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {})
+
     return Starlette(
         routes=[
             Route("/api/v1/sessions", sessions),
             Route("/api/v1/session", session, methods=["GET", "DELETE"]),
             Route("/api/v1/session/disconnect", disconnect, methods=["POST"]),
             Route("/api/v1/pins", pins),
+            Route("/api/v1/application-logs", application_logs, methods=["GET", "DELETE"]),
+            Route("/application-logs/restore", restore, methods=["POST"]),
         ],
-        exception_handlers=problem_handlers(),
+        exception_handlers=problem_handlers() | {LogsRefused: logs_refused},
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class SessionView(Struct, frozen=True, kw_only=True):
@@ -13,7 +14,9 @@ class SessionView(Struct, frozen=True, kw_only=True):
 
     `queued` messages are stored for it, `waiting` ones are in memory behind its window, `in_flight` ones are sent and
     not acknowledged, `receiving` are its own QoS 2 messages that it has not released. `behind` is how many records an
-    APPLICATION session has not confirmed, and so may hold back; None for the others.
+    APPLICATION session has not confirmed, and so may hold back; None for the others. Where application logs are in a
+    store of their own, `log` is the name of the session's, and that store knows `behind` and `log_records`
+    (`with_log`).
     """
 
     client_id: str
@@ -32,6 +35,12 @@ class SessionView(Struct, frozen=True, kw_only=True):
     in_flight: int
     receiving: int
     behind: int | None
+    log: str = ""
+    log_records: int | None = None
+
+    def with_log(self, found: ApplicationLogView | None) -> SessionView:
+        """With what its log holds."""
+        return self if found is None else replace(self, behind=found.lag, log_records=found.records)
 
 
 class SubscriptionView(Struct, frozen=True, kw_only=True):
@@ -60,6 +69,22 @@ class PinView(Struct, frozen=True, kw_only=True):
     behind: int
 
 
+class ApplicationLogView(Struct, frozen=True, kw_only=True):
+    """The log of an APPLICATION client, or of a shared filter, in a store of its own. `client_id` is "" for the latter,
+    `groups` the consumer groups that read it. `lag` is how many of its records are not acknowledged, by the
+    slowest of its readers; None when nobody reads it and nobody ever will."""
+
+    name: str
+    client_id: str
+    groups: Sequence[str]
+    records: int
+    lag: int | None
+
+
+class LogsRefused(Exception):
+    """Application logs cannot be told of: why."""
+
+
 class SessionService(Protocol):
     """Implemented in app; called on the event loop. Reading answers from memory."""
 
@@ -83,4 +108,17 @@ class SessionService(Protocol):
     async def delete(self, client_id: str) -> bool:
         """End session and connection, queue and subscriptions included; returns when that is durable. False when there
         is no such session."""
+        ...
+
+    async def application_logs(self) -> Sequence[ApplicationLogView]:
+        """Every application log that is kept in a store of its own, by name. Raises LogsRefused."""
+        ...
+
+    async def clean_application_logs(self, names: Sequence[str]) -> Sequence[str]:
+        """Delete those that nobody reads; returns which they were. Raises LogsRefused."""
+        ...
+
+    async def restore_application_log(self, name: str) -> int | None:
+        """The pipeline has a record for a log that is not there: make it again and return None; or, when nobody wants
+        it, the newest session generation there has been. Raises LogsRefused."""
         ...

@@ -96,7 +96,7 @@ class ControlClient:
         self._client.close()
         self._opened.__exit__(None, None, None)
 
-    def ask(self, method: str, path: str, **parameters: str) -> bytes:
+    def ask(self, method: str, path: str, **parameters: str | list[str]) -> bytes:
         """The body of the answer; raises UserError with the broker's own words for a refusal."""
         import httpx
 

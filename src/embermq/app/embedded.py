@@ -24,6 +24,7 @@ from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
+from embermq.delivery.application.log_life import LogLife
 from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
@@ -33,6 +34,7 @@ from embermq.delivery.recovery import Recovery
 from embermq.delivery.retention import Retention, RetentionLimits
 from embermq.delivery.split.completion import complete
 from embermq.delivery.split.store import SplitStore
+from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import TickStore
@@ -63,6 +65,8 @@ class Embedded(Struct):
     """After the session store."""
     redelivered: int
     """Deliveries that were repaired after the last end of the broker."""
+    log_life: LogLife | None
+    """None where application logs are a part of the message log."""
 
 
 def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet | None = None) -> Embedded:
@@ -103,8 +107,9 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
             ticks = SplitStore(
                 log_side.ticks, side.apart.writer, state, settings.session_store, post, settle_ms=settle_ms
             )
-            state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
             side.apart.begin()
+        if side.apart is not None or log_side.is_apart:
+            state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
     except BaseException as error:
         if side.apart is not None:
             side.apart.abandon()
@@ -114,6 +119,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
             raise StoreError(f"cannot read what {log_side.place or 'broker.db'} holds: {error}") from error
         raise
 
+    life = _begin_logs(settings, log_side, state, is_first_run=stored.generation_reserved <= 1)
     retention, close_retention = _open_retention(data_dir, settings, log_side)
 
     def close() -> None:
@@ -124,16 +130,20 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
             reader.close()
         log_side.close()
 
-    return Embedded(
-        broker,
-        delivery,
-        log_side,
-        ticks,
-        side.apart,
-        retention,
-        close,
-        redelivered,
-    )
+    return Embedded(broker, delivery, log_side, ticks, side.apart, retention, close, redelivered, life)
+
+
+def _begin_logs(
+    settings: Settings, log_side: LogSide, state: BrokerState, *, is_first_run: bool
+) -> LogLife | None:
+    """Logs of APPLICATION clients that are beside the message log; None where they are a part of it."""
+    if log_side.application_logs is None:
+        return None
+    names = ApplicationLogNames(settings.kafka.prefix)
+    life = LogLife(state, log_side.application_logs, names)
+    state.application_logs = life
+    life.reconcile(may_delete=not is_first_run)
+    return life
 
 
 def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | None, tick: Tick) -> Broker:
@@ -141,6 +151,8 @@ def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | Non
     direct = DirectPath()
     state = BrokerState(settings.mqtt, tick, direct, delivery, settings.authorization)
     state.rules = rules
+    if not settings.application.client_id_validation:
+        state.strict_names = ApplicationLogNames(settings.kafka.prefix, client_id_validation=False)
     direct.attach(state)
     delivery.attach(state)
     broker = Broker(state)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from embermq.adapters.kafka.appender import KafkaAppender
+from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
+from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_topic import LogTopic
@@ -40,6 +42,7 @@ class KafkaLog(LogSide):
         address = kafka_address(settings.stores.log, kafka)
         self._admin = WatchedAdmin(address, kafka)
         self._topic = LogTopic(self._admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
+        names = ApplicationLogNames(kafka.prefix)
         self.meaning = str(self._topic.open(is_new=not state.log_end))
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()
@@ -55,7 +58,7 @@ class KafkaLog(LogSide):
             self._positions,
             post,
             record_bytes_max=self._topic.record_bytes_max,
-            encoder=KafkaEncoder(ApplicationLogNames(kafka.prefix).client_log),
+            encoder=KafkaEncoder(names.client_log),
             group=group,
         )
         self.on_end = appender.on_end
@@ -64,6 +67,18 @@ class KafkaLog(LogSide):
         )
         self.ticks = self._ticks
         self.progress = KafkaPipelineProgress(address, kafka, self.log_id)
+        self.application_logs = self._applications = KafkaApplicationLogs(
+            ApplicationTopics(WatchedAdmin(address, kafka), names, _log_properties(settings)),
+            ApplicationLogNames(
+                kafka.prefix,
+                client_id_validation=settings.application.client_id_validation,
+                shared_topic_validation=settings.application.shared_topic_validation,
+            ),
+            post,
+            log_ends=lambda: dict(enumerate(self._positions.end().offsets)),
+            dispatched=lambda: self.progress.positions("dispatch"),
+            patience_s=settings.session_store.connect_wait_s,
+        )
 
     def behind(self, stored: StoredState) -> StoredState:
         return behind_records(stored, self._positions.end().number)
@@ -85,9 +100,22 @@ class KafkaLog(LogSide):
         return log, log.close
 
     def close(self) -> None:
+        self._applications.close()
         self.progress.close()
         self._log.close()
         self._ticks.close()
+
+
+def _log_properties(settings: Settings) -> LogProperties:
+    own, kafka = settings.application, settings.kafka
+    replicas = own.log_replicas or kafka.replication_factor
+    return LogProperties(
+        packet_bytes_max=settings.mqtt.packet_bytes_max,
+        replicas=replicas,
+        min_insync_replicas=min(kafka.min_insync_replicas, replicas or kafka.min_insync_replicas),
+        retention_ms=int(own.log_retention_hours * 3_600_000) or -1,
+        retention_bytes=own.log_retention_bytes or -1,
+    )
 
 
 def kafka_worth(settings: Settings) -> str:

@@ -17,6 +17,7 @@ from embermq.app.errors import StartError
 from embermq.app.message_archive import confirmed_offset
 from embermq.app.settings import SQLITE
 from embermq.broker.tick import Tick
+from embermq.ports.application_logs import ApplicationLogs
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import StoredState
@@ -43,6 +44,8 @@ class LogSide(ABC):
     """What an acknowledgement means, for people."""
     on_end: list[Callable[[StoreError], None]]
     """Called once when nothing can be logged any more in this process."""
+    application_logs: ApplicationLogs | None = None
+    """Where the logs of APPLICATION clients are beside it; None where they are a part of it."""
 
     @abstractmethod
     def behind(self, stored: StoredState) -> StoredState:

@@ -135,7 +135,9 @@ class _Application:
         embedded.log_side.on_end.append(self._on_log_end)
         try:
             http = await self._open(parts.server, service)
-            await parts.control.open(SessionDesk(embedded.broker, ticks, lambda: service.retained))
+            await parts.control.open(
+                SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
+            )
         except StartError:
             embedded.close()
             raise

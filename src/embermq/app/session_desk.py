@@ -7,40 +7,59 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from heapq import nsmallest
+from typing import TypeVar
 
-from embermq.admin.session_service import PinView, SessionDetail, SessionView, SubscriptionView
+from msgspec.structs import replace
+
+from embermq.admin.session_service import (
+    ApplicationLogView,
+    LogsRefused,
+    PinView,
+    SessionDetail,
+    SessionView,
+    SubscriptionView,
+)
 from embermq.broker.broker import Broker
 from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
+from embermq.delivery.application.log_life import LogLife
 from embermq.delivery.retention import RetentionState
+from embermq.ports.errors import StoreError
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.tick_loop import TickLoop
 
+Answer = TypeVar("Answer")
 VERSION_NAMES = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class SessionDesk:
-    """`retained` gives the last round of retention, None before the first."""
+    """`retained` gives the last round of retention, None before the first. `log_life` is None without application logs
+    of their own."""
 
     def __init__(
-        self, broker: Broker, ticks: TickLoop, retained: Callable[[], RetentionState | None]
+        self,
+        broker: Broker,
+        ticks: TickLoop,
+        retained: Callable[[], RetentionState | None],
+        log_life: LogLife | None = None,
     ) -> None:
         self._broker = broker
         self._ticks = ticks
         self._retained = retained
+        self._life = log_life
 
     def sessions(self, after: str, limit: int) -> Sequence[SessionView]:
         sessions = self._broker.state.sessions
         behind = self._behind()
         ids = nsmallest(limit, (client_id for client_id in sessions if client_id > after))
-        return [_view(sessions[client_id], behind) for client_id in ids]
+        return [self._view(sessions[client_id], behind) for client_id in ids]
 
     def session(self, client_id: str) -> SessionDetail | None:
         found = self._broker.state.sessions.get(client_id)
         if found is None:
             return None
         subscriptions = [_subscription(*item) for item in sorted(found.subscriptions.items(), key=_by_filter)]
-        return SessionDetail(session=_view(found, self._behind()), subscriptions=subscriptions)
+        return SessionDetail(session=self._view(found, self._behind()), subscriptions=subscriptions)
 
     def pins(self) -> Sequence[PinView]:
         retained = self._retained()
@@ -77,6 +96,45 @@ class SessionDesk:
         self._ticks.wake()
         await durable
         return True
+
+    async def application_logs(self) -> Sequence[ApplicationLogView]:
+        found = await self._ask(self._log_life().overview)
+        return [
+            ApplicationLogView(
+                name=one.name, client_id=one.client_id, groups=one.groups, records=one.records, lag=one.lag
+            )
+            for one in found
+        ]
+
+    async def clean_application_logs(self, names: Sequence[str]) -> Sequence[str]:
+        return await self._ask(partial(self._log_life().clean, names))
+
+    async def restore_application_log(self, name: str) -> int | None:
+        return await self._ask(partial(self._log_life().restore, name))
+
+    def _view(self, session: Session, behind: dict[int, int]) -> SessionView:
+        view = _view(session, behind)
+        if self._life is None or not session.is_application:
+            return view
+        return replace(view, log=self._life.name(session), behind=None)
+
+    def _log_life(self) -> LogLife:
+        if self._life is None:
+            raise LogsRefused("application logs are a part of the message log: there is none beside it")
+        return self._life
+
+    async def _ask(self, question: Callable[[Callable[[Answer | StoreError], None]], None]) -> Answer:
+        answered: asyncio.Future[Answer | StoreError] = asyncio.get_running_loop().create_future()
+
+        def then(answer: Answer | StoreError) -> None:
+            if not answered.done():  # who asked may have left
+                answered.set_result(answer)
+
+        question(then)
+        answer = await answered
+        if isinstance(answer, StoreError):
+            raise LogsRefused(str(answer))
+        return answer
 
     def _behind(self) -> dict[int, int]:
         """Generation of an APPLICATION session -> records that it has not confirmed."""

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
+from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
-    from embermq.admin.session_service import SessionView
+    from embermq.admin.session_service import ApplicationLogView, SessionView
     from embermq.app.control import ControlClient
 
 HEADINGS = ("client id", "type", "state", "subscribed", "queued", "in flight", "behind")
 NAMES = 3
+LOGS = "/api/v1/application-logs"
+NAMES_AT_ONCE = 20
 
 app = typer.Typer(
-    help="Sessions: list, show, disconnect, delete, pins.", no_args_is_help=True, rich_markup_mode=None
+    help="Sessions: list, show, disconnect, delete, pins, logs.", no_args_is_help=True, rich_markup_mode=None
 )
 
 ClientId = Annotated[str, typer.Argument(help="The client's id.")]
@@ -49,6 +53,7 @@ def list_all(
             for session in _all(broker)
             if fnmatchcase(session.client_id, match) and connected in (None, session.connected)
         ]
+        found = _with_logs(broker, found)
     if as_json:
         _print_json(found)
         return
@@ -70,7 +75,8 @@ def show(
 
     with _broker(data_dir, config, assignments) as broker:
         body = broker.ask("GET", "/api/v1/session", client_id=client_id)
-    found = msgspec.json.decode(body, type=SessionDetail)
+        found = msgspec.json.decode(body, type=SessionDetail)
+        found = msgspec.structs.replace(found, session=_with_logs(broker, [found.session])[0])
     if as_json:
         _print_json(found)
         return
@@ -148,6 +154,88 @@ def pins(
         print(line)
 
 
+@app.command("logs")
+def logs(
+    *,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Delete the logs that nobody reads and nobody ever will.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what --clean would delete.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the application logs that are kept in Kafka, how much they hold and what of it is not acknowledged."""
+    with _broker(data_dir, config, assignments) as broker:
+        found = _logs(broker)
+        if clean or dry_run:
+            found = [log for log in found if log.lag is None]
+        if clean and not dry_run and found:
+            _clean(broker, found, yes=yes)
+    if as_json:
+        _print_json(found)
+        return
+    if clean and not dry_run:
+        for log in found:
+            print(f"deleted {log.name}")
+        return
+    rows = [(log.name, _reader_of(log), f"{log.records:,}", _number(log.lag)) for log in found]
+    for line in table([("log", "read by", "records", "behind"), *rows], names=2):
+        print(line)
+
+
+def _clean(broker: ControlClient, unread: list[ApplicationLogView], *, yes: bool) -> None:
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(
+                f"{len(unread)} logs that nobody reads would be deleted: say --yes, or --dry-run to see them"
+            )
+        records = sum(log.records for log in unread)
+        typer.confirm(
+            f"{len(unread)} logs that nobody reads go, with {records:,} records; sure?", abort=True, err=True
+        )
+    gone: set[str] = set()
+    for batch in _batched(log.name for log in unread):
+        body = broker.ask("DELETE", LOGS, name=batch)
+        gone.update(msgspec.json.decode(body, type=list[str]))
+    unread[:] = [log for log in unread if log.name in gone]
+
+
+def _batched(names: Iterable[str]) -> Iterator[list[str]]:
+    """So many as one request takes."""
+    left = iter(names)
+    while batch := list(islice(left, NAMES_AT_ONCE)):
+        yield batch
+
+
+def _logs(broker: ControlClient) -> list[ApplicationLogView]:
+    from embermq.admin.session_service import ApplicationLogView
+
+    return msgspec.json.decode(broker.ask("GET", LOGS), type=list[ApplicationLogView])
+
+
+def _with_logs(broker: ControlClient, sessions: list[SessionView]) -> list[SessionView]:
+    """With what their logs hold, where those are in a store of their own; without, while it does not answer."""
+    if not any(session.log for session in sessions):
+        return sessions
+    try:
+        found = {log.name: log for log in _logs(broker)}
+    except UserError as error:
+        print(f"what application logs hold is not known: {error}", file=sys.stderr)
+        return sessions
+    return [session.with_log(found.get(session.log)) for session in sessions]
+
+
+def _reader_of(log: ApplicationLogView) -> str:
+    return shown(log.client_id or ", ".join(log.groups)) or "nobody"
+
+
+def _number(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"
+
+
 def _broker(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> ControlClient:
     from embermq.app.control import ControlClient
 
@@ -175,7 +263,7 @@ def _cells(session: SessionView) -> tuple[str, ...]:
         f"{session.subscriptions:,}",
         f"{session.queued:,}",
         f"{session.in_flight:,}",
-        "-" if session.behind is None else f"{session.behind:,}",
+        _number(session.behind),
     )
 
 

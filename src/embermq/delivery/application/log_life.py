@@ -21,16 +21,41 @@ PARTITIONS = 1
 
 
 class WantedLog(Struct, frozen=True):
-    """A log that there has to be. `reader` names whom it is for, for people; `is_used`: something may be stamped for
-    it already."""
+    """A log that there has to be: of a session, or of consumer groups."""
 
     partitions: int
-    reader: str
+    session: Session | None = None
     groups: tuple[str, ...] = ()
-    is_used: bool = True
+
+    @property
+    def reader(self) -> str:
+        """For people."""
+        if self.session is not None:
+            return f"client {self.session.client_id!r}"
+        return f"group {self.groups[0]}" if self.groups else "a session that ends"
+
+    @property
+    def may_have_records(self) -> bool:
+        """Before its first SUBSCRIBE nothing was stamped for a client."""
+        return self.session is None or bool(self.session.subscriptions)
 
 
-SharedWanted = Callable[[], Mapping[str, WantedLog]]
+SharedWanted = Callable[[], Mapping[str, tuple[int, tuple[str, ...]]]]
+"""By log the number of its partitions, and the consumer groups that read it; those whose end is not durable are among
+them."""
+Committed = Callable[[int], Mapping[int, int]]
+"""Of a session's generation, by partition of its log: below these offsets all is settled. May raise StoreError."""
+
+
+class LogOverview(Struct, frozen=True):
+    """One log as it is now. `client_id` is whose it is, "" for none; `groups` are the shared subscriptions that read
+    it; `lag` is how many records are not settled, by the slowest of them, None when nobody reads it."""
+
+    name: str
+    client_id: str
+    groups: tuple[str, ...]
+    records: int
+    lag: int | None
 
 
 class LogLife(ApplicationSessions):
@@ -44,7 +69,8 @@ class LogLife(ApplicationSessions):
         self._leaving: Counter[str] = Counter()
         """Logs of sessions that are over, as long as their end is not durable: after a crash they would be back."""
         self.shared_wanted: SharedWanted = dict
-        """The logs of shared subscriptions, likewise."""
+        """The logs of shared subscriptions."""
+        self.committed: Committed = _nothing_settled
 
     def name(self, session: Session) -> str:
         """The log of an APPLICATION session."""
@@ -80,11 +106,13 @@ class LogLife(ApplicationSessions):
     def wanted(self) -> dict[str, WantedLog]:
         """Every log that somebody reads."""
         found = {
-            self.name(session): _wanted(session)
+            self.name(session): WantedLog(PARTITIONS, session)
             for session in self._state.sessions.values()
             if session.is_application
         }
-        return {**found, **self.shared_wanted()}
+        for log, (partitions, groups) in self.shared_wanted().items():
+            found[log] = WantedLog(partitions, None, groups)
+        return found
 
     def reconcile(self, *, may_delete: bool) -> None:
         """After a start: what a crash left is put right. `may_delete`: what nobody reads goes; else it is only told."""
@@ -115,7 +143,7 @@ class LogLife(ApplicationSessions):
     def _remade(self, log: str, one: WantedLog, found: FoundLog | StoreError) -> None:
         if isinstance(found, StoreError):
             LOG.error("application log %s of %s is missing and cannot be made: %s", log, one.reader, found)
-        elif found.is_new and not one.is_used:
+        elif found.is_new and not one.may_have_records:
             LOG.info("application log %s of %s is made", log, one.reader)
         elif found.is_new:
             LOG.error(
@@ -129,7 +157,7 @@ class LogLife(ApplicationSessions):
         newest generation there has been: nobody with a generation up to it will ever read this log."""
         wanted = self.wanted().get(log)
         if wanted is None and log in self._leaving:
-            wanted = WantedLog(PARTITIONS, "a session that is about to be deleted")
+            wanted = WantedLog(PARTITIONS)
         if wanted is None:
             then(self._state.generation_next - 1)
         else:
@@ -148,10 +176,33 @@ class LogLife(ApplicationSessions):
         self._remade(log, one, found)
         then(None)
 
-    def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
-        """Every log there is, with the positions of its groups."""
+    def overview(self, then: Callable[[list[LogOverview] | StoreError], None]) -> None:
+        """Every log there is, in the order of their names."""
         groups = {log: one.groups for log, one in self.wanted().items() if one.groups}
-        self._logs.sizes(groups, then)
+        self._logs.sizes(groups, partial(self._overview, then))
+
+    def _overview(
+        self, then: Callable[[list[LogOverview] | StoreError], None], sizes: list[LogSize] | StoreError
+    ) -> None:
+        if isinstance(sizes, StoreError):
+            then(sizes)
+            return
+        wanted = self.wanted()
+        try:
+            found = [self._overview_of(size, wanted.get(size.name)) for size in sizes]
+        except StoreError as error:
+            then(error)
+        else:
+            then(found)
+
+    def _overview_of(self, size: LogSize, wanted: WantedLog | None) -> LogOverview:
+        if wanted is None:
+            return LogOverview(size.name, "", (), size.records, None)
+        if wanted.session is None:
+            lag = max((size.lag(committed) for committed in size.committed.values()), default=size.records)
+            return LogOverview(size.name, "", wanted.groups, size.records, lag)
+        lag = size.lag(self.committed(wanted.session.generation))
+        return LogOverview(size.name, wanted.session.client_id, (), size.records, lag)
 
     def clean(self, logs: Collection[str], then: Callable[[list[str] | StoreError], None]) -> None:
         """Delete those of these logs that nobody reads; `then` gets their names."""
@@ -164,5 +215,5 @@ class LogLife(ApplicationSessions):
         self._logs.delete(unread, lambda problem: then(unread if problem is None else problem))
 
 
-def _wanted(session: Session) -> WantedLog:
-    return WantedLog(PARTITIONS, f"client {session.client_id!r}", is_used=bool(session.subscriptions))
+def _nothing_settled(_generation: int) -> Mapping[int, int]:
+    return {}
