@@ -109,7 +109,7 @@ def test_broker_and_kafka_are_killed_and_sessions_are_in_redis(
         run(under_load(broker, random, trouble))
 
 
-def test_while_kafka_is_stopped_acknowledgements_wait_and_that_is_shown(
+def test_while_kafka_hangs_acknowledgements_wait_and_that_is_shown(
     kafka: KafkaServer, tmp_path: Path
 ) -> None:
     with broker_on(kafka, tmp_path) as broker:
@@ -120,7 +120,7 @@ def test_while_kafka_is_stopped_acknowledgements_wait_and_that_is_shown(
             await subscriber.subscribe(Subscription("a/#", 2))
             publisher = MqttClient("publisher")
             await publisher.connect(broker.port)
-            await asyncio.to_thread(kafka.stop)
+            kafka.pause()  # the driver gets no error then: it has no reason to give
             for number in range(1, 11):
                 publisher.send(Publish(f"a/{number % 3}", b"%d" % number, 1 + number % 3 % 2, number))
             await wait_for(lambda: "acknowledgements wait" in broker.output(), 30, "it is said")
@@ -129,7 +129,7 @@ def test_while_kafka_is_stopped_acknowledgements_wait_and_that_is_shown(
             async with httpx.AsyncClient() as asking:
                 answer = await asking.get(url, timeout=10)
             assert (answer.status_code, kafka.bootstrap in answer.text) == (503, True)
-            await asyncio.to_thread(kafka.start)
+            kafka.resume()
             await wait_for(lambda: len(subscriber.messages) == 10, 30, "all arrive")
             for topic in range(3):
                 own = [int(each.payload) for each in subscriber.messages if each.topic == f"a/{topic}"]

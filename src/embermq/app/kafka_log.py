@@ -93,7 +93,7 @@ class KafkaLog(LogSide):
 
     @property
     def failing(self) -> str:
-        return self._ticks.failing if self._ticks.busy else ""
+        return self._ticks.failing
 
     def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
         log = KafkaMessageLog(self._admin, self._topic.name, self._positions)

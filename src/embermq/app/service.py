@@ -115,6 +115,24 @@ class BrokerService:
 
     async def keep_house(self, stop: asyncio.Event) -> None:
         """Trim the log and look at the pipeline, until told to stop."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_log(stop))
+            tasks.create_task(self._look_around(stop))
+
+    async def _look_around(self, stop: asyncio.Event) -> None:
+        """Nothing here waits for the log."""
+        while not stop.is_set():
+            try:
+                await self._look_at_pipeline()
+            except (OSError, sqlite3.Error) as error:
+                LOG.warning("cannot read what the pipeline does: %s", error)
+            self._say_failing()
+            self._say_away()
+            self._say_log()
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _keep_log(self, stop: asyncio.Event) -> None:
+        """Rounds of retention; one may take long while the log does not answer."""
         pipeline = self._settings.pipeline
         queries = pipeline.queries if pipeline.enabled else ()
         state = self._embedded.broker.state
@@ -137,13 +155,6 @@ class BrokerService:
                 self.retained = retained
                 state.refuse_all = retained.refuse_all
                 state.refused_generations = retained.refused_generations
-            try:
-                await self._look_at_pipeline()
-            except (OSError, sqlite3.Error) as error:
-                LOG.warning("cannot read what the pipeline does: %s", error)
-            self._say_failing()
-            self._say_away()
-            self._say_log()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _look_at_pipeline(self) -> None:

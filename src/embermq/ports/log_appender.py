@@ -28,7 +28,7 @@ class LogAppender(ABC):
     @property
     @abstractmethod
     def failing(self) -> str:
-        """Why records are not stored now, "" while all is well. Without credentials."""
+        """Why records that have been waiting are not stored, as far as it is known. Without credentials."""
 
     @abstractmethod
     def close(self) -> None:

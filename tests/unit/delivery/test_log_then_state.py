@@ -186,13 +186,25 @@ def test_what_fails_before_a_record_is_stored_is_an_answer() -> None:
     assert hand.told == []
 
 
-def test_one_tick_at_a_time_and_the_logs_trouble_is_shown() -> None:
+def test_one_tick_at_a_time() -> None:
     hand = Composed()
     hand.submit(records=[b"a"])
     with pytest.raises(RuntimeError):
         hand.submit(records=[b"b"])
-    hand.log.trouble = "nobody there"
+
+
+def test_the_logs_trouble_is_shown_when_a_tick_waits_for_it_and_waits_for_long() -> None:
+    hand = Composed()
+    hand.log.trouble = "nobody there"  # a server of several, perhaps
+    assert hand.store.failing == ""
+    hand.submit(records=[b"a"], receipts=[b"r"])
+    hand.tick.now_ms += log_apart.PATIENCE_MS - 1
+    assert hand.store.failing == ""
+    hand.tick.now_ms += 1
     assert hand.store.failing == "nobody there"
+    hand.log.done(Receipt(10, 1))
+    hand.tick.now_ms += log_apart.PATIENCE_MS
+    assert hand.store.failing == ""
 
 
 def test_an_end_is_clean_when_nothing_is_under_way() -> None:

@@ -102,7 +102,8 @@ class KafkaAppender(LogAppender):
 
     @property
     def failing(self) -> str:
-        return self._ended or self._failing
+        # A server that hangs and copies that are missing are no errors of the driver's: it tries again in silence.
+        return self._ended or self._failing or f"{self._address}: does not confirm records, nor say why"
 
     def append(self, base: int, records: list[bytes], done: Appended) -> None:
         if self._tick is not None:

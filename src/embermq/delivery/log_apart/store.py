@@ -18,6 +18,8 @@ from embermq.ports.log_state import LogState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 RETRY_MS = 500
+PATIENCE_MS = 2_000
+"""A tick that waits longer for the log is trouble that is told; a server that is missed for a moment is not."""
 UNKNOWN_RECORDS_MAX = 1_000
 """The store beside the log is told of its end at least so often: should the log be lost, no number is given twice."""
 
@@ -29,6 +31,8 @@ class _UnderWay(Struct):
     logged: Logged
     base: int
     count: int = 0
+    appends_since_ms: int = -1
+    """When its records were handed to the log, -1 while they are not there or are known to be stored."""
     retry_at_ms: int = 0
     """When the rest is tried again, 0 while it does not wait."""
 
@@ -66,8 +70,11 @@ class LogThenState(TickStore):
 
     @property
     def failing(self) -> str:
-        """Why the tick under way waits, "" when it does not."""
-        return self._trouble or self._log.failing
+        """Why the tick under way waits, "" when it does not, or not for long."""
+        tick = self._under_way
+        if tick is None or tick.appends_since_ms < 0:
+            return self._trouble
+        return self._log.failing if self._tick.now_ms - tick.appends_since_ms >= PATIENCE_MS else ""
 
     def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         if self._under_way is not None:
@@ -80,7 +87,7 @@ class LogThenState(TickStore):
             reserving = TickWrites(generation_reserved=writes.generation_reserved)
             self._state.keep(reserving, tick.base, 0, self._reserved)
         else:
-            self._log.append(tick.base, writes.records, self._appended)
+            self._append(tick)
 
     def _reserved(self, result: Receipt | StoreError) -> None:
         tick = self._under_way
@@ -88,7 +95,11 @@ class LogThenState(TickStore):
         if isinstance(result, StoreError):
             self._answer(result)
         else:
-            self._log.append(tick.base, tick.writes.records, self._appended)
+            self._append(tick)
+
+    def _append(self, tick: _UnderWay) -> None:
+        tick.appends_since_ms = self._tick.now_ms
+        self._log.append(tick.base, tick.writes.records, self._appended)
 
     def _appended(self, result: Receipt | StoreError) -> None:
         tick = self._under_way
@@ -96,6 +107,7 @@ class LogThenState(TickStore):
         if isinstance(result, StoreError):
             self._answer(result)
             return
+        tick.appends_since_ms = -1
         tick.count = len(tick.writes.records)
         self._log_end = tick.base + tick.count
         self._keep_rest(tick)
