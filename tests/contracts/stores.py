@@ -13,6 +13,7 @@ from tests.support.stand_in_store import (
     StandInCursors,
     StandInHistory,
     StandInLog,
+    StandInParkedMessages,
     StandInQueue,
     StandInReaderPositions,
     StandInSessions,
@@ -23,6 +24,7 @@ from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
+from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
@@ -34,6 +36,7 @@ from embermq.ports.application_log import ApplicationLog
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
+from embermq.ports.parked_messages import ParkedMessages
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore
@@ -91,6 +94,7 @@ class Stores:
     shared: SharedGroups
     applications: ApplicationLog
     readers: ReaderPositions
+    parked: ParkedMessages
 
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
@@ -111,6 +115,7 @@ class Stores:
             self.shared = stand_in.shared
             self.applications = StandInApplicationLog(stand_in)
             self.readers = StandInReaderPositions(stand_in)
+            self.parked = StandInParkedMessages(stand_in)
             return
         path = self.folder / "broker.db"
         self.writer = open_writer(path, synchronous=SYNCHRONOUS[self.kind])
@@ -128,6 +133,7 @@ class Stores:
         applications = SqliteApplicationLog(reader, self.folder / "applications.db")
         self.applications = applications
         self.readers = SqliteReaderPositions(reader)
+        self.parked = SqliteParkedMessages(reader)
         self._closing = [applications.close, store.close]
         if reader is not self.writer:
             self._closing.insert(0, reader.close)

@@ -15,6 +15,7 @@ from tests.support.stand_in_store import (
     StandInHistory,
     StandInLog,
     StandInParked,
+    StandInParkedMessages,
     StandInQueue,
     StandInSessions,
     StandInStore,
@@ -28,6 +29,7 @@ from embermq.broker.link import Link
 from embermq.broker.settings import MqttSettings
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Batch, Tick
+from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.path import DevicePath
@@ -256,7 +258,7 @@ class HandDrivenBroker:
         self.session_store = session_store or SessionStoreSettings()
         self.queue = sessions or StandInQueue(self.store)
         self.application_log = StandInApplicationLog(self.store)
-        self.parked = StandInParked()
+        self.bodies = StandInParked()
         self.log = StandInLog(self.store)
         self.settings = (
             mqtt or MqttSettings(),
@@ -265,7 +267,10 @@ class HandDrivenBroker:
         )
         direct = DirectPath()
         self.device = DevicePath(self.queue, self.settings[1])
-        self.applications = ApplicationReaders(self.application_log, self.log, self.parked, self.settings[2])
+        self.parking = Parking(self.settings[2], StandInParkedMessages(self.store))
+        self.notices: list[str] = []
+        self.parking.on_parked = self.notices.append
+        self.applications = ApplicationReaders(self.application_log, self.log, self.bodies, self.parking)
         self.delivery = DurablePath(self.device, self.applications)
         self.authorization = authorization
         self.state = BrokerState(self.settings[0], Tick(), direct, self.delivery, authorization)
@@ -302,6 +307,7 @@ class HandDrivenBroker:
             history = sessions.history
         if state.shared_logs is not None:
             state.shared_logs.begin()
+        self.parking.restore(kept)
         cursors = StandInCursors(self.store).load()
         lost = LostData(stored, cursors)
         self.device.begin(kept, cursors, lost)

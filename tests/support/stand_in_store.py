@@ -13,6 +13,7 @@ import msgspec
 from tests.support.stand_in_shared import StandInShared
 
 from embermq.model.application_positions import ReaderPosition
+from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedState
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
@@ -27,6 +28,7 @@ from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Si
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
+from embermq.ports.parked_messages import ParkedMessages
 from embermq.ports.reader_positions import ReaderPositions, StoredReader
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
@@ -46,6 +48,7 @@ class StandInStore(TickStore):
         self.marks: dict[tuple[int, int], ApplicationMark] = {}
         self.floors: dict[int, tuple[str, int]] = {}
         self.positions: dict[int, ReaderPosition] = {}
+        self.parked: dict[tuple[int, int], ParkedMessage] = {}
         self.batches: list[tuple[int, list[bytes], int]] = []
         self.shared = StandInShared()
         self.cursors: dict[int, SessionCursor] = {}
@@ -106,6 +109,7 @@ class StandInStore(TickStore):
         self._apply_to_retained(writes.session, base)
         for generation in writes.session.deleted_sessions:
             self._delete(generation)
+        self._apply_to_parked(writes)
         self._apply_to_applications(writes)
         self.shared.apply(writes)
         for generation, cursor in writes.cursors.items():
@@ -180,6 +184,19 @@ class StandInStore(TickStore):
             if row.state != QueueState.DONE or row.offset >= self.dispatcher_floor
         }
 
+    def _apply_to_parked(self, writes: TickWrites) -> None:
+        for write in writes.parked:
+            if isinstance(write, ParkedMessage):
+                self.parked[write.at.generation, write.at.number] = write
+            elif isinstance(write, ParkedChange):
+                kept = self.parked.get((write.at.generation, write.at.number))
+                if kept is not None:
+                    self.parked[write.at.generation, write.at.number] = msgspec.structs.replace(
+                        kept, at=write.at
+                    )
+            else:
+                self.parked.pop((write.generation, write.number), None)
+
     def _apply_to_applications(self, writes: TickWrites) -> None:
         for generation in writes.restarted_applications:
             self._forget_reader(generation)
@@ -193,6 +210,7 @@ class StandInStore(TickStore):
             self._settle_below(generation, position.positions.committed_offset)
         for generation in writes.ended_applications:
             self.floors.pop(generation, None)
+            self.parked = {key: kept for key, kept in self.parked.items() if key[0] != generation}
             self._forget_reader(generation)
 
     def _settle_below(self, generation: int, floor: int) -> None:
@@ -372,6 +390,24 @@ class StandInReaderPositions(ReaderPositions):
         return StoredReader(
             self._store.positions.get(generation), tuple(sorted(marks, key=lambda mark: mark.offset))
         )
+
+
+class StandInParkedMessages(ParkedMessages):
+    """The parked messages of a StandInStore."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+
+    def load(self) -> list[ParkedState]:
+        return [kept.at for _, kept in sorted(self._store.parked.items(), key=lambda entry: entry[0])]
+
+    def read(self, generation: int, number: int) -> ParkedMessage | None:
+        return self._store.parked.get((generation, number))
+
+    def page(self, generation: int, after: int, limit: int) -> list[ParkedMessage]:
+        numbers = sorted(key[1] for key in self._store.parked if key[0] == generation and key[1] > after)
+        found = [self._store.parked[generation, number] for number in numbers[:limit]]
+        return [msgspec.structs.replace(kept, record=b"") for kept in found]
 
 
 class StandInParked(ParkedBodies):

@@ -13,6 +13,7 @@ from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
+from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
@@ -25,6 +26,7 @@ from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
 from embermq.delivery.application.log_life import LogLife
+from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
@@ -54,6 +56,8 @@ class Embedded(Struct):
 
     broker: Broker
     delivery: DurablePath
+    parking: Parking
+    """What applications did not acknowledge, however often it was sent."""
     log_side: LogSide
     """What the message log stands on."""
     ticks: TickStore
@@ -83,8 +87,9 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     application_log = SqliteApplicationLog(reader, data_dir / "applications.db")
 
     device = DevicePath(side.queue, settings.device)
-    parked = SqliteParkedBodies(data_dir)
-    applications = ApplicationReaders(application_log, log_side.log, parked, settings.application)
+    bodies = SqliteParkedBodies(data_dir)
+    parking = Parking(settings.application, SqliteParkedMessages(reader))
+    applications = ApplicationReaders(application_log, log_side.log, bodies, parking)
     delivery = DurablePath(device, applications)
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
@@ -97,6 +102,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
             sessions = broker.restore(stored, retained)
         else:
             sessions = complete(broker, stored, retained, log_side.log, application_log)
+        parking.restore(sessions)
         cursors = SqliteSessionCursors(reader).load()
         lost = LostData(stored, cursors)
         device.begin(sessions, cursors, lost)
@@ -124,13 +130,15 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
 
     def close() -> None:
         close_retention()
-        parked.close()
+        bodies.close()
         application_log.close()
         if reader is not writer:
             reader.close()
         log_side.close()
 
-    return Embedded(broker, delivery, log_side, ticks, side.apart, retention, close, redelivered, life)
+    return Embedded(
+        broker, delivery, parking, log_side, ticks, side.apart, retention, close, redelivered, life
+    )
 
 
 def _begin_logs(

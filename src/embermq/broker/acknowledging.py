@@ -34,7 +34,7 @@ class Acknowledging:
         session = link.session
         if session is None:
             return
-        delivery = session.window.get(packet.packet_id)
+        delivery = session.window.get(packet.packet_id) or session.answered_late(packet.packet_id)
         if delivery is None:
             return
         if delivery.qos != 1:
@@ -49,7 +49,7 @@ class Acknowledging:
         session = link.session
         if session is None:
             return
-        delivery = session.window.get(packet.packet_id)
+        delivery = session.window.get(packet.packet_id) or session.answered_late(packet.packet_id)
         if delivery is None:
             if packet.reason_code < FIRST_ERROR:  # also in 3.x: the client would hold the id for ever
                 known = link.version is not ProtocolVersion.V5
@@ -70,7 +70,7 @@ class Acknowledging:
         session = link.session
         if session is None:
             return
-        delivery = session.window.get(packet.packet_id)
+        delivery = session.window.get(packet.packet_id) or session.answered_late(packet.packet_id)
         if delivery is None:
             return
         if delivery.released:

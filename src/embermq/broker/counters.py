@@ -41,6 +41,13 @@ class Counters(Struct):
     publishes_denied: int = 0
     subscriptions_denied: int = 0
     deliveries_denied: int = 0
+    application_resent: int = 0
+    """Messages that an APPLICATION client was sent again on a connection because it had not acknowledged them."""
+    application_sent_away: int = 0
+    """How often one of MQTT 5 was disconnected for that."""
+    application_skipped: int = 0
+    application_parked: int = 0
+    application_redriven: int = 0
     protocol_errors: int = 0
     commits: int = 0
     commits_failed: int = 0

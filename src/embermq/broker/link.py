@@ -123,6 +123,16 @@ class Link:
             if not self.out:
                 self.dirty.append(self)
 
+    def flush_now(self) -> None:
+        """Hand what is queued to the network before the tick is over: it may say that it takes no more."""
+        self.flush()
+        if self.dirty and self.dirty[-1] is self and not self.out:
+            self.dirty.pop()
+
+    def set_water_marks(self, high_bytes: int, low_bytes: int) -> None:
+        """Of what waits for the socket: above the high one the link is `paused`, until it is below the low one. The
+        server's connections know how."""
+
     def flush(self) -> None:
         """Write `out` and, when `closing`, end the connection. The server's connections know how."""
         raise NotImplementedError

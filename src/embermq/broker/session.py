@@ -86,6 +86,7 @@ class Session:
         "queued_bytes",
         "receiving",
         "resend",
+        "reserved",
         "subscription_bytes",
         "subscriptions",
         "timer",
@@ -124,6 +125,8 @@ class Session:
         self.waiting: deque[Delivery] | None = None
         self.waiting_bytes = 0
         self.resend: deque[Delivery] | None = None
+        self.reserved: dict[int, Delivery] | None = None
+        """By packet id, what was given up without an answer: the client may hold the id, and still answer."""
         self.last_packet_id = 0
         self.receiving: set[int] | None = None
         self.queue_seq_next = QUEUE_SEQ_STEP
@@ -154,9 +157,24 @@ class Session:
         packet_id = self.last_packet_id
         while True:
             packet_id = packet_id + 1 if packet_id < PACKET_IDS else 1
-            if packet_id not in window:
+            if packet_id not in window and (self.reserved is None or packet_id not in self.reserved):
                 self.last_packet_id = packet_id
                 return packet_id
+
+    def reserve(self, delivery: Delivery) -> None:
+        """Give its packet id to nothing else. It leaves the window, which gets no larger than there are other ids."""
+        self.window.pop(delivery.packet_id, None)
+        if self.reserved is None:
+            self.reserved = {}
+        self.reserved[delivery.packet_id] = delivery
+        self.window_max = min(self.window_max, PACKET_IDS - len(self.reserved))
+
+    def answered_late(self, packet_id: int) -> Delivery | None:
+        """The client speaks of a reserved packet id after all: its delivery is in the window again."""
+        delivery = self.reserved.pop(packet_id, None) if self.reserved else None
+        if delivery is not None:
+            self.window[packet_id] = delivery
+        return delivery
 
     def take_packet_id(self, wanted: int) -> int:
         """The id that the store gave a row, if it gave one and that is free; else a free one."""

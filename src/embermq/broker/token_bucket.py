@@ -34,6 +34,21 @@ class TokenBucket:
         self._left -= ONE
         return True
 
+    def whole(self, now_ms: int) -> int:
+        """How many may be taken."""
+        self._fill(now_ms)
+        return max(0, self._left // ONE)
+
+    def take_many(self, count: int, now_ms: int) -> None:
+        """Take so many, even when there are fewer."""
+        self._fill(now_ms)
+        self._left -= count * ONE
+
+    def wait_ms(self, count: int, now_ms: int) -> int:
+        """How long until so many may be taken; at least 1."""
+        self._fill(now_ms)
+        return max(1, -((self._left - count * ONE) // self._rate))
+
     def borrow(self, now_ms: int) -> int:
         """Take one even when there is none; returns the milliseconds until what was borrowed has come back, 0 when
         there was one."""

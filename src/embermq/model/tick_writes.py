@@ -6,6 +6,7 @@ The message log and what belongs to it come first; `session` may go to a store o
 from msgspec import Struct, field
 
 from embermq.model.application_positions import ReaderPosition
+from embermq.model.parked_message import ParkedWrite
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import SessionWrites
 from embermq.model.shared_logs import SharedWrites
@@ -36,6 +37,8 @@ class TickWrites(Struct):
     """Generations whose log in a store of its own is another one now: what is known of the one before goes."""
     application_positions: dict[int, ReaderPosition] = field(default_factory=dict)
     """generation -> where the reader of a log in a store of its own stands; marks below are settled."""
+    parked: list[ParkedWrite] = field(default_factory=list)
+    """What becomes of messages that are kept aside for applications, in this order."""
     ended_applications: list[int] = field(default_factory=list)
     """Generations of APPLICATION sessions that have ended: nobody reads their logs any more."""
     shared: SharedWrites = field(default_factory=SharedWrites)
@@ -63,6 +66,7 @@ class TickWrites(Struct):
         self.application_floors = kept.application_floors | self.application_floors
         self.restarted_applications[:0] = kept.restarted_applications
         self.application_positions = kept.application_positions | self.application_positions
+        self.parked[:0] = kept.parked
         self.ended_applications[:0] = kept.ended_applications
         self.shared.put_before(kept.shared)
         self.cursors = kept.cursors | self.cursors
@@ -77,6 +81,7 @@ class TickWrites(Struct):
             or self.application_floors
             or self.restarted_applications
             or self.application_positions
+            or self.parked
             or self.ended_applications
             or self.receipts
             or self.cursors

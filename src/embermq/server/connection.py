@@ -249,6 +249,10 @@ class Connection(Guest, asyncio.Protocol):
             return
         self.disconnect(error.reason_code, error.message)
 
+    def set_water_marks(self, high_bytes: int, low_bytes: int) -> None:
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=high_bytes, low=low_bytes)
+
     def flush(self) -> None:
         """Write what the tick decided; close when that was asked."""
         transport, out = self._transport, self.out

@@ -189,7 +189,7 @@ def test_a_record_that_only_the_parking_place_has_is_delivered(hand: HandDrivenB
     generation = hand.state.sessions["app"].generation
     (batch,) = hand.log.read(0, records_max=9, bytes_max=2**20)
     frames = list(iter_frames(batch.body))
-    hand.parked.put(generation, [(1, frames[1])], 2)
+    hand.bodies.put(generation, [(1, frames[1])], 2)
     hand.log.trim(2)
     publisher.publishes("t", b"3", first_id=9)
     hand.settle()
@@ -226,7 +226,7 @@ def test_logs_that_cannot_be_read_for_a_while_lose_and_repeat_nothing(
     generation = hand.state.sessions["app"].generation
     (batch,) = hand.log.read(0, records_max=9, bytes_max=2**20)
     dispatched = list(iter_frames(batch.body))
-    hand.parked.put(generation, list(enumerate(dispatched)), 5)
+    hand.bodies.put(generation, list(enumerate(dispatched)), 5)
     hand.application_log.entries[generation] = [ApplicationEntry(n, 1, False, ()) for n in range(5)]
     publisher.publishes("other", b"x", first_id=90)
     hand.settle()
@@ -235,7 +235,7 @@ def test_logs_that_cannot_be_read_for_a_while_lose_and_repeat_nothing(
         raise StoreError("cannot read it now")
 
     with monkeypatch.context() as broken:
-        broken.setattr(hand.parked if what == "get" else hand.application_log, what, fails)
+        broken.setattr(hand.bodies if what == "get" else hand.application_log, what, fails)
         hand.application_log.complete = 5
         for _ in range(3):
             hand.applications.poll()

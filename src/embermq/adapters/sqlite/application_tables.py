@@ -6,7 +6,7 @@ from embermq.model.application_positions import ReaderPosition, encode_floors
 from embermq.model.tick_writes import TickWrites
 
 _READER = ("application_inflight", "application_position")
-_ALL = (*_READER, "application_context")
+_ALL = (*_READER, "parked_message", "application_context")
 
 
 def apply_to_applications(connection: sqlite3.Connection, writes: TickWrites) -> None:

@@ -142,6 +142,25 @@ CREATE TABLE IF NOT EXISTS shared_inflight (
 
 CREATE INDEX IF NOT EXISTS shared_inflight_session ON shared_inflight (session) WHERE state < 3;
 
+-- Messages that an application did not acknowledge, however often they were sent (model/parked_message.py). stage: 0
+-- parked, 1 to be sent again, 2 under way; state as in application_inflight; identifiers: u32 each, the big end first.
+CREATE TABLE IF NOT EXISTS parked_message (
+    generation    INTEGER NOT NULL,
+    number        INTEGER NOT NULL,
+    stage         INTEGER NOT NULL,
+    state         INTEGER NOT NULL,
+    packet_id     INTEGER NOT NULL,
+    qos           INTEGER NOT NULL,
+    parked_ms     INTEGER NOT NULL,
+    attempts      INTEGER NOT NULL,
+    retain        INTEGER NOT NULL,
+    identifiers   BLOB    NOT NULL,
+    topic         TEXT    NOT NULL,
+    payload_bytes INTEGER NOT NULL,
+    record        BLOB    NOT NULL,
+    PRIMARY KEY (generation, number)
+);
+
 -- Samples of delivery latency for the traffic windows. body: repeated (i64 accepted_ms, u32 latency_us,
 -- u8 client type, u8 length, first topic level).
 CREATE TABLE IF NOT EXISTS receipt_batch (

@@ -17,6 +17,7 @@ from typing import Literal
 
 from embermq.adapters.sqlite.application_tables import apply_to_applications
 from embermq.adapters.sqlite.connection import to_store_error
+from embermq.adapters.sqlite.parked_messages import apply_parked
 from embermq.adapters.sqlite.session_cursors import apply_cursors
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
 from embermq.adapters.sqlite.shared_tables import apply_shared_writes
@@ -213,6 +214,8 @@ class SqliteTickStore(TickStore, LogState):
         session = writes.session
         if not session.is_empty():
             apply_session_writes(self._connection, session, base, self._floor)
+        if writes.parked:
+            apply_parked(self._connection, writes.parked)
         apply_to_applications(self._connection, writes)
         apply_shared_writes(self._connection, writes)
         if writes.receipts:

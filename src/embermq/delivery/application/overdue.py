@@ -4,16 +4,21 @@
 when it returns [MQTT-4.4.0-1]. A message that was sent again `retries` times, in vain, is parked: kept aside for an
 operator, so that it holds up nothing any more and is not lost. `skip-all` goes on without them.
 
-Packs are timed, not messages: what was sent together is late together. Attempts are counted for each message and
+Packs are timed, not messages: what was sent together is late together, and packs that follow one another quickly are
+one. Attempts are counted for each message and
 outlive the connection, or an MQTT 5 client would be sent away for ever.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable
 from enum import Enum
 
 from msgspec import Struct
+
+JOINED_SHARE = 20
+"""Packs that begin within this share of the timeout are timed together, by the last of them."""
 
 
 class AckStrategy(Enum):
@@ -43,7 +48,10 @@ class Verdict(Struct, frozen=True):
 
 
 class _Pack(Struct):
+    """Up to `last`; `begun_ms` and `sent_ms` are when its first and its last message were sent."""
+
     last: int
+    begun_ms: int
     sent_ms: int
 
 
@@ -60,6 +68,10 @@ class Attempts:
         """One more; returns how many there have been."""
         self._counts[offset] = count = self._counts.get(offset, 0) + 1
         return count
+
+    def forget(self, offset: int) -> None:
+        """Begin again with this one."""
+        self._counts.pop(offset, None)
 
     def forget_below(self, floor: int) -> None:
         """What is settled needs no count; nothing happens while there is none."""
@@ -79,10 +91,25 @@ class Overdue:
         self._retries = retries
         self._may_resend = may_resend
         self._packs: list[_Pack] = []
+        """By `last`."""
 
     def sent(self, last: int, now_ms: int) -> None:
         """A pack is on its way, up to this offset; what a connection begins with, to be resent, is one."""
-        self._packs.append(_Pack(last, now_ms))
+        packs = self._packs
+        if (
+            packs
+            and packs[-1].last <= last
+            and now_ms - packs[-1].begun_ms < self._timeout_ms // JOINED_SHARE
+        ):
+            packs[-1].last = last
+            packs[-1].sent_ms = now_ms
+        else:
+            insort(packs, _Pack(last, now_ms, now_ms), key=_last)
+
+    def postpone(self, now_ms: int) -> None:
+        """The client could not be reached: everything has its time from now on."""
+        for pack in self._packs:
+            pack.begun_ms = pack.sent_ms = now_ms
 
     def due_ms(self, floor: int) -> int:
         """When to look next; everything below the floor is settled. 0 when nothing is on its way."""
@@ -94,18 +121,18 @@ class Overdue:
         """What is due now. `unsettled` are the offsets that were sent and are not acknowledged, in order."""
         waiting = sorted(unsettled)
         verdicts: list[Verdict] = []
+        packs, self._packs = self._packs, []
         begin = -1
-        for pack in sorted(self._packs, key=lambda pack: pack.last):
-            of_pack = tuple(offset for offset in waiting if begin < offset <= pack.last)
+        for pack in packs:
+            of_pack = tuple(waiting[bisect_right(waiting, begin) : bisect_right(waiting, pack.last)])
             begin = pack.last
             if now_ms - pack.sent_ms < self._timeout_ms:
-                continue
-            self._packs.remove(pack)
-            if of_pack:
+                self._packs.append(pack)
+            elif of_pack:
                 verdict = self._judge(of_pack)
                 verdicts.append(verdict)
                 if verdict.step is Step.RESEND and verdict.overdue:
-                    self._packs.append(_Pack(verdict.overdue[-1], now_ms))
+                    self._packs.append(_Pack(verdict.overdue[-1], now_ms, now_ms))
         return verdicts
 
     def _judge(self, overdue: tuple[int, ...]) -> Verdict:
@@ -116,3 +143,7 @@ class Overdue:
         again = tuple(offset for offset in overdue if offset not in parked)
         step = Step.RESEND if self._may_resend or not again else Step.DISCONNECT
         return Verdict(step, again, parked)
+
+
+def _last(pack: _Pack) -> int:
+    return pack.last

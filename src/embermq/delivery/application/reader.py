@@ -6,10 +6,10 @@ from collections.abc import Callable
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.delivery.application.bodies import Bodies
+from embermq.delivery.application.lane import Lane
+from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
-from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.window import (
-    Lane,
     PackEntry,
     SlidingWindow,
     log_delivery,
@@ -41,15 +41,15 @@ class ApplicationReaders(ApplicationDelivery):
     """Reads the logs of the pipeline's file and the bodies from the message log."""
 
     def __init__(
-        self, log: ApplicationLog, messages: MessageLog, parked: ParkedBodies, settings: ApplicationSettings
+        self, log: ApplicationLog, messages: MessageLog, bodies: ParkedBodies, parking: Parking
     ) -> None:
         super().__init__()
         self._log = log
         self._messages = messages
-        self._parked = parked
-        self._settings = settings
+        self._bodies_kept = bodies
+        self._parking = parking
         self._readers: dict[Session, Reader] = {}
-        self._window = SlidingWindow(self, self.pump)
+        self._window = SlidingWindow(self, self.pump, parking)
         self._complete = 0
         self._state: BrokerState
         self._failing = ""
@@ -94,7 +94,7 @@ class ApplicationReaders(ApplicationDelivery):
         context = self._log.context(session.generation)
         reader = Reader(
             session,
-            Bodies(self._messages, self._parked, session.generation),
+            Bodies(self._messages, self._bodies_kept, session.generation),
             context.floor_offset if context else 0,
         )
         self._readers[session] = reader
@@ -108,6 +108,8 @@ class ApplicationReaders(ApplicationDelivery):
             if not delivery.settled:
                 session.resend = session.resend or deque()
                 session.resend.append(delivery)
+        if session.link is not None:
+            self._window.begin(reader, session.link)
 
     def _from_mark(self, reader: Reader, mark: ApplicationMark) -> Delivery:
         found = reader.bodies.get(mark.offset) if mark.state != QueueState.DONE else None
@@ -128,11 +130,14 @@ class ApplicationReaders(ApplicationDelivery):
         return delivery
 
     def suspend(self, session: Session) -> None:
-        self._readers.pop(session, None)
+        reader = self._readers.pop(session, None)
+        if reader is not None:
+            self._window.end(reader)
 
     def ended(self, session: Session) -> None:
         """The pipeline removes the log when its context is gone from the store."""
-        self._readers.pop(session, None)
+        self.suspend(session)
+        self._parking.forget(session)
 
     def poll(self) -> None:
         """Look whether the pipeline has brought something new."""
@@ -150,10 +155,10 @@ class ApplicationReaders(ApplicationDelivery):
     def pump(self, session: Session) -> None:
         reader = self._readers.get(session)
         link = session.link
-        if reader is None or link is None or link.closing or link.paused or reader.sending or session.resend:
+        if reader is None or link is None:
             return
-        room = min(session.window_max - len(session.window), self._settings.max_poll_records)
-        if room <= 0 or reader.next_offset >= self._complete:
+        room = self._window.room(reader, link)
+        if not room or reader.next_offset >= self._complete:
             self._window.follow_idle(reader)
             return
         try:

@@ -8,7 +8,6 @@ remembered one by one and never sent again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
@@ -18,12 +17,11 @@ from msgspec import Struct
 from embermq.broker.link import Link
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
-from embermq.delivery.sending import is_denied, put_on_link, send_pubrel, stored_frame
+from embermq.delivery.application.lane import NOTHING, Lane, LaneOwner
+from embermq.delivery.application.parking import Parking
+from embermq.delivery.sending import is_denied, send_pubrel
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueState
-
-_NOTHING = Message("", b"", 0, False, "", 4, 0)
-"""Stands for a record that is not needed any more."""
 
 IDLE_FLOOR_MS = 1_000
 """How often the floor of a client that has nothing to do follows the log."""
@@ -39,21 +37,6 @@ class PackEntry(Struct, frozen=True, gc=False):
     identifiers: tuple[int, ...]
 
 
-class Lane:
-    """One log that is read for one session. Offsets are those of the log."""
-
-    __slots__ = ("floor", "floor_written_ms", "next_offset", "pending", "sending", "session")
-
-    def __init__(self, session: Session, floor: int) -> None:
-        self.session = session
-        self.floor = floor
-        self.next_offset = floor
-        self.pending: deque[Delivery] = deque()
-        """Sent or skipped entries at and above the floor, in offset order."""
-        self.sending = False
-        self.floor_written_ms = 0
-
-
 class Journal(Protocol):
     """What the window wants stored with the present tick."""
 
@@ -64,17 +47,64 @@ class Journal(Protocol):
         """Everything below `lane.floor` is settled."""
 
 
-class SlidingWindow:
-    """Of all lanes that one journal is for. `refill` is called when a lane may take its next pack."""
+class SlidingWindow(LaneOwner):
+    """Of all lanes that one journal is for. `refill` is called when a lane of the session may take its next pack."""
 
-    def __init__(self, journal: Journal, refill: Callable[[Session], None]) -> None:
+    def __init__(self, journal: Journal, refill: Callable[[Session], None], parking: Parking) -> None:
         self._journal = journal
         self._refill = refill
+        self._parking = parking
+        self._sender = parking.sender
+        self._pack_max = parking.settings.max_poll_records
+        self._resting: set[Session] = set()
         self._state: BrokerState
 
     def attach(self, state: BrokerState) -> None:
         """Complete the circle, as for the paths."""
         self._state = state
+        self._parking.attach(state)
+
+    # Connections
+
+    def begin(self, lane: Lane, link: Link) -> None:
+        """The client is connected: `lane.pending` is what it had under way, and is resent by now or waits in
+        `session.resend`. A client's own log comes before its others."""
+        if not lane.log:
+            self._parking.resume(lane.session, link)
+        self._sender.begin(lane, link, self)
+
+    def end(self, lane: Lane) -> None:
+        """The client is gone: its state is in store already."""
+        self._sender.end(lane)
+        if not lane.log:
+            self._parking.suspend(lane.session)
+
+    # Packs
+
+    def room(self, lane: Lane, link: Link) -> int:
+        """How many entries may be read now; `refill` is called when that changes. 0 while the socket takes nothing,
+        while something is to be sent before, and when the client has all that it may have unacknowledged, or all that
+        it may get in a second."""
+        session = lane.session
+        if link.closing or link.paused or lane.sending or session.resend:
+            return 0
+        if lane.outbox and not self._sender.drain(lane, link):
+            return 0
+        if self._parking.waits(session):
+            self._parking.feed(session, link)
+        room = min(session.window_max - len(session.window), self._pack_max)
+        if room <= 0:
+            return 0
+        share = self._sender.share(session, room)
+        if not share and session not in self._resting:
+            self._resting.add(session)
+            due_ms = self._state.tick.now_ms + self._sender.rest_ms(session)
+            self._state.timers.at(due_ms, partial(self._rested, session))
+        return share
+
+    def _rested(self, session: Session) -> None:
+        self._resting.discard(session)
+        self._refill(session)
 
     def send_pack(self, lane: Lane, link: Link, entries: Iterable[PackEntry]) -> None:
         """Send the next entries as soon as their packet ids are in store."""
@@ -93,6 +123,7 @@ class SlidingWindow:
             self._journal.mark(session, delivery, QueueState.SENT)
             pack.append(delivery)
         self._advance_floor(lane)
+        self._sender.used(session, len(pack))
         lane.sending = True
         self._state.tick.batch.after_log.append(partial(self._send, lane, link, pack))
 
@@ -109,22 +140,41 @@ class SlidingWindow:
         if lane.session.link is not link or link.closing:
             return
         lane.sending = False
-        now_ms = self._state.tick.now_ms
-        for delivery in pack:
-            self._put(lane, link, delivery, now_ms)
-        self._refill(lane.session)
+        if self._sender.send(lane, link, pack):
+            self._refill(lane.session)
 
-    def _put(self, lane: Lane, link: Link, delivery: Delivery, now_ms: int) -> None:
-        frame = stored_frame(delivery, lane.session, now_ms)
-        if put_on_link(link, delivery, frame, self._state.counters):
-            link.bulk_bytes += len(delivery.message.payload)
-        else:
-            del lane.session.window[delivery.packet_id]
-            delivery.settled = True
-            self.settle(lane, delivery)
+    # What becomes of them
+
+    def dropped(self, lane: Lane, delivery: Delivery) -> None:
+        self._settle(lane, delivery)
+
+    def give_up(self, lane: Lane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
+        session = lane.session
+        kept: list[Delivery] = []
+        for delivery in deliveries:
+            if not keep:
+                self._parking.skip(session, delivery)
+            elif not self._parking.park(session, delivery):
+                kept.append(delivery)
+                continue
+            self._settle(lane, delivery)
+        count = len(deliveries) - len(kept)
+        if not keep:
+            self._state.counters.application_skipped += count
+        elif count:
+            self._parking.say_parked(session, count)
+        self._state.tick.batch.after_log.append(partial(self._refill, session))
+        return kept
 
     def settle(self, lane: Lane, delivery: Delivery) -> None:
-        """It needs no acknowledgement any more: the floor moves, or the store remembers this one."""
+        """It needs no acknowledgement any more. One that is parked or skipped may come with any lane of its session."""
+        if delivery.seq:
+            self._parking.settled(lane.session, delivery)
+        else:
+            self._settle(lane, delivery)
+
+    def _settle(self, lane: Lane, delivery: Delivery) -> None:
+        """The floor moves, or the store remembers this one."""
         if lane.pending and lane.pending[0] is delivery:
             self._advance_floor(lane)
         else:
@@ -155,6 +205,9 @@ class SlidingWindow:
 
     def released(self, session: Session, delivery: Delivery) -> None:
         """PUBREC came; PUBREL leaves at once when that is durable, not with the next pack."""
+        if delivery.seq:
+            self._parking.released(session, delivery)
+            return
         self._journal.mark(session, delivery, QueueState.RELEASED)
         if session.link is not None:
             release = partial(self._release, session, session.link, delivery)
@@ -176,9 +229,9 @@ def log_delivery(entry: PackEntry, message: Message, packet_id: int) -> Delivery
 
 def settled_delivery(offset: int, packet_id: int = 0) -> Delivery:
     """Keeps the place of an entry that is not sent, or not again."""
-    return Delivery(_NOTHING, b"", offset, 0, False, (), 0, packet_id, application=True, settled=True)
+    return Delivery(NOTHING, b"", offset, 0, False, (), 0, packet_id, application=True, settled=True)
 
 
 def released_delivery(offset: int, packet_id: int) -> Delivery:
     """A QoS 2 message that the client has: its PUBREL is owed, the message itself is not needed any more."""
-    return Delivery(_NOTHING, b"", offset, 2, False, (), 0, packet_id, application=True, released=True)
+    return Delivery(NOTHING, b"", offset, 2, False, (), 0, packet_id, application=True, released=True)

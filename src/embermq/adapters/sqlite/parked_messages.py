@@ -1,0 +1,87 @@
+"""Messages kept aside for applications, in broker.db."""
+
+import sqlite3
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from embermq.adapters.sqlite.connection import to_store_error
+from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedState, ParkedWrite
+from embermq.ports.parked_messages import ParkedMessages
+
+_STATE = "generation, number, stage, state, packet_id, qos"
+_REST = "parked_ms, attempts, retain, identifiers, topic, payload_bytes"
+
+
+class SqliteParkedMessages(ParkedMessages):
+    """See the port."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def load(self) -> list[ParkedState]:
+        rows = self._rows(f"SELECT {_STATE} FROM parked_message ORDER BY generation, number", ())
+        return [ParkedState(*row) for row in rows]
+
+    def read(self, generation: int, number: int) -> ParkedMessage | None:
+        rows = self._rows(
+            f"SELECT {_STATE}, {_REST}, record FROM parked_message WHERE generation = ? AND number = ?",
+            (generation, number),
+        )
+        return _message(rows[0]) if rows else None
+
+    def page(self, generation: int, after: int, limit: int) -> list[ParkedMessage]:
+        rows = self._rows(
+            f"SELECT {_STATE}, {_REST}, x'' FROM parked_message WHERE generation = ? AND number > ?"
+            " ORDER BY number LIMIT ?",
+            (generation, after, limit),
+        )
+        return [_message(row) for row in rows]
+
+    def _rows(self, statement: str, arguments: tuple[int, ...]) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(statement, arguments).fetchall()
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot read parked messages") from error
+
+
+def apply_parked(connection: sqlite3.Connection, writes: Iterable[ParkedWrite]) -> None:
+    """Within the tick's transaction."""
+    run = connection.execute
+    for write in writes:
+        if isinstance(write, ParkedMessage):
+            at, ids = write.at, write.identifiers
+            run(
+                "INSERT OR REPLACE INTO parked_message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(at.generation, at.number, at.stage, at.state, at.packet_id, at.qos),
+                    *(write.parked_ms, write.attempts, write.retain, struct.pack(f">{len(ids)}I", *ids)),
+                    *(write.topic, write.payload_bytes, write.record),
+                ),
+            )
+        elif isinstance(write, ParkedChange):
+            at = write.at
+            run(
+                "UPDATE parked_message SET stage = ?, state = ?, packet_id = ? WHERE generation = ? AND number = ?",
+                (at.stage, at.state, at.packet_id, at.generation, at.number),
+            )
+        else:
+            run(
+                "DELETE FROM parked_message WHERE generation = ? AND number = ?",
+                (write.generation, write.number),
+            )
+
+
+def _message(row: Sequence[Any]) -> ParkedMessage:
+    parked_ms, attempts, retain, ids, topic, payload_bytes, record = row[6:]
+    identifiers = struct.unpack(f">{len(ids) // 4}I", ids)
+    return ParkedMessage(
+        ParkedState(*row[:6]),
+        parked_ms,
+        attempts,
+        bool(retain),
+        identifiers,
+        topic,
+        payload_bytes,
+        bytes(record),
+    )

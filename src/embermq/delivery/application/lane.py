@@ -1,0 +1,80 @@
+"""One log that is read for one session, and what of it is under way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from embermq.broker.link import Link
+from embermq.broker.session import Delivery, Session
+from embermq.broker.timers import Timer
+from embermq.delivery.application.overdue import Overdue
+from embermq.model.message import Message
+
+NOTHING = Message("", b"", 0, False, "", 4, 0)
+"""Stands for a record that is not needed any more."""
+
+SKIPPED = -(2**62)
+"""`Delivery.seq` of what was given up and is nowhere any more. What is parked has its number there, negative; what is
+under way in its log has 0."""
+
+
+class LaneOwner(Protocol):
+    """Decides about what a lane's client does not take."""
+
+    def dropped(self, lane: Lane, delivery: Delivery) -> None:
+        """It is larger than the client takes; it counts as settled and its packet id is free."""
+
+    def give_up(self, lane: Lane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
+        """They were not acknowledged in time: park them, or with `keep` False skip them. Returns those that cannot be
+        parked."""
+
+
+class Lane:
+    """Offsets are those of the log. `log` tells several lanes of one session apart: "" for the client's own log."""
+
+    __slots__ = (
+        "floor",
+        "floor_written_ms",
+        "link",
+        "log",
+        "next_offset",
+        "outbox",
+        "overdue",
+        "owner",
+        "pending",
+        "sending",
+        "session",
+        "timer",
+    )
+
+    def __init__(self, session: Session, floor: int, log: str = "") -> None:
+        self.session = session
+        self.log = log
+        self.floor = floor
+        self.next_offset = floor
+        self.pending: deque[Delivery] = deque()
+        """Sent or skipped entries at and above the floor, in offset order."""
+        self.sending = False
+        self.floor_written_ms = 0
+        self.link: Link | None = None
+        """The connection on which it is read."""
+        self.outbox: deque[Delivery] = deque()
+        """What may be sent as soon as the socket takes it."""
+        self.owner: LaneOwner
+        self.overdue: Overdue
+        self.timer: Timer | None = None
+
+    def under_way(self) -> Iterable[Delivery]:
+        """What was sent on this connection and is not settled, in offset order."""
+        window = self.session.window
+        return [
+            delivery
+            for delivery in self.pending
+            if not delivery.settled and window.get(delivery.packet_id) is delivery
+        ]
+
+    def lowest(self) -> int:
+        """Below it everything is settled."""
+        return self.floor

@@ -1,0 +1,409 @@
+"""Messages that were sent again in vain: kept aside, each with its body, until somebody has them sent again.
+
+A parked message is owed by its session and has no place in a log any more: it is stored in the tick that settles it
+there. An operator redrives it: it is sent with DUP, and when that is in vain as well it is parked again. What the
+client acknowledges is gone from here, also when it does so late and unasked.
+
+Packet ids. One of QoS 2 stays that message's own, over connections too: the client may have it and wait for PUBREL. It
+is sent again under this id, so a client that has it already does not take it twice; and no other message gets the id,
+since the client would take that for this one. While the connection lasts on which it was given up, one of QoS 1 is
+kept as well [MQTT-2.2.1-4].
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
+
+from msgspec.structs import replace
+
+from embermq.broker.link import Link
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.delivery.application.lane import NOTHING, SKIPPED, Lane
+from embermq.delivery.application.lane_sender import LaneSender
+from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, send_pubrel
+from embermq.model.log_record import decode_record, encode_record
+from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
+from embermq.model.session_writes import QueueState
+from embermq.ports.errors import StoreError
+from embermq.ports.parked_messages import ParkedMessages
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+
+PARKED_LOG = "parked"
+"""The lane's name; no log is called so."""
+
+
+class _ParkedLane(Lane):
+    """What is sent again of a session's parked messages; a message's offset is its number."""
+
+    __slots__ = ("due", "in_flight")
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, 0, PARKED_LOG)
+        self.due: deque[int] = deque()
+        """Numbers that wait for room."""
+        self.in_flight: dict[int, Delivery] = {}
+
+    def under_way(self) -> Iterable[Delivery]:
+        window = self.session.window
+        found = [one for one in self.in_flight.values() if window.get(one.packet_id) is one]
+        return sorted(found, key=attrgetter("offset"))
+
+    def lowest(self) -> int:
+        return min(self.in_flight, default=2**62)
+
+
+class Parking:
+    """The parked messages of all sessions. `on_parked` is told in a sentence what an operator has to know."""
+
+    def __init__(self, settings: ApplicationSettings, store: ParkedMessages) -> None:
+        self.settings = settings
+        self.sender = LaneSender(settings)
+        self._store = store
+        self._parked: dict[int, dict[int, ParkedState]] = {}
+        """Generation -> number -> all but the message."""
+        self._numbers: dict[int, int] = {}
+        """Generation -> the last number given."""
+        self._lanes: dict[Session, _ParkedLane] = {}
+        """Of connected sessions that have something here."""
+        self._full: set[int] = set()
+        self._failing = ""
+        self._state: BrokerState
+        self.on_parked: Callable[[str], None] = lambda _text: None
+
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle, as for the paths."""
+        self._state = state
+        self.sender.attach(state)
+
+    def restore(self, sessions: Iterable[Session]) -> None:
+        """Go on from what is stored, before anybody is connected. Raises StoreError."""
+        known = {session.generation for session in sessions}
+        for at in self._store.load():
+            if at.generation in known:
+                self._parked.setdefault(at.generation, {})[at.number] = at
+                self._numbers[at.generation] = at.number
+            else:
+                self._state.tick.writes.parked.append(ParkedEnd(at.generation, at.number))
+
+    def __len__(self) -> int:
+        """How many there are, those included that are being sent again."""
+        return sum(map(len, self._parked.values()))
+
+    # Parking
+
+    def park(self, session: Session, delivery: Delivery) -> bool:
+        """Keep a message aside that is under way on this connection; it is settled as far as its log goes. False when
+        there is no room: nothing has happened then."""
+        generation = session.generation
+        parked = self._parked.setdefault(generation, {})
+        if len(parked) >= self.settings.parked_max:
+            self._say_full(session)
+            return False
+        number = self._numbers[generation] = self._numbers.get(generation, 0) + 1
+        state = QueueState.RELEASED if delivery.released else QueueState.SENT
+        at = ParkedState(generation, number, ParkedStage.PARKED, state, delivery.packet_id, delivery.qos)
+        message = delivery.message
+        record = b"" if message is NOTHING else encode_record(message, b"")
+        parked[number] = at
+        self._state.tick.writes.parked.append(
+            ParkedMessage(
+                at,
+                self._state.tick.now_ms,
+                self.settings.retries + 1,
+                delivery.retain,
+                delivery.identifiers,
+                message.topic,
+                len(message.payload),
+                record,
+            )
+        )
+        self._state.counters.application_parked += 1
+        self._set_aside(session, delivery, -number)
+        return True
+
+    def skip(self, session: Session, delivery: Delivery) -> None:
+        """Go on without it; its packet id stays taken as long as the connection lasts."""
+        self._set_aside(session, delivery, SKIPPED)
+
+    def _set_aside(self, session: Session, delivery: Delivery, seq: int) -> None:
+        """A client of MQTT 5 counts it among those that it has not acknowledged, so it stays in the window
+        [MQTT-3.3.4-9]."""
+        delivery.seq = seq
+        delivery.settled = True
+        link = session.link
+        if link is not None and link.version is not ProtocolVersion.V5:
+            session.reserve(delivery)
+            if len(session.reserved or ()) > 2 * self.settings.parked_max + session.window_max:
+                link.disconnect(ReasonCode.QUOTA_EXCEEDED)  # a new connection frees ids of QoS 1
+
+    def _say_full(self, session: Session) -> None:
+        if session.generation not in self._full:
+            self._full.add(session.generation)
+            self.on_parked(
+                f"no more is parked for {session.client_id!r}: it has application.parked_max messages, "
+                f"{self.settings.parked_max}; others are sent again without end"
+            )
+
+    def _say_failing(self, text: str) -> None:
+        if text and not self._failing:
+            self.on_parked(f"what is parked cannot be sent again now: {text}")
+        self._failing = text
+
+    def say_parked(self, session: Session, count: int) -> None:
+        """So many have just been parked together."""
+        self.on_parked(
+            f"parked {count} messages that {session.client_id!r} did not acknowledge, sent {self.settings.retries + 1} "
+            "times each; see embermq sessions parked"
+        )
+
+    # Connections
+
+    def resume(self, session: Session, link: Link) -> None:
+        """The client is connected; nothing has been sent yet, and no packet id given."""
+        session.reserved = None
+        parked = self._parked.get(session.generation)
+        if not parked:
+            return
+        lane = self._lane(session, link)
+        for at in parked.values():
+            if at.qos == 2 or at.stage == ParkedStage.UNDER_WAY:
+                session.reserve(_reserved(at))
+        lane.due.extend(number for number, at in parked.items() if at.stage == ParkedStage.UNDER_WAY)
+        lane.due.extend(number for number, at in parked.items() if at.stage == ParkedStage.DUE)
+
+    def suspend(self, session: Session) -> None:
+        """The client is gone."""
+        session.reserved = None
+        lane = self._lanes.pop(session, None)
+        if lane is not None:
+            self.sender.end(lane)
+
+    def forget(self, session: Session) -> None:
+        """The session has ended: what is stored goes with its log."""
+        self.suspend(session)
+        self.sender.forget(session)
+        self._parked.pop(session.generation, None)
+        self._numbers.pop(session.generation, None)
+        self._full.discard(session.generation)
+
+    def _lane(self, session: Session, link: Link) -> _ParkedLane:
+        lane = self._lanes.get(session)
+        if lane is None:
+            lane = self._lanes[session] = _ParkedLane(session)
+            self.sender.begin(lane, link, self)
+        return lane
+
+    # What operators do
+
+    def parked(self, session: Session) -> int:
+        """How many messages of a session are here, those included that are being sent again."""
+        return len(self._parked.get(session.generation, ()))
+
+    def page(self, session: Session, after: int, limit: int) -> list[ParkedMessage]:
+        """See the port. Raises StoreError."""
+        return self._store.page(session.generation, after, limit)
+
+    def read(self, session: Session, number: int) -> ParkedMessage | None:
+        """See the port. Raises StoreError."""
+        return self._store.read(session.generation, number)
+
+    def redrive(self, session: Session, numbers: Iterable[int] | None) -> int:
+        """Have them sent again, all with None; returns how many. Known to the store with the present tick."""
+        parked = self._parked.get(session.generation, {})
+        attempts = self.sender.attempts(session, PARKED_LOG)
+        wanted = list(parked) if numbers is None else [number for number in numbers if number in parked]
+        due = [number for number in wanted if parked[number].stage == ParkedStage.PARKED]
+        for number in due:
+            self._change(replace(parked[number], stage=ParkedStage.DUE))
+            attempts.forget(number)
+        self._state.counters.application_redriven += len(due)
+        if due and session.link is not None:
+            call = partial(self._redriven, session, session.link, due)
+            self._state.tick.batch.after_log.append(call)
+        return len(due)
+
+    def _redriven(self, session: Session, link: Link, numbers: list[int]) -> None:
+        if session.link is link and not link.closing:
+            self._lane(session, link).due.extend(numbers)
+            self.feed(session, link)
+
+    def delete(self, session: Session, numbers: Iterable[int] | None) -> int:
+        """Forget those that are parked, all with None; returns how many. What is being sent again stays."""
+        parked = self._parked.get(session.generation, {})
+        wanted = list(parked) if numbers is None else [number for number in numbers if number in parked]
+        gone = [number for number in wanted if parked[number].stage == ParkedStage.PARKED]
+        for number in gone:
+            self._end(session, number)
+        return len(gone)
+
+    # Sending again
+
+    def waits(self, session: Session) -> bool:
+        """Whether something is to be sent before the session's logs are read on."""
+        lane = self._lanes.get(session)
+        return lane is not None and bool(lane.due or lane.outbox or lane.sending)
+
+    def feed(self, session: Session, link: Link) -> None:
+        """Send what is due, as far as there is room; first its packet ids are stored."""
+        lane = self._lanes.get(session)
+        if lane is None or lane.sending or link.closing or link.paused or session.resend:
+            return
+        if not self.sender.drain(lane, link):
+            return
+        pack: list[Delivery] = []
+        size = 0
+        while lane.due and size < BULK_BYTES_MAX and len(session.window) < session.window_max:
+            at = self._parked.get(session.generation, {}).get(lane.due[0])
+            if at is None or at.number in lane.in_flight:
+                lane.due.popleft()  # deleted, acknowledged or sent meanwhile
+                continue
+            if _is_held(session, at):
+                link.disconnect(
+                    ReasonCode.ADMINISTRATIVE_ACTION, "messages are sent again when you have come again"
+                )  # [MQTT-4.4.0-1] allows it on a new connection only
+                break
+            try:
+                delivery = self._delivery(session, at)
+            except StoreError as error:
+                self._say_failing(str(error))  # looked at again when the client's log is
+                break
+            self._say_failing("")
+            lane.due.popleft()
+            if delivery is not None:
+                size += len(delivery.message.payload)
+                pack.append(delivery)
+        if pack:
+            lane.sending = True
+            self._state.tick.batch.after_log.append(partial(self._send, lane, link, pack))
+
+    def _delivery(self, session: Session, at: ParkedState) -> Delivery | None:
+        """It enters the window under the packet id that it has, or gets; None when it is not to be sent any more."""
+        message, retain = NOTHING, False
+        identifiers: tuple[int, ...] = ()
+        if at.state != QueueState.RELEASED:
+            stored = self._store.read(at.generation, at.number)
+            if stored is None or not stored.record:
+                self._end(session, at.number)
+                return None
+            message, retain, identifiers = (
+                decode_record(stored.record).message,
+                stored.retain,
+                stored.identifiers,
+            )
+            if message.is_expired(self._state.tick.now_ms):
+                self._state.counters.dropped_expired += 1
+                self._end(session, at.number)
+                return None
+            if is_denied(session, message, self._state.counters):
+                self._change(replace(at, stage=ParkedStage.PARKED))
+                return None
+        held = session.reserved.get(at.packet_id) if session.reserved else None
+        if held is not None and held.seq == -at.number and session.reserved is not None:
+            del session.reserved[at.packet_id]
+            packet_id = at.packet_id
+        else:
+            packet_id = session.next_packet_id()
+        delivery = Delivery(
+            message, b"", at.number, at.qos, retain, identifiers, -at.number, packet_id, application=True
+        )
+        delivery.released = at.state == QueueState.RELEASED
+        delivery.dup = True
+        session.window[packet_id] = delivery
+        self._change(replace(at, stage=ParkedStage.UNDER_WAY, packet_id=packet_id))
+        self._lanes[session].in_flight[at.number] = delivery
+        return delivery
+
+    def _send(self, lane: _ParkedLane, link: Link, pack: list[Delivery]) -> None:
+        """The packet ids are durable."""
+        if lane.session.link is not link or lane.link is not link or link.closing:
+            return
+        lane.sending = False
+        for delivery in pack:
+            lane.outbox.append(delivery)
+            self.sender.watch(lane, delivery.offset)
+        self.feed(lane.session, link)
+
+    # What becomes of them
+
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        """PUBACK or PUBCOMP came for what is parked or skipped, late or because it was sent again."""
+        if delivery.seq != SKIPPED:
+            self._end(session, -delivery.seq)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        """PUBREC came: the client has it, and all that is left is to complete the exchange."""
+        link = session.link
+        at = self._parked.get(session.generation, {}).get(-delivery.seq)
+        delivery.settled = False
+        if at is not None:
+            self._change(replace(at, stage=ParkedStage.UNDER_WAY, state=QueueState.RELEASED))
+            if link is not None:
+                lane = self._lane(session, link)
+                lane.in_flight[at.number] = delivery
+                delivery.offset = at.number
+                self.sender.watch(lane, at.number)
+        if link is not None:
+            self._state.tick.batch.after_log.append(partial(self._release, session, link, delivery))
+
+    def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
+        if session.link is link:
+            send_pubrel(link, delivery)
+
+    def dropped(self, lane: Lane, delivery: Delivery) -> None:
+        """It is larger than the client takes now."""
+        self._end(lane.session, delivery.offset)
+
+    def give_up(self, lane: Lane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
+        """Sent again in vain: they are parked again, also where the log's are skipped."""
+        session = lane.session
+        for delivery in deliveries:
+            at = self._parked[session.generation][delivery.offset]
+            self._change(replace(at, stage=ParkedStage.PARKED))
+            self._lanes[session].in_flight.pop(at.number, None)
+            self._set_aside(session, delivery, -at.number)
+        self._state.counters.application_parked += len(deliveries)
+        self.say_parked(session, len(deliveries))
+        return []
+
+    def _change(self, at: ParkedState) -> None:
+        self._parked[at.generation][at.number] = at
+        self._state.tick.writes.parked.append(ParkedChange(at))
+
+    def _end(self, session: Session, number: int) -> None:
+        parked = self._parked.get(session.generation)
+        if parked is None or parked.pop(number, None) is None:
+            return
+        self._state.tick.writes.parked.append(ParkedEnd(session.generation, number))
+        self._full.discard(session.generation)
+        lane = self._lanes.get(session)
+        if lane is not None:
+            lane.in_flight.pop(number, None)
+
+
+def _reserved(at: ParkedState) -> Delivery:
+    """Keeps the packet id of a message that is not under way."""
+    return Delivery(
+        NOTHING,
+        b"",
+        at.number,
+        at.qos,
+        False,
+        (),
+        -at.number,
+        at.packet_id,
+        application=True,
+        released=at.state == QueueState.RELEASED,
+        settled=True,
+    )
+
+
+def _is_held(session: Session, at: ParkedState) -> bool:
+    """Whether it was given up on this connection, where a client of MQTT 5 must not get it again."""
+    held = session.window.get(at.packet_id)
+    return held is not None and held.seq == -at.number and held.settled

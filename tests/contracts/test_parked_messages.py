@@ -1,0 +1,63 @@
+"""What every store of parked messages promises."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.contracts.stores import Stores
+
+from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
+from embermq.model.session_writes import QueueState
+
+
+def message(generation: int, number: int, **other: object) -> ParkedMessage:
+    at = ParkedState(generation, number, ParkedStage.PARKED, QueueState.SENT, 65_535, 2)
+    kept = ParkedMessage(at, 2**41, 4, True, (1, 268_435_455), "t/ü", 3, b"\0\1\2" * 100)
+    return replace(kept, **other)
+
+
+@pytest.mark.promise("application-6")
+def test_what_was_parked_is_read_again(stores: Stores) -> None:
+    assert stores.parked.load() == []
+    stores.write(parked=[message(2, 2), message(1, 1, identifiers=(), retain=False), message(2, 1)])
+    stores.reopen()
+    kept = message(1, 1, identifiers=(), retain=False)
+    assert [(at.generation, at.number) for at in stores.parked.load()] == [(1, 1), (2, 1), (2, 2)]
+    assert stores.parked.load()[0] == kept.at
+    assert stores.parked.read(1, 1) == kept
+    assert stores.parked.read(1, 2) is None
+    assert stores.parked.page(2, 0, 10) == [message(2, 1, record=b""), message(2, 2, record=b"")]
+    assert stores.parked.page(2, 1, 10) == [message(2, 2, record=b"")]
+    assert stores.parked.page(2, 0, 1) == [message(2, 1, record=b"")]
+
+
+@pytest.mark.promise("application-6")
+def test_changes_count_in_their_order(stores: Stores) -> None:
+    first, second = message(1, 1), message(1, 2)
+    due = replace(second.at, stage=ParkedStage.DUE)
+    under_way = replace(second.at, stage=ParkedStage.UNDER_WAY, packet_id=7, state=QueueState.RELEASED)
+    stores.write(parked=[first, second, ParkedEnd(1, 1), ParkedChange(due)])
+    assert stores.parked.load() == [due]
+    stores.write(parked=[ParkedChange(under_way), ParkedChange(first.at), ParkedEnd(1, 9)])
+    stores.reopen()
+    assert stores.parked.load() == [under_way]
+    assert stores.parked.read(1, 2) == replace(second, at=under_way)
+    stores.write(parked=[ParkedEnd(1, 2)])
+    assert stores.parked.load() == []
+
+
+@pytest.mark.promise("application-2", "application-6")
+def test_they_go_with_their_application(stores: Stores) -> None:
+    stores.write(parked=[message(1, 1), message(2, 1)])
+    stores.write(parked=[message(1, 2)], ended_applications=[1])
+    assert [at.generation for at in stores.parked.load()] == [2]
+
+
+@pytest.mark.promise("application-6")
+def test_a_tick_with_nothing_else_is_not_empty(stores: Stores) -> None:
+    from tests.contracts.stores import tick_writes
+
+    assert not tick_writes(parked=[ParkedEnd(1, 1)]).is_log_part_empty()
+    kept = tick_writes(parked=[ParkedEnd(1, 2)])
+    kept.put_before(tick_writes(parked=[ParkedEnd(1, 1)]))
+    assert kept.parked == [ParkedEnd(1, 1), ParkedEnd(1, 2)]
