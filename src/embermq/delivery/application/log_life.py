@@ -40,9 +40,6 @@ class WantedLog(Struct, frozen=True):
         return self.session is None or bool(self.session.subscriptions)
 
 
-SharedWanted = Callable[[], Mapping[str, tuple[int, tuple[str, ...]]]]
-"""By log the number of its partitions, and the consumer groups that read it; those whose end is not durable are among
-them."""
 Committed = Callable[[int], Mapping[int, int]]
 """Of a session's generation, by partition of its log: below these offsets all is settled. May raise StoreError."""
 
@@ -68,8 +65,6 @@ class LogLife(ApplicationSessions):
         self._names = names
         self._leaving: Counter[str] = Counter()
         """Logs of sessions that are over, as long as their end is not durable: after a crash they would be back."""
-        self.shared_wanted: SharedWanted = dict
-        """The logs of shared subscriptions."""
         self.committed: Committed = _nothing_settled
 
     def name(self, session: Session) -> str:
@@ -110,8 +105,10 @@ class LogLife(ApplicationSessions):
             for session in self._state.sessions.values()
             if session.is_application
         }
-        for log, (partitions, groups) in self.shared_wanted().items():
-            found[log] = WantedLog(partitions, None, groups)
+        shared = self._state.shared_logs
+        if shared is not None:
+            for log, (partitions, groups) in shared.wanted().items():
+                found[log] = WantedLog(partitions, None, groups)
         return found
 
     def reconcile(self, *, may_delete: bool) -> None:
