@@ -35,6 +35,7 @@ class KafkaPipelineBroker(BrokerProcess):
             "kafka.partitions": PARTITIONS,
             "clients.application_ids": json.dumps(["app*"]),
             "device.queue_limit": 60_000,
+            "log.retention_hours": 0.001,
             "pipeline.queries": json.dumps(["dispatch", "archive"]),
             "pipeline.nice": 0,
             "pipeline.target_wait_ms": 1_000,

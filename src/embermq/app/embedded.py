@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
-from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
@@ -106,7 +105,8 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         cursors = SqliteSessionCursors(reader).load()
         lost = LostData(stored, cursors)
         device.begin(sessions, cursors, lost)
-        archive = partial(read_archive, settings)
+        # The archive of a log in Kafka knows positions, not the numbers that are looked for.
+        archive = None if log_side.is_apart else partial(read_archive, settings)
         redelivered = Recovery(state, device, log_side.log, side.history, archive).run(lost)
         if side.apart is not None:
             settle_ms = int(settings.redis.settle_s * 1000) + SETTLE_MARGIN_MS
@@ -173,8 +173,6 @@ def _open_retention(
 ) -> tuple[Retention, Callable[[], None]]:
     """Retention runs on a thread of its own, so it gets connections of its own."""
     log = settings.log
-    reader = open_reader(data_dir / "broker.db")
-    applications = SqliteApplicationLog(reader, data_dir / "applications.db")
     parked = SqliteParkedBodies(data_dir)
     limits = RetentionLimits(
         age_ms=int(log.retention_hours * 3_600_000),
@@ -183,13 +181,11 @@ def _open_retention(
         budget_bytes=log.disk_budget_bytes,
         policy=log.pin_policy,
     )
-    own_log, close_log = log_side.open_reader()
-    retention = Retention(own_log, SqliteLogReaders(data_dir), applications, parked, limits)
+    own = log_side.open_for_retention()
+    retention = Retention(own.log, own.readers, own.applications, parked, limits)
 
     def close() -> None:
-        close_log()
-        applications.close()
+        own.close()
         parked.close()
-        reader.close()
 
     return retention, close

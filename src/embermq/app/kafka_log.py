@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -17,14 +18,18 @@ from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
-from embermq.app.log_side import LogSide
+from embermq.app.log_side import LogSide, RetainedLog
+from embermq.broker.session import Session
 from embermq.broker.tick import Tick
+from embermq.delivery.log_apart.retention import NoEntries, PublishedReaders
 from embermq.delivery.log_apart.start import behind_records
 from embermq.delivery.log_apart.store import LogThenState
+from embermq.delivery.retention import DISPATCH
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.kafka_record import KafkaEncoder
+from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
+from embermq.pipeline.settings import QUERIES
 from embermq.ports.errors import StoreError
-from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import StoredState
 
 WORTH_S = 5.0
@@ -38,6 +43,9 @@ class KafkaLog(LogSide):
     is_apart = True
 
     def __init__(self, settings: Settings, state: SqliteTickStore, tick: Tick, post: Post) -> None:
+        self._settings = settings
+        self._retained: KafkaMessageLog | None = None
+        self._ages = SeenEnds()
         kafka = settings.kafka
         address = kafka_address(settings.stores.log, kafka)
         self._admin = WatchedAdmin(address, kafka)
@@ -95,9 +103,28 @@ class KafkaLog(LogSide):
     def failing(self) -> str:
         return self._ticks.failing
 
-    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
-        log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
-        return log, log.close
+    def open_for_retention(self) -> RetainedLog:
+        log = self._retained = KafkaMessageLog(self._admin, self._topic.name, self._positions)
+        return RetainedLog(log, PublishedReaders(self.progress, log, QUERIES), NoEntries(), log.close)
+
+    def look(self, queries: Iterable[str]) -> LogLook | None:
+        log = self._retained
+        if log is None:
+            return None
+        bounds = {one: Bounds(first, end) for one, (first, end) in log.bounds().items()}
+        self._ages.look({one: found.end for one, found in bounds.items()}, time.time_ns() // 1_000_000)
+        done = {query: self.progress.positions(query) for query in queries}
+        return LogLook(bounds, done, self._ages.accepted_ms)
+
+    def holding(self, sessions: Iterable[Session]) -> tuple[str, ...]:
+        """A pipeline that somebody else starts counts from its first word; dispatch also while it is wanted."""
+        pipeline = self._settings.pipeline
+        held: set[str] = {
+            query for query in pipeline.queries if pipeline.enabled or self.progress.positions(query)
+        }
+        if DISPATCH not in held and any(session.is_application for session in sessions):
+            held.add(DISPATCH)
+        return tuple(sorted(held))
 
     def close(self) -> None:
         self._applications.close()

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import log_identity, open_reader
+from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.message_archive import confirmed_offset
 from embermq.app.settings import SQLITE
+from embermq.broker.session import Session
 from embermq.broker.tick import Tick
+from embermq.pipeline.log_look import LogLook
+from embermq.ports.application_log import ApplicationLog
 from embermq.ports.application_logs import ApplicationLogs
 from embermq.ports.errors import StoreError
+from embermq.ports.log_readers import LogReaders
 from embermq.ports.message_log import MessageLog
 from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
@@ -28,6 +35,15 @@ MEANING = {
     "os": "os: an acknowledged message survives the broker, not a power loss",
     "memory": "memory: an acknowledged message may be lost",
 }
+
+
+class RetainedLog(Struct, frozen=True):
+    """What retention works on: the log, who still reads it, and what applications need of it."""
+
+    log: MessageLog
+    readers: LogReaders
+    applications: ApplicationLog
+    close: Callable[[], None]
 
 
 class LogSide(ABC):
@@ -66,8 +82,16 @@ class LogSide(ABC):
         """Why a tick waits for the log, "" when none does."""
 
     @abstractmethod
-    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
-        """The log for another thread, and how it is closed."""
+    def open_for_retention(self) -> RetainedLog:
+        """For another thread."""
+
+    @abstractmethod
+    def look(self, queries: Iterable[str]) -> LogLook | None:
+        """Where the pipeline's queries stand; None where their files say it. Does not wait."""
+
+    @abstractmethod
+    def holding(self, sessions: Iterable[Session]) -> tuple[str, ...]:
+        """The pipeline's queries that hold back the log even before their first word."""
 
     @abstractmethod
     def close(self) -> None:
@@ -111,9 +135,23 @@ class EmbeddedLog(LogSide):
     def failing(self) -> str:
         return ""  # a tick is answered, with an error or without
 
-    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
+    def open_for_retention(self) -> RetainedLog:
         connection = open_reader(self._path)
-        return SqliteMessageLog(connection, self._store), connection.close
+        applications = SqliteApplicationLog(connection, self._path.with_name("applications.db"))
+
+        def close() -> None:
+            applications.close()
+            connection.close()
+
+        readers = SqliteLogReaders(self._path.parent)
+        return RetainedLog(SqliteMessageLog(connection, self._store), readers, applications, close)
+
+    def look(self, queries: Iterable[str]) -> LogLook | None:
+        return None
+
+    def holding(self, sessions: Iterable[Session]) -> tuple[str, ...]:
+        pipeline = self._settings.pipeline
+        return pipeline.queries if pipeline.enabled else ()
 
     def close(self) -> None:
         self._store.close()

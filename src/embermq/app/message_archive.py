@@ -11,7 +11,10 @@ from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
+from embermq.app.pipeline_side import kafka_log_id
+from embermq.app.settings import SQLITE
 from embermq.app.static_store import named_store, static_url
+from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.places import Places
 from embermq.ports.message_store import MessageStore, StoredMessage
 
@@ -29,13 +32,13 @@ def message_store_of(settings: Settings) -> Iterator[MessageStore]:
             raise UserError(
                 f"{places.data_dir} has no message store: the pipeline's query `archive` has not run there"
             )
-        with closing(SqliteMessageStore(places.messages)) as store:
+        is_kafka = settings.stores.log != SQLITE
+        with closing(SqliteMessageStore(places.messages, is_kafka=is_kafka)) as store:
             yield store
         return
     if not places.log.is_file():
         raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
-    with closing(open_reader(places.log)) as connection:
-        log_id = log_identity(connection)
+    log_id = _log_id(settings, places)
     with named_store(url):
         from embermq.adapters.sql.database import Database
         from embermq.adapters.sql.message_store import SqlMessageStore
@@ -45,6 +48,17 @@ def message_store_of(settings: Settings) -> Iterator[MessageStore]:
         found = SqlMessageStore(Database(url, settings.sql, timeout_s=SEARCH_S), log_id)
     with closing(found) as store:
         yield store
+
+
+def _log_id(settings: Settings, places: Places) -> int:
+    """Which log the rows on a server are of. Raises UserError when Kafka does not tell."""
+    if settings.stores.log != SQLITE:
+        try:
+            return kafka_log_id(settings)
+        except PipelineError as error:
+            raise UserError(f"stores.log: {error}") from error
+    with closing(open_reader(places.log)) as connection:
+        return log_identity(connection)
 
 
 def read_archive(settings: Settings, from_offset: int, limit: int) -> list[StoredMessage]:

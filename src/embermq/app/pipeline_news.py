@@ -18,6 +18,16 @@ class PipelineNews:
     def __init__(self) -> None:
         self._state = "starting"
         self._restarts = 0
+        self._waiting = False
+
+    def without_pipeline(self, waiting: int) -> list[News]:
+        """Of a broker that starts none. `waiting`: records that application logs wait for, 0 when nobody wants any."""
+        before, self._waiting = self._waiting, waiting > 0
+        if self._waiting and not before:
+            return [
+                (logging.WARNING, f"the pipeline is not running: application logs wait for {waiting} records")
+            ]
+        return []
 
     def since(self, supervisor: "SupervisorStatistics", found: PipelineStatus) -> list[News]:
         """What is worth a line now."""
@@ -40,6 +50,15 @@ class PipelineNews:
                     )
                 )
         return news
+
+
+def waiting_text(found: PipelineStatus) -> str:
+    """What `ready` says of application logs; "ok" when they have everything."""
+    dispatch = next((query for query in found.queries if query.name == "dispatch"), None)
+    if not found.waiting:
+        return "ok"
+    age = f", the oldest for {dispatch.lag_s:.1f} s" if dispatch is not None else ""
+    return f"{found.waiting} records are to come{age}"
 
 
 def _told(found: PipelineStatus) -> str:

@@ -10,13 +10,18 @@ from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.app.kafka_address import kafka_address
 from embermq.app.settings import SQLITE
 from embermq.pipeline.connector import connector_jars
-from embermq.pipeline.errors import PipelineSettingsError
+from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.settings import DriverSettings, check_settings
+
+LOOK_S = 5.0
+"""How long a command waits for an answer of Kafka."""
 
 if TYPE_CHECKING:
     from embermq.adapters.kafka.settings import KafkaSettings
     from embermq.app.config import Settings
+    from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 
 def driver_settings(settings: Settings) -> DriverSettings:
@@ -45,6 +50,35 @@ def missing_jars(settings: Settings) -> str:
     except PipelineSettingsError as error:
         return str(error)
     return ""
+
+
+def look_at_log(settings: Settings) -> LogLook | None:
+    """Where the queries stand, asked of Kafka; None for the embedded log. Raises PipelineError, StartError."""
+    positions = _positions(settings)
+    if positions is None:
+        return None
+    bounds, done = positions.bounds(), positions.progress()
+    pipeline = settings.pipeline
+    wanted = [query for query in pipeline.queries if pipeline.enabled or query in done]
+    return LogLook(bounds, {query: done.get(query, {}) for query in wanted}, positions.accepted_ms)
+
+
+def kafka_log_id(settings: Settings) -> int:
+    """Which log the message store has rows of. Raises PipelineError, StartError."""
+    positions = _positions(settings)
+    assert positions is not None, "the log is in Kafka"
+    return positions.archive_id()
+
+
+def _positions(settings: Settings) -> KafkaPositions | None:
+    kafka = driver_settings(settings).kafka
+    if kafka is None:
+        return None
+    try:
+        from embermq.pipeline.sources.kafka_positions import KafkaPositions
+    except ImportError as error:
+        raise PipelineError(f"{error.name} is not installed: pip install 'embermq[cluster]'") from error
+    return KafkaPositions(kafka, LOOK_S)
 
 
 def _driver_settings(settings: Settings, address: KafkaAddress | None) -> DriverSettings:

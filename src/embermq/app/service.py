@@ -14,7 +14,7 @@ import msgspec
 from embermq.admin.service import Health, Readiness
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
-from embermq.app.pipeline_news import PipelineNews
+from embermq.app.pipeline_news import PipelineNews, waiting_text
 from embermq.app.settings import SQLITE
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus, read_status
@@ -76,6 +76,8 @@ class BrokerService:
             "log": failing or "ok",
             "pipeline": pipeline,
         }
+        if self._pipeline is not None:
+            parts["application_logs"] = waiting_text(self._pipeline)
         apart = self._embedded.session_store
         away = apart.trouble if apart is not None else ""
         if apart is not None:
@@ -133,16 +135,15 @@ class BrokerService:
 
     async def _keep_log(self, stop: asyncio.Event) -> None:
         """Rounds of retention; one may take long while the log does not answer."""
-        pipeline = self._settings.pipeline
-        queries = pipeline.queries if pipeline.enabled else ()
+        log_side = self._embedded.log_side
         state = self._embedded.broker.state
         said = ""
         while not stop.is_set():
             try:
                 retained = await asyncio.to_thread(
                     self._embedded.retention.run,
-                    self._embedded.log_side.dispatcher_floor,
-                    queries,
+                    log_side.dispatcher_floor,
+                    log_side.holding(state.sessions.values()),
                     time.time_ns() // 1_000_000,
                 )
             except (StoreError, sqlite3.Error) as error:
@@ -158,10 +159,16 @@ class BrokerService:
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _look_at_pipeline(self) -> None:
-        self._pipeline = await asyncio.to_thread(read_status, self._data_dir)
+        log_side = self._embedded.log_side
+        sessions = self._embedded.broker.state.sessions.values()
+        look = log_side.look(log_side.holding(sessions))
+        self._pipeline = await asyncio.to_thread(read_status, self._data_dir, None, look)
         if self._supervisor is None:
-            return
-        for level, text in self._news.since(self._supervisor.statistics(), self._pipeline):
+            is_wanted = self._pipeline.waiting > 0 and any(session.is_application for session in sessions)
+            news = self._news.without_pipeline(self._pipeline.waiting if is_wanted else 0)
+        else:
+            news = self._news.since(self._supervisor.statistics(), self._pipeline)
+        for level, text in news:
             LOG.log(level, text)
 
     def _say_failing(self) -> None:

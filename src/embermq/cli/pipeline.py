@@ -45,12 +45,21 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show every query's state, position, lag, last batch and last error, whether or not the pipeline runs."""
+    from embermq.app.pipeline_side import look_at_log
+    from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.status import read_status
 
-    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    settings = configuration(config, assignments, data_dir).settings
+    directory = Path(settings.data_dir)
     if not (directory / "broker.db").is_file():
         raise UserError(f"{directory} is not the data directory of a broker; name it with --data-dir")
-    found = read_status(directory)
+    try:
+        look, problem = look_at_log(settings), ""
+    except PipelineError as error:
+        look, problem = None, f"the log was not looked at, lags are as the pipeline told them last: {error}"
+    found = read_status(directory, None, look)
+    if problem:
+        found = msgspec.structs.replace(found, warnings=(*found.warnings, problem))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
         return

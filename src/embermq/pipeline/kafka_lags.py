@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from embermq.pipeline.errors import KafkaLogError
-from embermq.pipeline.sources.kafka_positions import Bounds, KafkaPositions, Positions
+from embermq.pipeline.log_look import Bounds
+from embermq.pipeline.sources.kafka_positions import KafkaPositions, Positions
 
 LOOK_S = 2.0
 _REMEMBERED = 1_800

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
+from embermq.pipeline.log_look import LogLook
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogBounds, LogFile, connect_readonly, is_not_there
 
@@ -123,20 +124,29 @@ def write_report(path: Path, report: DriverReport | SupervisorReport) -> None:
     fresh.replace(path)
 
 
-def read_status(data_dir: Path, now_ms: int | None = None) -> PipelineStatus:
-    """Put together what driver, supervisor and sinks say. Never raises for files that are not there yet."""
+def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None = None) -> PipelineStatus:
+    """Put together what driver, supervisor and sinks say, and of a log in Kafka what `look` has seen.
+
+    Never raises for files that are not there yet.
+    """
     places = Places(data_dir)
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     driver = _read(places.status, DriverReport)
     supervisor = _read(places.supervisor, SupervisorReport)
     alive = driver is not None and driver.state != "stopped" and _is_alive(driver, now_ms)
-    if driver is not None and driver.kafka:
+    if look is not None:
+        bounds = LogBounds(
+            sum(one.first for one in look.bounds.values()), sum(one.end for one in look.bounds.values())
+        )
+        queries = tuple(_looked_at(look, name, driver, alive, now_ms) for name in look.done)
+    elif driver is not None and driver.kafka:
         bounds = LogBounds(driver.log_first, driver.log_end)
         queries = tuple(_kafka_status(query, alive) for query in driver.queries)
     else:
         bounds, queries = _read_embedded(places, driver, alive, now_ms)
     dispatch = next((query for query in queries if query.name == "dispatch"), None)
-    waiting = dispatch.lag_messages if dispatch else bounds.end - bounds.first
+    unread = bounds.end - bounds.first if look is None else 0
+    waiting = dispatch.lag_messages if dispatch is not None else unread
     state = _state(driver if alive else None, supervisor, queries)
     return PipelineStatus(
         state=state,
@@ -167,6 +177,29 @@ def _read_embedded(
         )
     finally:
         log.close()
+
+
+def _looked_at(
+    look: LogLook, name: str, driver: DriverReport | None, alive: bool, now_ms: int
+) -> QueryStatus:
+    """One query on Kafka: what it is doing, from the driver; how far it is, from what it has published."""
+    reports = driver.queries if driver is not None else ()
+    report = next((query for query in reports if query.name == name), None)
+    report = report or QueryReport(name=name, state="stopped" if alive else "down")
+    behind = look.behind(name)
+    lag_s = 0.0
+    if behind and alive and report.lag_messages:
+        lag_s = report.lag_s
+    elif behind and not alive:
+        accepted_ms = look.accepted_ms(behind)
+        lag_s = 0.0 if accepted_ms is None else max(0, now_ms - accepted_ms) / 1000
+    told = msgspec.structs.replace(
+        report,
+        positions={str(number): offset for number, offset in sorted(look.done[name].items())},
+        lag_messages=look.lag(behind),
+        lag_s=lag_s,
+    )
+    return _kafka_status(told, alive)
 
 
 def _kafka_status(report: QueryReport, alive: bool) -> QueryStatus:

@@ -6,7 +6,7 @@ import logging
 
 from msgspec.structs import replace
 
-from embermq.app.pipeline_news import PipelineNews
+from embermq.app.pipeline_news import PipelineNews, waiting_text
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 
@@ -75,3 +75,24 @@ def test_giving_up_is_an_error() -> None:
     assert news.since(given_up, replace(FOUND, state="failed")) == [
         (logging.ERROR, "the pipeline is given up, application logs wait: cannot start")
     ]
+
+
+def test_application_logs_that_wait_without_a_pipeline_are_said_once() -> None:
+    news = PipelineNews()
+    assert news.without_pipeline(0) == []
+    assert news.without_pipeline(5) == [
+        (logging.WARNING, "the pipeline is not running: application logs wait for 5 records")
+    ]
+    assert news.without_pipeline(9) == []
+    assert news.without_pipeline(0) == []
+    assert len(news.without_pipeline(1)) == 1
+
+
+def test_what_ready_says_of_application_logs() -> None:
+    assert waiting_text(FOUND) == "ok"
+    dispatch = replace(STUMBLING, name="dispatch", lag_s=2.5)
+    assert waiting_text(replace(FOUND, waiting=7)) == "7 records are to come"
+    assert (
+        waiting_text(replace(FOUND, waiting=7, queries=(dispatch,)))
+        == "7 records are to come, the oldest for 2.5 s"
+    )

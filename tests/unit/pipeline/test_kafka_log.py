@@ -8,8 +8,9 @@ import pytest
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.kafka_lags import KafkaLags, Lag
 from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.settings import DriverSettings, check_settings
-from embermq.pipeline.sources.kafka_positions import Bounds, KafkaPositions
+from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 SECURE = KafkaLog(
     bootstrap="one:9093,two:9093",

@@ -169,6 +169,11 @@ class KafkaMessageLog(MessageLog, SourcePositions):
         numbers = first_numbers(self._probe(), offsets, dict(enumerate(mark.offsets))).values()
         return min((number for _, number in numbers), default=mark.number)
 
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """Of each partition the first offset, as `statistics` saw it last, and the end. Does not wait."""
+        lows = self._extent.lows if self._extent is not None else {}
+        return {one: (lows.get(one, 0), end) for one, end in enumerate(self._positions.end().offsets)}
+
     def _lows(self) -> Offsets:
         """The first offset of each partition."""
         return self._probe().offsets(self._positions.partitions)[0]

@@ -12,14 +12,16 @@ from embermq.ports.message_store import MessageStore, StoredMessage
 
 _SELECT = (
     'SELECT "offset", topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties'
-    " FROM message"
+    " FROM {table}"
 )
-_COUNT = "SELECT COUNT(*) FROM message WHERE accepted_ms < ?"
+_COUNT = "SELECT COUNT(*) FROM {table} WHERE accepted_ms < ?"
 _PRUNE = """
-DELETE FROM message WHERE "offset" IN (
-    SELECT "offset" FROM message WHERE accepted_ms < ? ORDER BY "offset" LIMIT ?
+DELETE FROM {table} WHERE {key} IN (
+    SELECT {columns} FROM {table} WHERE accepted_ms < ? ORDER BY {columns} LIMIT ?
 )
 """
+_TABLES = {False: ("message", '"offset"'), True: ("kafka_message", '"partition", "offset"')}
+"""Of the embedded log and of one in Kafka, and by what their rows are found."""
 
 READING = "cannot read the message store"
 
@@ -27,31 +29,39 @@ _Row = tuple[int, str, bytes, int, int, str, int, int, int | None, str | None]
 
 
 class SqliteMessageStore(MessageStore):
-    """Empty until the pipeline has made its file."""
+    """Empty until the pipeline has made its file. `is_kafka`: of a log in Kafka, whose offsets are those of the
+    partition that a topic is in."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_kafka: bool = False) -> None:
         self._path = path
+        table, columns = _TABLES[is_kafka]
+        key = f"({columns})" if is_kafka else columns
+        self._select = _SELECT.format(table=table)
+        self._count = _COUNT.format(table=table)
+        self._prune = _PRUNE.format(table=table, key=key, columns=columns)
         self._connection: sqlite3.Connection | None = None
 
     def get(self, topic: str, offset: int) -> StoredMessage | None:
-        found = self._query(f'{_SELECT} WHERE topic = ? AND "offset" = ?', (topic, offset))
+        found = self._query(f'{self._select} WHERE topic = ? AND "offset" = ?', (topic, offset))
         return found[0] if found else None
 
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
         return self._query(
-            f'{_SELECT} WHERE topic = ? AND "offset" > ? ORDER BY "offset" LIMIT ?',
+            f'{self._select} WHERE topic = ? AND "offset" > ? ORDER BY "offset" LIMIT ?',
             (topic, after_offset, limit),
         )
 
     def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
-        return self._query(f'{_SELECT} WHERE "offset" >= ? ORDER BY "offset" LIMIT ?', (from_offset, limit))
+        return self._query(
+            f'{self._select} WHERE "offset" >= ? ORDER BY "offset" LIMIT ?', (from_offset, limit)
+        )
 
     def count_older(self, than_ms: int) -> int:
         connection = self._open()
         if connection is None:
             return 0
         try:
-            return int(connection.execute(_COUNT, (than_ms,)).fetchone()[0])
+            return int(connection.execute(self._count, (than_ms,)).fetchone()[0])
         except sqlite3.Error as error:
             raise to_store_error(error, READING) from error
 
@@ -64,7 +74,7 @@ class SqliteMessageStore(MessageStore):
             problem = newer_file(self._path.name, connection.execute("PRAGMA user_version").fetchone()[0])
             if problem:
                 raise StoreUnavailable(problem)
-            return connection.execute(_PRUNE, (older_than_ms, rows_max)).rowcount
+            return connection.execute(self._prune, (older_than_ms, rows_max)).rowcount
         except sqlite3.Error as error:
             raise to_store_error(error, "cannot prune the message store") from error
         finally:

@@ -2,7 +2,6 @@
 
 import time
 from abc import abstractmethod
-from hashlib import blake2b
 
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -113,8 +112,7 @@ class KafkaArchive(KafkaSinkJob):
 
     def log_id(self) -> int:
         """Which log the rows are of: a topic that was made anew is another one."""
-        told = self.kafka.positions.identity().encode()
-        return int.from_bytes(blake2b(told, digest_size=8).digest(), "big", signed=True)
+        return self.kafka.positions.archive_id()
 
     def recover(self) -> None:
         for number in self.kafka.positions.bounds():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from hashlib import blake2b
 from typing import Any
 
 from confluent_kafka import (
@@ -19,11 +20,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
-from msgspec import Struct
 
 from embermq.model.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, read_progress
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.log_look import Bounds
 
 Positions = dict[int, int]
 """Partition of the message log -> the next offset."""
@@ -34,13 +35,6 @@ _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.1
 _THERE_S = 10.0
-
-
-class Bounds(Struct, frozen=True):
-    """Of a partition: `first` is the oldest offset that is still there, `end` the one after the newest."""
-
-    first: int
-    end: int
 
 
 class KafkaPositions:
@@ -86,6 +80,11 @@ class KafkaPositions:
     def log_id(self) -> str:
         """The id of the message log's topic, which says what offsets belong to. Raises KafkaLogError."""
         return self.identity().partition(" ")[2]
+
+    def archive_id(self) -> int:
+        """The identity as a message store on a server has it. Raises KafkaLogError."""
+        told = self.identity().encode()
+        return int.from_bytes(blake2b(told, digest_size=8).digest(), "big", signed=True)
 
     def accepted_ms(self, positions: Mapping[int, int]) -> int | None:
         """When the oldest of the records at these positions was accepted; None when none of them is there."""

@@ -1,0 +1,62 @@
+"""Where the log in Kafka and the pipeline's queries stand, as somebody outside the pipeline sees it."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct
+
+Positions = Mapping[int, int]
+"""Partition of the message log -> offset."""
+
+
+class Bounds(Struct, frozen=True):
+    """Of a partition: `first` is the oldest offset that is still there, `end` the one after the newest."""
+
+    first: int
+    end: int
+
+
+class LogLook(Struct, frozen=True):
+    """`done` is what each query has published; `accepted_ms` says when the oldest record at some positions was
+    accepted, and may ask Kafka."""
+
+    bounds: Mapping[int, Bounds]
+    done: Mapping[str, Positions]
+    accepted_ms: Callable[[Positions], int | None]
+
+    def behind(self, query: str) -> dict[int, int]:
+        """Where its oldest record stands in each partition in which there is one that it has not done."""
+        done = self.done.get(query, {})
+        return {
+            number: max(bounds.first, done.get(number, 0))
+            for number, bounds in self.bounds.items()
+            if bounds.end > max(bounds.first, done.get(number, 0))
+        }
+
+    def lag(self, behind: Positions) -> int:
+        """How many records these are."""
+        return sum(self.bounds[number].end - at for number, at in behind.items())
+
+
+REMEMBERED = 3_600
+
+
+class SeenEnds:
+    """Dates records by when the log's ends were looked at, without reading one: for who looks once a second, and must
+    not wait for Kafka. What is older than the looks that are remembered is dated to the first of them."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._looks: deque[tuple[int, Positions]] = deque(maxlen=remembered)
+
+    def look(self, ends: Positions, now_ms: int) -> None:
+        """What is there now."""
+        self._looks.append((now_ms, ends))
+
+    def accepted_ms(self, behind: Positions) -> int | None:
+        """When nothing of what stands at these positions was there, the last time; None without a look."""
+        found = None
+        for at_ms, ends in reversed(self._looks):
+            found = at_ms
+            if all(ends.get(number, 0) <= at for number, at in behind.items()):
+                break
+        return found
