@@ -27,6 +27,7 @@ class Counters(Struct):
     messages_elided: int = 0
     dropped_offline_limit: int = 0
     dropped_expired: int = 0
+    application_unreadable: int = 0
     dropped_slow: int = 0
     dropped_too_large: int = 0
     slow_readers_closed: int = 0

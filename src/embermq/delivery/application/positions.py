@@ -75,6 +75,8 @@ class Positions:
         self._segment_records = segment_records
         self._sources = {partition: _Source(floor) for partition, floor in stored.floors}
         self._segments: list[_Segment] = []
+        self._floors = stored.floors
+        """Of the sources that have one, in order."""
         self._reports: list[tuple[dict[int, int], int]] = []
         """Reported positions and the log's end asked for afterwards: the one that is next to be reached, and the
         newest."""
@@ -129,10 +131,7 @@ class Positions:
     def stored(self) -> StoredPositions:
         """What to store. After a start with it, and with the marks of the same moment, nothing is lost, and nothing
         comes again whose settling was stored."""
-        floors = tuple(sorted((number, source.floor) for number, source in self._sources.items()))
-        return StoredPositions(
-            self.base_offset, self.committed_offset, tuple(entry for entry in floors if entry[1])
-        )
+        return StoredPositions(self.base_offset, self.committed_offset, self._floors)
 
     @property
     def remembered(self) -> int:
@@ -153,6 +152,8 @@ class Positions:
             if offset > source.floor:
                 source.floor = offset
                 source.seen.forget_below(offset)
+        floors = ((partition, source.floor) for partition, source in self._sources.items())
+        self._floors = tuple(sorted(entry for entry in floors if entry[1]))
 
     def _move_base(self) -> None:
         segments = self._segments

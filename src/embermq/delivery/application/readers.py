@@ -17,12 +17,9 @@ class ApplicationDelivery(ABC):
     """Messages that the log no longer had when they were to be sent."""
     begin_tick: Callable[[], None]
     """Called before something is taken that comes by itself, outside a tick."""
-    on_loss: Callable[[str], None]
-    """Told in a sentence what an operator has to know: what was to be read is not there, or not to be understood."""
 
     def __init__(self) -> None:
         self.begin_tick = lambda: None
-        self.on_loss = lambda _text: None
 
     @abstractmethod
     def attach(self, state: BrokerState) -> None:

@@ -31,6 +31,9 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Messages of a pack: read at a time."""
     poll_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 20
     """How often the log is looked at when it had nothing new."""
+    overtaking_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
+    """So many messages may be sent behind one that is not acknowledged; then the client's log is not read on until that
+    one is. With a log in Kafka."""
     pack_timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 20.0
     """How long the messages of a pack may wait for their acknowledgements."""
     ack_strategy: Literal["retry-all", "skip-all"] = "retry-all"

@@ -1,0 +1,149 @@
+"""One reader of a log in a store of its own: what comes is sorted out and waits until the client may have it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from embermq.broker.session import Delivery, Session
+from embermq.delivery.application.positions import Positions
+from embermq.delivery.application.standing import Standing
+from embermq.delivery.application.window import Lane, PackEntry
+from embermq.model.session_writes import QueueState
+from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
+
+
+class Owner(Protocol):
+    """Whose reader it is."""
+
+    def came(self, reader: FedReader) -> None:
+        """Something may wait in it now."""
+
+    def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
+        """A record of its log cannot be understood: it is passed over."""
+
+    def gone(self, reader: FedReader, reason: str) -> None:
+        """Its log is not there any more."""
+
+
+class FedReader(Lane, FeedTaker):
+    """Of one connected session, whose log has one partition. Offsets are those of the log."""
+
+    __slots__ = (
+        "_owner",
+        "_sizes",
+        "feed",
+        "log",
+        "marks",
+        "owed",
+        "place",
+        "positions",
+        "read_to",
+        "reported",
+        "resend",
+        "resumed_to",
+        "trimmed_to",
+        "waiting",
+        "written_base",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        session: Session,
+        log: str,
+        standing: Standing,
+    ) -> None:
+        stored, marks = standing.place.positions, standing.marks
+        super().__init__(session, stored.committed_offset)
+        self._owner = owner
+        self.log = log
+        self.place = standing.place
+        """What was stored when it began."""
+        self.marks = marks
+        self.owed = standing.owed
+        self.resend: list[Delivery] = []
+        """What the marks stand for, when that is known."""
+        self.positions = Positions(stored, (mark.offset for mark in marks if mark.state == QueueState.DONE))
+        self.resumed_to = max([stored.committed_offset, *(mark.offset + 1 for mark in marks)])
+        """What stands before it was sent, or not for the client: it is read again for its source positions alone."""
+        self.next_offset = self.resumed_to
+        self.read_to = stored.base_offset
+        """Everything before it has come."""
+        self.waiting: deque[PackEntry] = deque()
+        """For the client, in order, not sent."""
+        self._sizes: deque[int] = deque()
+        """Of what waits, in bytes as the feed counts."""
+        self.feed: ApplicationFeed
+        self.reported: object = None
+        """The pipeline's report that it has heard last."""
+        self.written_base = self.trimmed_to = stored.base_offset
+
+    # From the feed
+
+    def take(self, partition: int, entries: list[FeedEntry]) -> None:
+        freed = 0
+        for entry in entries:
+            packed = self._judge(entry)
+            if packed is None:
+                freed += entry.size
+            else:
+                self.waiting.append(packed)
+                self._sizes.append(entry.size)
+        self.read_to = entries[-1].offset + 1
+        self.feed.release(freed)
+        self.follow()
+        self._owner.came(self)
+
+    def gone(self, reason: str) -> None:
+        self._owner.gone(self, reason)
+
+    def _judge(self, entry: FeedEntry) -> PackEntry | None:
+        """None for what is not to be sent: a repeat, an earlier life's record, one that was settled before."""
+        at, source, record = entry.offset, entry.source, entry.record
+        if record is None or source is None:
+            self.positions.skip(at)
+            if at >= self.resumed_to:
+                self._owner.unreadable(self, at, entry.problem or "it does not say where it comes from")
+            return None
+        stamped = self.stamped(entry)
+        if stamped is None:
+            self.positions.skip(at)
+            return None
+        is_new = self.positions.take(at, source.partition, source.offset)
+        return stamped if is_new and at >= self.resumed_to else None
+
+    def stamped(self, entry: FeedEntry) -> PackEntry | None:
+        """An entry as the session is to get it; None when it is not for this session."""
+        record, generation = entry.record, self.session.generation
+        if record is not None:
+            for stamp in record.stamps:
+                if stamp.generation == generation:
+                    identifiers = stamp.subscription_identifiers
+                    return PackEntry(
+                        entry.offset, record.message, stamp.qos, stamp.retain_as_published, identifiers
+                    )
+        return None
+
+    # To the client
+
+    def next_pack(self, room: int, bytes_max: int) -> list[PackEntry]:
+        """What may be sent now; the feed may bring as much more."""
+        pack: list[PackEntry] = []
+        size = 0
+        while self.waiting and len(pack) < room and size < bytes_max:
+            pack.append(self.waiting.popleft())
+            size += self._sizes.popleft()
+        self.feed.release(size)
+        return pack
+
+    def follow(self) -> None:
+        """With nothing waiting, what has come and is not for the client is passed."""
+        if not self.waiting:
+            self.next_offset = max(self.next_offset, self.read_to)
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+        self.feed.close()
+        self.waiting.clear()
+        self._sizes.clear()

@@ -1,0 +1,317 @@
+"""Delivery from application logs in a store of their own, which brings the records by itself.
+
+A client is let in when its log is there and what it has not acknowledged has been read again. Then it is read for from
+its base on (`positions`). What comes waits until the client may have it; as long as it waits the feed counts it, and
+brings no more than its limit: a client that takes nothing is not read for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from msgspec import Struct
+
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.delivery.application.fed_reader import FedReader
+from embermq.delivery.application.marked_records import MarkedRecords
+from embermq.delivery.application.readers import ApplicationDelivery
+from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.application.standing import standing
+from embermq.delivery.application.window import (
+    Lane,
+    SlidingWindow,
+    log_delivery,
+    released_delivery,
+    settled_delivery,
+)
+from embermq.delivery.sending import BULK_BYTES_MAX
+from embermq.model.application_positions import ReaderPosition
+from embermq.model.message import Message
+from embermq.model.session_writes import QueueState
+from embermq.model.tick_writes import ApplicationMark
+from embermq.ports.application_feed import ApplicationFeeds, FeedEntry
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, Place
+from embermq.ports.errors import StoreError
+from embermq.ports.pipeline_progress import PipelineProgress
+from embermq.ports.reader_positions import ReaderPositions
+from embermq.protocol.reason_codes import ReasonCode
+
+LOG = logging.getLogger("embermq")
+QUERY = "dispatch"
+ROUND_MS = 1_000
+"""How often readers hear how far the pipeline is, and logs are trimmed."""
+NOWHERE = -1
+"""The offset of what is owed from a log that is gone: nothing of it is stored."""
+_DONE_WITH = Message("", b"", 0, False, "", 4, 0)
+
+
+class LogLife(Protocol):
+    """Makes sure that a session's log is there."""
+
+    def name(self, session: Session) -> str:
+        """What it is called."""
+
+    def recall(self, session: Session, then: Callable[[FoundLog], None]) -> None:
+        """`then` is called once when the log can be read and written; not at all when it cannot be had."""
+
+
+class LogPlace(Struct, frozen=True):
+    """What readers stand on. `source_id`: which message log the source positions belong to."""
+
+    feeds: ApplicationFeeds
+    logs: ApplicationLogs
+    progress: PipelineProgress
+    store: ReaderPositions
+    source_id: str
+
+
+class FedReaders(ApplicationDelivery):
+    """All readers of this broker. `life` is set before the first client comes."""
+
+    life: LogLife
+
+    def __init__(self, place: LogPlace, settings: ApplicationSettings) -> None:
+        super().__init__()
+        self._place = place
+        self._settings = settings
+        self._recalling: dict[Session, _Waiting] = {}
+        self._ready: dict[Session, FedReader] = {}
+        self._readers: dict[Session, FedReader] = {}
+        self._window = SlidingWindow(self, self.pump)
+        self._state: BrokerState
+        self._round_ms = 0
+        self._asking = False
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    @property
+    def failing(self) -> str:
+        return self._place.feeds.failing
+
+    def attach(self, state: BrokerState) -> None:
+        self._state = state
+        self._window.attach(state)
+
+    # What the window wants stored
+
+    def mark(self, session: Session, delivery: Delivery, state: int) -> None:
+        if delivery.offset == NOWHERE:
+            return
+        mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state)
+        self._state.tick.writes.application_marks.append(mark)
+
+    def floor(self, lane: Lane) -> None:
+        reader = self._readers.get(lane.session)
+        if reader is lane:
+            reader.positions.commit(lane.floor)
+            self._write(reader)
+
+    def _write(self, reader: FedReader) -> None:
+        session, place = reader.session, reader.place
+        stored = reader.positions.stored()
+        reader.written_base = stored.base_offset
+        self._state.tick.writes.application_positions[session.generation] = ReaderPosition(
+            place.log_id, place.source_id, session.last_packet_id, stored
+        )
+
+    # A client comes
+
+    def recall(self, session: Session, then: Callable[[], None]) -> None:
+        self.suspend(session)
+        waiting = self._recalling[session] = _Waiting(then)
+        self.life.recall(session, partial(self._found, session, waiting))
+
+    def _found(self, session: Session, waiting: _Waiting, found: FoundLog) -> None:
+        """The log is there: see whether it is the one that is known."""
+        if self._recalling.get(session) is not waiting:
+            return
+        self.begin_tick()
+        try:
+            stored = self._place.store.load(session.generation)
+        except StoreError as error:
+            LOG.error("client %r is not let in: %s", session.client_id, error)
+            return
+        stand = standing(stored, found, self._place.source_id)
+        log = self.life.name(session)
+        if stand.trouble:
+            LOG.error("application log %s %s", log, stand.trouble)
+        self.lost += stand.lost
+        reader = FedReader(self, session, log, stand)
+        if stand.place is stored.position:
+            self._read_marked(waiting, reader)
+            return
+        if stand.restarts:
+            self._state.tick.writes.restarted_applications.append(session.generation)
+        self._state.tick.writes.application_positions[session.generation] = stand.place
+        self._state.tick.batch.after_log.append(partial(self._read_marked, waiting, reader))
+
+    def _read_marked(self, waiting: _Waiting, reader: FedReader) -> None:
+        """Its place is in store."""
+        session = reader.session
+        if self._recalling.get(session) is not waiting:
+            return
+        sent = [mark.offset for mark in reader.marks if mark.state == QueueState.SENT]
+        if not sent:
+            self._answer(waiting, reader, {})
+            return
+        marked = MarkedRecords(session, sent)
+        waiting.marked = marked
+        marked.begin(self._place.feeds, reader.log, partial(self._answer, waiting, reader, marked.found))
+
+    def _answer(self, waiting: _Waiting, reader: FedReader, found: Mapping[int, FeedEntry]) -> None:
+        session = reader.session
+        self.begin_tick()
+        del self._recalling[session]
+        reader.resend = [self._from_mark(reader, mark, found.get(mark.offset)) for mark in reader.marks]
+        self._ready[session] = reader
+        waiting.then()
+
+    def _from_mark(self, reader: FedReader, mark: ApplicationMark, entry: FeedEntry | None) -> Delivery:
+        if mark.state == QueueState.RELEASED:
+            return released_delivery(mark.offset, mark.packet_id)
+        stamped = reader.stamped(entry) if entry is not None and mark.state == QueueState.SENT else None
+        if stamped is None or stamped.message is None:
+            self.lost += mark.state == QueueState.SENT
+            return settled_delivery(mark.offset, mark.packet_id)
+        delivery = log_delivery(stamped, stamped.message, mark.packet_id)
+        delivery.dup = True
+        return delivery
+
+    def resume(self, session: Session) -> None:
+        reader = self._ready.pop(session)
+        self._readers[session] = reader
+        last = reader.marks[-1].packet_id if reader.marks else reader.place.packet_id
+        session.last_packet_id = session.last_packet_id or last
+        reader.pending.extend(reader.resend)
+        owed = [released_delivery(NOWHERE, packet_id) for packet_id in reader.owed]
+        resend = owed + [delivery for delivery in reader.resend if not delivery.settled]
+        reader.resend = []
+        if resend:
+            session.resend = session.resend or deque()
+            session.resend.extend(resend)
+        reader.feed = self._place.feeds.open(reader.log, {0: reader.positions.base_offset}, reader)
+
+    # A client goes
+
+    def suspend(self, session: Session) -> None:
+        waiting = self._recalling.pop(session, None)
+        if waiting is not None and waiting.marked is not None:
+            waiting.marked.close()
+        self._ready.pop(session, None)
+        reader = self._readers.pop(session, None)
+        if reader is not None:
+            reader.close()
+
+    def ended(self, session: Session) -> None:
+        self.suspend(session)
+
+    def gone(self, reader: FedReader, reason: str) -> None:
+        session = reader.session
+        if self._readers.get(session) is not reader:
+            return
+        self.begin_tick()
+        LOG.error(
+            "client %r is sent away, its log is made anew when it returns: %s", session.client_id, reason
+        )
+        self.suspend(session)
+        if session.link is not None:
+            session.link.disconnect(ReasonCode.SERVER_BUSY, "its messages cannot be read")
+
+    def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
+        self._state.counters.application_unreadable += 1
+        LOG.error("%s, offset %d: passed over, it cannot be understood: %s", reader.log, offset, problem)
+
+    # Messages
+
+    def came(self, reader: FedReader) -> None:
+        self.begin_tick()
+        self.pump(reader.session)
+
+    def pump(self, session: Session) -> None:
+        reader = self._readers.get(session)
+        link = session.link
+        if reader is None or link is None or link.closing or link.paused or reader.sending or session.resend:
+            return
+        room = min(
+            session.window_max - len(session.window),
+            self._settings.max_poll_records,
+            self._settings.overtaking_max - len(reader.pending),
+        )
+        if room <= 0 or not reader.waiting:
+            return
+        self._window.send_pack(reader, link, reader.next_pack(room, BULK_BYTES_MAX))
+        reader.follow()
+
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        reader = self._readers.get(session)
+        if reader is not None:
+            self._window.settle(reader, delivery)
+            delivery.message = (
+                _DONE_WITH  # it may keep its place for long behind one that is not acknowledged
+            )
+            if 2 * len(session.window) <= session.window_max:
+                self.pump(session)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        self._window.released(session, delivery)
+
+    # Once a second
+
+    def poll(self) -> None:
+        now_ms = self._state.tick.now_ms
+        if now_ms - self._round_ms < ROUND_MS:
+            return
+        self._round_ms = now_ms
+        self._trim()
+        reported = self._place.progress.positions(QUERY)
+        waiting = []
+        for reader in self._readers.values():
+            self._window.follow_idle(reader)
+            if reported and reader.reported != reported:
+                waiting.append(reader)
+        if waiting and not self._asking:
+            self._asking = True
+            self._place.logs.ends(
+                {reader.log: 1 for reader in waiting}, partial(self._reached, reported, waiting)
+            )
+
+    def _reached(
+        self, reported: Mapping[int, int], waiting: list[FedReader], ends: Mapping[Place, int] | StoreError
+    ) -> None:
+        """Ends that were asked for after the report."""
+        self._asking = False
+        if isinstance(ends, StoreError):
+            return  # asked again in the next round
+        self.begin_tick()
+        for reader in waiting:
+            end = ends.get((reader.log, 0))
+            if end is None or self._readers.get(reader.session) is not reader:
+                continue
+            reader.reported = reported
+            reader.positions.complete(reported, end)
+            if reader.positions.base_offset != reader.written_base:
+                self._write(reader)
+
+    def _trim(self) -> None:
+        """Below bases that are in store when it happens."""
+        bases: dict[Place, int] = {}
+        for reader in self._readers.values():
+            if reader.written_base > reader.trimmed_to:
+                reader.trimmed_to = reader.written_base
+                bases[reader.log, 0] = reader.written_base
+        if bases:
+            self._state.tick.batch.after_log.append(partial(self._place.logs.trim, bases))
+
+
+class _Waiting:
+    """A client that is to be let in; `marked` while its unacknowledged messages are read."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
+        self.marked: MarkedRecords | None = None
