@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+from tests.support.hand_kafka import HandKafka
 from tests.support.held_sessions import HeldSessions
 from tests.support.stand_in_shared import HandLogs
 from tests.support.stand_in_store import (
@@ -17,6 +18,7 @@ from tests.support.stand_in_store import (
     StandInParked,
     StandInParkedMessages,
     StandInQueue,
+    StandInReaderPositions,
     StandInSessions,
     StandInStore,
 )
@@ -29,8 +31,11 @@ from embermq.broker.link import Link
 from embermq.broker.settings import MqttSettings
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Batch, Tick
+from embermq.delivery.application.fed_readers import ROUND_MS, FedReaders, LogPlace
+from embermq.delivery.application.log_life import LogLife
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
+from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.device.settings import DeviceSettings
@@ -251,7 +256,9 @@ class HandDrivenBroker:
         session_store: SessionStoreSettings | None = None,
         archive: ReadArchive | None = None,
         logs: HandLogs | None = None,
+        kafka: HandKafka | None = None,
     ) -> None:
+        self.kafka = kafka
         self.store = store or StandInStore()
         self.logs = logs
         self.sessions = sessions
@@ -270,7 +277,7 @@ class HandDrivenBroker:
         self.parking = Parking(self.settings[2], StandInParkedMessages(self.store))
         self.notices: list[str] = []
         self.parking.on_parked = self.notices.append
-        self.applications = ApplicationReaders(self.application_log, self.log, self.bodies, self.parking)
+        self.applications = self._make_readers()
         self.delivery = DurablePath(self.device, self.applications)
         self.authorization = authorization
         self.state = BrokerState(self.settings[0], Tick(), direct, self.delivery, authorization)
@@ -287,8 +294,23 @@ class HandDrivenBroker:
         self.state.tick.now_ms = now_ms
         self.archive = archive
         self.posted: list[Callable[[], None]] = []
+        self.fed = False
+        """Whether the last tick got something from application logs of their own."""
         self.ticks: TickStore = self.store
         self.recovered = self._restore()
+        if kafka is not None:
+            assert isinstance(self.applications, FedReaders)
+            life = LogLife(self.state, kafka.logs, kafka.logs.names)
+            self.applications.life = self.state.application_logs = life
+
+    def _make_readers(self) -> ApplicationDelivery:
+        kafka = self.kafka
+        if kafka is None:
+            return ApplicationReaders(self.application_log, self.log, self.bodies, self.parking)
+        kafka.begin()
+        positions = StandInReaderPositions(self.store)
+        place = LogPlace(kafka.feeds, kafka.logs, kafka.progress, positions, kafka.source_id)
+        return FedReaders(place, self.parking)
 
     def _restore(self) -> int:
         beside = StandInSessions(self.store)
@@ -332,6 +354,7 @@ class HandDrivenBroker:
             session_store=self.session_store,
             archive=archive,
             logs=self.logs,
+            kafka=self.kafka,
         )
         again.application_log.entries = self.application_log.entries
         again.application_log.complete = self.application_log.complete
@@ -361,6 +384,9 @@ class HandDrivenBroker:
             call()
         if self.sessions is not None:
             self.sessions.answer()
+        if self.kafka is not None:
+            self.applications.poll()
+            self.fed = self.kafka.run()
         self._flush()
         self._acknowledge()
 
@@ -446,6 +472,7 @@ class HandDrivenBroker:
                 or any(link.auto for link in self.links)
                 or (self.store.busy and not self.held)
                 or self.posted
+                or self.fed
                 or (self.sessions is not None and self.sessions.waiting and not self.sessions.held)
             )
             if not working and (self.held or (batch.is_empty() and not self.ticks.owes)):
@@ -457,6 +484,8 @@ class HandDrivenBroker:
         end_ms = self.now_ms + ms + int(s * 1000)
         while self.now_ms < end_ms:
             due = [due for due in (self.state.timers.next_ms, self.device.next_ms) if due > self.now_ms]
+            if self.kafka is not None:
+                due.append(self.now_ms + ROUND_MS)
             self.state.tick.now_ms = min([*due, end_ms])
             self.settle()
 
@@ -509,6 +538,15 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 
 def dispatch(hand: HandDrivenBroker, *, until: int | None = None) -> None:
     """What the pipeline does: every stamped record below `until` goes to its application logs."""
+    if hand.kafka is not None:
+        kafka = hand.kafka
+        kafka.reads(hand.log)
+        end = len(kafka.sources) if until is None else until
+        kafka.carry(*range(kafka.carried, end))
+        kafka.carried = end
+        kafka.report(end)
+        hand.settle()
+        return
     log = hand.application_log
     end = hand.store.log_end if until is None else until
     for batch in hand.log.read(log.complete, records_max=10**6, bytes_max=2**30):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
+from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
@@ -18,8 +19,14 @@ APPLICATION = ClientType.APPLICATION
 
 
 @pytest.fixture
-def hand() -> HandDrivenBroker:
+def embedded() -> HandDrivenBroker:
     return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10))
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def hand(request: pytest.FixtureRequest) -> HandDrivenBroker:
+    kafka = HandKafka() if request.param == "kafka" else None
+    return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10), kafka=kafka)
 
 
 def an_application(hand: HandDrivenBroker, **options: object) -> tuple[HandLink, HandLink]:
@@ -31,6 +38,10 @@ def an_application(hand: HandDrivenBroker, **options: object) -> tuple[HandLink,
 
 
 def floor(hand: HandDrivenBroker) -> int:
+    if hand.kafka is not None:
+        hand.passes(s=2)
+        (position,) = hand.store.positions.values()
+        return position.positions.committed_offset
     ((_, offset),) = hand.store.floors.values()
     return offset
 
@@ -168,38 +179,38 @@ def test_a_new_life_under_the_same_id_sees_nothing_of_the_old(hand: HandDrivenBr
 
 
 @pytest.mark.promise("application-4")
-def test_an_idle_application_holds_back_no_log(hand: HandDrivenBroker) -> None:
-    publisher, _ = an_application(hand)
+def test_an_idle_application_holds_back_no_log(embedded: HandDrivenBroker) -> None:
+    publisher, _ = an_application(embedded)
     publisher.publishes("other", *numbered(20))
-    hand.settle()
-    hand.passes(s=5)
-    dispatch(hand)
-    hand.passes(s=5)
+    embedded.settle()
+    embedded.passes(s=5)
+    dispatch(embedded)
+    embedded.passes(s=5)
     publisher.publishes("other", b"x", first_id=99)
-    hand.settle()
-    dispatch(hand)
-    assert floor(hand) >= 20
+    embedded.settle()
+    dispatch(embedded)
+    assert floor(embedded) >= 20
 
 
 @pytest.mark.promise("pipeline-5")
-def test_a_record_that_only_the_parking_place_has_is_delivered(hand: HandDrivenBroker) -> None:
-    publisher, application = an_application(hand)
+def test_a_record_that_only_the_parking_place_has_is_delivered(embedded: HandDrivenBroker) -> None:
+    publisher, application = an_application(embedded)
     publisher.publishes("t", b"1", b"2")
-    hand.settle()
-    generation = hand.state.sessions["app"].generation
-    (batch,) = hand.log.read(0, records_max=9, bytes_max=2**20)
+    embedded.settle()
+    generation = embedded.state.sessions["app"].generation
+    (batch,) = embedded.log.read(0, records_max=9, bytes_max=2**20)
     frames = list(iter_frames(batch.body))
-    hand.bodies.put(generation, [(1, frames[1])], 2)
-    hand.log.trim(2)
+    embedded.bodies.put(generation, [(1, frames[1])], 2)
+    embedded.log.trim(2)
     publisher.publishes("t", b"3", first_id=9)
-    hand.settle()
-    log = hand.application_log
+    embedded.settle()
+    log = embedded.application_log
     log.entries[generation] = [ApplicationEntry(offset, 1, False, ()) for offset in range(3)]
     log.complete = 3
-    hand.applications.poll()
-    hand.settle()
+    embedded.applications.poll()
+    embedded.settle()
     assert application.payloads == [b"2", b"3"]
-    assert hand.applications.lost == 1
+    assert embedded.applications.lost == 1
 
 
 @pytest.mark.promise("application-11")
@@ -217,60 +228,60 @@ def test_shared_and_retained_messages_reach_an_application_too(hand: HandDrivenB
 @pytest.mark.promise("pipeline-5")
 @pytest.mark.parametrize("what", ["complete_offset", "read", "get"])
 def test_logs_that_cannot_be_read_for_a_while_lose_and_repeat_nothing(
-    hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch, what: str
+    embedded: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    publisher, application = an_application(hand)
+    publisher, application = an_application(embedded)
     publisher.publishes("t", *numbered(5))
-    hand.settle()
-    hand.log.trim(5)  # so that bodies come from the parking place
-    generation = hand.state.sessions["app"].generation
-    (batch,) = hand.log.read(0, records_max=9, bytes_max=2**20)
+    embedded.settle()
+    embedded.log.trim(5)  # so that bodies come from the parking place
+    generation = embedded.state.sessions["app"].generation
+    (batch,) = embedded.log.read(0, records_max=9, bytes_max=2**20)
     dispatched = list(iter_frames(batch.body))
-    hand.bodies.put(generation, list(enumerate(dispatched)), 5)
-    hand.application_log.entries[generation] = [ApplicationEntry(n, 1, False, ()) for n in range(5)]
+    embedded.bodies.put(generation, list(enumerate(dispatched)), 5)
+    embedded.application_log.entries[generation] = [ApplicationEntry(n, 1, False, ()) for n in range(5)]
     publisher.publishes("other", b"x", first_id=90)
-    hand.settle()
+    embedded.settle()
 
     def fails(*_: object) -> None:
         raise StoreError("cannot read it now")
 
     with monkeypatch.context() as broken:
-        broken.setattr(hand.bodies if what == "get" else hand.application_log, what, fails)
-        hand.application_log.complete = 5
+        broken.setattr(embedded.bodies if what == "get" else embedded.application_log, what, fails)
+        embedded.application_log.complete = 5
         for _ in range(3):
-            hand.applications.poll()
-            hand.settle()
+            embedded.applications.poll()
+            embedded.settle()
         assert application.messages == []
-        assert hand.applications.failing == "cannot read it now"
-    hand.applications.poll()
-    hand.settle()
+        assert embedded.applications.failing == "cannot read it now"
+    embedded.applications.poll()
+    embedded.settle()
     assert application.payloads == numbered(5)
-    assert (hand.applications.failing, hand.applications.lost) == ("", 0)
+    assert (embedded.applications.failing, embedded.applications.lost) == ("", 0)
 
 
 @pytest.mark.promise("application-8")
 def test_who_returns_while_its_log_cannot_be_read_comes_again(
-    hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch
+    embedded: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher, application = an_application(hand, acknowledges=False)
+    publisher, application = an_application(embedded, acknowledges=False)
     publisher.publishes("t", *numbered(3))
-    hand.settle()
-    dispatch(hand)
+    embedded.settle()
+    dispatch(embedded)
     application.drops()
-    hand.settle()
+    embedded.settle()
 
     def fails(*_: object) -> None:
         raise StoreError("cannot read it now")
 
     with monkeypatch.context() as broken:
-        broken.setattr(hand.application_log, "read", fails)
-        refused = hand.keeps("app", client_type=APPLICATION)
+        broken.setattr(embedded.application_log, "read", fails)
+        refused = embedded.keeps("app", client_type=APPLICATION)
         assert refused.closing
         assert refused.messages == []
         refused.drops()
-        hand.settle()
-    again = hand.keeps("app", client_type=APPLICATION)
-    hand.settle()
+        embedded.settle()
+    again = embedded.keeps("app", client_type=APPLICATION)
+    embedded.settle()
     assert [(message.payload, message.dup) for message in again.messages] == [
         (payload, True) for payload in numbered(3)
     ]

@@ -6,9 +6,10 @@ from collections import deque
 from typing import Protocol
 
 from embermq.broker.session import Delivery, Session
+from embermq.delivery.application.lane import Lane
 from embermq.delivery.application.positions import Positions
 from embermq.delivery.application.standing import Standing
-from embermq.delivery.application.window import Lane, PackEntry
+from embermq.delivery.application.window import PackEntry
 from embermq.model.session_writes import QueueState
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 

@@ -18,12 +18,12 @@ from msgspec import Struct
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.delivery.application.fed_reader import FedReader
+from embermq.delivery.application.lane import NOTHING, Lane
 from embermq.delivery.application.marked_records import MarkedRecords
+from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
-from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.standing import standing
 from embermq.delivery.application.window import (
-    Lane,
     SlidingWindow,
     log_delivery,
     released_delivery,
@@ -31,7 +31,6 @@ from embermq.delivery.application.window import (
 )
 from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.model.application_positions import ReaderPosition
-from embermq.model.message import Message
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_feed import ApplicationFeeds, FeedEntry
@@ -47,7 +46,6 @@ ROUND_MS = 1_000
 """How often readers hear how far the pipeline is, and logs are trimmed."""
 NOWHERE = -1
 """The offset of what is owed from a log that is gone: nothing of it is stored."""
-_DONE_WITH = Message("", b"", 0, False, "", 4, 0)
 
 
 class LogLife(Protocol):
@@ -75,14 +73,15 @@ class FedReaders(ApplicationDelivery):
 
     life: LogLife
 
-    def __init__(self, place: LogPlace, settings: ApplicationSettings) -> None:
+    def __init__(self, place: LogPlace, parking: Parking) -> None:
         super().__init__()
         self._place = place
-        self._settings = settings
+        self._parking = parking
+        self._overtaking_max = parking.settings.overtaking_max
         self._recalling: dict[Session, _Waiting] = {}
         self._ready: dict[Session, FedReader] = {}
         self._readers: dict[Session, FedReader] = {}
-        self._window = SlidingWindow(self, self.pump)
+        self._window = SlidingWindow(self, self.pump, parking)
         self._state: BrokerState
         self._round_ms = 0
         self._asking = False
@@ -195,6 +194,8 @@ class FedReaders(ApplicationDelivery):
         if resend:
             session.resend = session.resend or deque()
             session.resend.extend(resend)
+        if session.link is not None:
+            self._window.begin(reader, session.link)
         reader.feed = self._place.feeds.open(reader.log, {0: reader.positions.base_offset}, reader)
 
     # A client goes
@@ -206,10 +207,12 @@ class FedReaders(ApplicationDelivery):
         self._ready.pop(session, None)
         reader = self._readers.pop(session, None)
         if reader is not None:
+            self._window.end(reader)
             reader.close()
 
     def ended(self, session: Session) -> None:
         self.suspend(session)
+        self._parking.forget(session)
 
     def gone(self, reader: FedReader, reason: str) -> None:
         session = reader.session
@@ -236,13 +239,9 @@ class FedReaders(ApplicationDelivery):
     def pump(self, session: Session) -> None:
         reader = self._readers.get(session)
         link = session.link
-        if reader is None or link is None or link.closing or link.paused or reader.sending or session.resend:
+        if reader is None or link is None:
             return
-        room = min(
-            session.window_max - len(session.window),
-            self._settings.max_poll_records,
-            self._settings.overtaking_max - len(reader.pending),
-        )
+        room = min(self._window.room(reader, link), self._overtaking_max - len(reader.pending))
         if room <= 0 or not reader.waiting:
             return
         self._window.send_pack(reader, link, reader.next_pack(room, BULK_BYTES_MAX))
@@ -252,9 +251,7 @@ class FedReaders(ApplicationDelivery):
         reader = self._readers.get(session)
         if reader is not None:
             self._window.settle(reader, delivery)
-            delivery.message = (
-                _DONE_WITH  # it may keep its place for long behind one that is not acknowledged
-            )
+            delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
             if 2 * len(session.window) <= session.window_max:
                 self.pump(session)
 
