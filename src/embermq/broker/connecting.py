@@ -104,7 +104,7 @@ class Connecting:
             self.refuse(link, *objection)
             return
         must_wait = expiry_s > 0 or packet.will is not None or (old is not None and old.persistent)
-        if must_wait and self._state.session_store_full:
+        if must_wait and (self._state.session_store_full or self._state.log_late):
             self._state.counters.refused_session_wait += 1
             self.refuse(link, ReasonCode.SERVER_UNAVAILABLE, STORE_AWAY)
             return
@@ -142,7 +142,7 @@ class Connecting:
             attach()
 
     def _give_up(self, link: Link, session: Session) -> None:
-        """The session store has not answered in time."""
+        """The session store, or the log, has not answered in time."""
         if session.claimant is link and not link.closing:
             self._state.counters.refused_session_wait += 1
             self._wills.forget(session, link)

@@ -37,6 +37,8 @@ class Counters(Struct):
     publishers_throttled: int = 0
     """How often a client of MQTT 3 was not read for a while because it publishes too fast."""
     refused_session_store: int = 0
+    refused_log_full: int = 0
+    """Connections ended by a message for which there was no room while the log did not answer."""
     refused_subscriptions: int = 0
     refused_retained: int = 0
     publishes_denied: int = 0

@@ -80,7 +80,8 @@ class Publishing:
             if receiving is None:
                 receiving = session.receiving = set()
             if packet.packet_id in receiving:
-                repeated = Accepted(message, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
+                again = Message("", b"", 2, False, "", link.version, now_ms)  # its payload would wait in vain
+                repeated = Accepted(again, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
                 tick.batch.accepted.append(repeated)
                 return
         elif session.receiving and self._refusing.is_in_use(link, session, packet):
@@ -95,7 +96,7 @@ class Publishing:
                 return
         state = self._state
         if (
-            state.refuse_all or state.refused_generations or state.session_store_full
+            state.refuse_all or state.refused_generations or state.session_store_full or state.log_full
         ) and self._refusing.is_pinned(link, packet, match):
             return
         origin = None

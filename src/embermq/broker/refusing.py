@@ -22,6 +22,7 @@ from embermq.topics.names import is_system_topic, validate_topic
 DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
 BEHIND = "the store of sessions is too far behind"
+LOG_FULL = "too much waits for the message log"
 
 
 class Refusing:
@@ -136,8 +137,12 @@ class Refusing:
             link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
 
     def is_pinned(self, link: Link, packet: Publish, match: Match) -> bool:
-        """Readers that are too far behind hold the log, or the session store is: nothing more is taken, for them or at
-        all."""
+        """Readers that are too far behind hold the log, or the session store or the log itself is: nothing more is
+        taken, for them or at all."""
+        if self._state.log_full:  # an answer in its place would have to wait as well
+            self._counters.refused_log_full += 1
+            link.disconnect(ReasonCode.QUOTA_EXCEEDED, LOG_FULL)
+            return True
         if self._state.session_store_full:
             self._counters.refused_session_store += 1
             self._answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, BEHIND)

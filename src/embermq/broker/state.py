@@ -60,6 +60,10 @@ class BrokerState:
         """APPLICATION sessions for which nothing more is taken."""
         self.session_store_full = False
         """Too much waits for a session store of its own: no QoS 1 or 2 publish is taken."""
+        self.log_late = False
+        """The tick that is being committed takes very long: no CONNECT that would have to wait for it is taken."""
+        self.log_full = False
+        """And too much waits behind it: clients with messages of QoS 1 and 2 are sent away."""
         self.connect_wait_ms = 0
         """How long a CONNECT waits for that store; 0 without one: what is in the log is stored then."""
         self.application_logs: ApplicationSessions | None = None

@@ -24,6 +24,11 @@ UNWRITTEN_BYTES_MAX = 128 * 1024
 such before it has got far more than it may hold."""
 GATHERED_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of records that may wait for the store; past it the connections that bring more are not read."""
+GATHERED_CALLS_MAX = 100_000
+"""Answers that may wait for it, of each kind, likewise."""
+LATE_S = 5.0
+"""When the store takes longer, sessions are refused at once instead of waiting with the tick; and messages, when the
+connections that are not read any more have brought twice as much as may wait."""
 
 
 class TickStatistics(Struct, frozen=True):
@@ -102,8 +107,16 @@ class TickLoop:
         if self._turn_bytes >= UNWRITTEN_BYTES_MAX:
             self._turn_bytes = 0
             self._tick.flush()
-        if self._tick.batch.record_bytes < GATHERED_BYTES_MAX:
+        batch = self._tick.batch
+        if (
+            batch.record_bytes < GATHERED_BYTES_MAX
+            and len(batch.after_commit) < GATHERED_CALLS_MAX
+            and len(batch.accepted) < GATHERED_CALLS_MAX
+        ):
             return False
+        state = self._state
+        if state.log_late and batch.record_bytes >= 2 * GATHERED_BYTES_MAX:
+            state.log_full = True
         self._held_back.append(connection)
         return True
 
@@ -114,6 +127,8 @@ class TickLoop:
     def _poll(self) -> None:
         self.look_at_clock()
         self._store.settle()
+        if self._store.busy and self._loop.time() - self._committed_at_s > LATE_S:
+            self._state.log_late = True
         if self._store.owes:
             self.wake()
         if len(self._applications):
@@ -194,6 +209,7 @@ class TickLoop:
     def _done(self, batch: Batch, result: Receipt | StoreError) -> None:
         """The store has answered."""
         self._commit_ms = (self._loop.time() - self._committed_at_s) * 1000
+        self._state.log_late = self._state.log_full = False
         self._tick.now_ms = time.time_ns() // 1_000_000
         if isinstance(result, Receipt):
             self._retry_at_ms = 0

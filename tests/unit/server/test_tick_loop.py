@@ -12,7 +12,9 @@ from tests.support.waiting import wait_for
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.tick_store import Logged, Stored
-from embermq.protocol.packets import Puback, Publish
+from embermq.protocol.packets import Connack, Disconnect, Puback, Publish, Unsuback, Unsubscribe
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.server import tick_loop
 from embermq.server.tick_loop import GATHERED_BYTES_MAX, UNWRITTEN_BYTES_MAX, TickLoop
 
 DEADLINE_S = 5.0
@@ -31,11 +33,18 @@ class Running:
         self.answers: Callable[[], StoreError | None] = lambda: None
         self._submitted = self.hand.store.submit
         self.commits = 0
+        self.holds = False
+        """The store does not answer until `lets_go`."""
         self.hand.store.submit = self._submit  # type: ignore[method-assign]
 
     def _submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         self._submitted(writes, logged, stored)
-        asyncio.get_running_loop().call_soon(self._answer)
+        if not self.holds:
+            asyncio.get_running_loop().call_soon(self._answer)
+
+    def lets_go(self) -> None:
+        self.holds = False
+        self._answer()
 
     def _answer(self) -> None:
         self.commits += 1
@@ -45,8 +54,8 @@ class Running:
         else:
             self.hand.store.refuse(error)
 
-    async def connects(self, client_id: str) -> HandLink:
-        link = self.hand.connects(client_id, settles=False)
+    async def connects(self, client_id: str, *, expiry_s: int = 0) -> HandLink:
+        link = self.hand.connects(client_id, expiry_s=expiry_s, settles=False)
         self.ticks.wake()
         await wait_for(lambda: link.received, DEADLINE_S, "CONNACK")
         return link
@@ -148,6 +157,75 @@ def test_who_was_held_back_is_read_again_also_while_the_store_refuses() -> None:
             running.publish(link, packet_id, b"x" * size)
         assert running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
         await wait_for(lambda: held_back.read_on_calls, DEADLINE_S, "the connection is read again")
+
+    run(test)
+
+
+def test_answers_that_wait_for_a_store_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tick_loop, "GATHERED_CALLS_MAX", 50)
+
+    async def test(running: Running) -> None:
+        keeper, publisher = running.hand.keeps("keeper"), await running.connects("p")
+        running.holds = True
+        running.publish(publisher, 1)
+        await wait_for(lambda: running.hand.store.busy, DEADLINE_S)
+        held_back = _HeldBack()
+        for _ in range(49):
+            keeper.does(Unsubscribe(1, ("no/such",)))
+        assert not running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
+        keeper.does(Unsubscribe(1, ("no/such",)))
+        assert running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
+        running.lets_go()
+        await wait_for(lambda: held_back.read_on_calls == 1, DEADLINE_S)
+        await wait_for(lambda: len(keeper.all(Unsuback)) == 50, DEADLINE_S)
+        running.holds = True
+        for _ in range(51):
+            publisher.does(Publish("t", b"the same again", 2, 7))
+        assert running.ticks.hold_back(held_back, 1)  # type: ignore[arg-type]
+        assert not any(accepted.message.payload for accepted in running.hand.state.tick.batch.accepted[1:])
+
+    run(test)
+
+
+def test_behind_a_commit_that_takes_very_long_sessions_and_then_messages_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tick_loop, "LATE_S", 0.05)
+    monkeypatch.setattr(tick_loop, "GATHERED_BYTES_MAX", 1_000)
+
+    async def test(running: Running) -> None:
+        hand = running.hand
+        links = [await running.connects(name) for name in ("a", "b", "c")]
+        held_back = _HeldBack()
+
+        def publish(link: HandLink, packet_id: int) -> None:
+            running.publish(link, packet_id, b"x" * 1_000)
+            running.ticks.hold_back(held_back, 1_000)  # type: ignore[arg-type]
+
+        def refuses() -> tuple[bool, bool]:
+            return hand.state.log_late, hand.state.log_full
+
+        running.holds = True
+        publish(links[0], 1)
+        await wait_for(lambda: hand.store.busy, DEADLINE_S)
+        for link in links[1:]:
+            publish(link, 1)
+        assert refuses() == (False, False)
+        await wait_for(lambda: refuses() == (True, False), DEADLINE_S, "it takes long")
+        late = await running.connects("late", expiry_s=60)
+        assert (late.last(Connack).reason_code, late.closing) == (ReasonCode.SERVER_UNAVAILABLE, True)
+        await running.connects("passing")
+        publish(links[1], 2)
+        assert refuses() == (True, True)
+        publish(links[2], 2)
+        await wait_for(lambda: links[2].all(Disconnect), DEADLINE_S, "the client is sent away")
+        assert links[2].last(Disconnect).reason_code == ReasonCode.QUOTA_EXCEEDED
+        assert hand.state.counters.refused_log_full == 1
+        assert not links[1].closing
+        running.lets_go()
+        await wait_for(lambda: len(links[1].all(Puback)) == 2, DEADLINE_S, "what was taken is stored")
+        assert refuses() == (False, False)
+        assert (await running.connects("late")).last(Connack).reason_code == ReasonCode.SUCCESS
 
     run(test)
 
