@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from tests.support.hand_kafka import HandKafka
 from tests.support.held_sessions import HeldSessions
-from tests.support.stand_in_shared import HandLogs
+from tests.support.stand_in_shared import HandFeeds, HandLogs, HandProgress
 from tests.support.stand_in_store import (
     StandInApplicationLog,
     StandInCursors,
@@ -33,10 +33,12 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Batch, Tick
 from embermq.delivery.application.fed_readers import ROUND_MS, FedReaders, LogPlace
 from embermq.delivery.application.log_life import LogLife
+from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.direct.path import DirectPath
@@ -257,6 +259,7 @@ class HandDrivenBroker:
         archive: ReadArchive | None = None,
         logs: HandLogs | None = None,
         kafka: HandKafka | None = None,
+        feeds: HandFeeds | None = None,
     ) -> None:
         self.kafka = kafka
         self.store = store or StandInStore()
@@ -278,7 +281,7 @@ class HandDrivenBroker:
         self.notices: list[str] = []
         self.parking.on_parked = self.notices.append
         self.applications = self._make_readers()
-        self.delivery = DurablePath(self.device, self.applications)
+        self.delivery = DurablePath(self.device, self._with_shared(feeds))
         self.authorization = authorization
         self.state = BrokerState(self.settings[0], Tick(), direct, self.delivery, authorization)
         self.state.rules = rules
@@ -312,11 +315,23 @@ class HandDrivenBroker:
         place = LogPlace(kafka.feeds, kafka.logs, kafka.progress, positions, kafka.source_id)
         return FedReaders(place, self.parking)
 
+    def _with_shared(self, feeds: HandFeeds | None) -> ApplicationDelivery:
+        self.feeds, self.progress = feeds, HandProgress()
+        if feeds is None or self.logs is None:
+            return self.applications
+        feeds.members.clear()
+        place = SharedPlace(feeds, self.logs, self.progress, self.store.shared)
+        self.shared = SharedReaders(place, self.parking)
+        return OwnAndShared(self.applications, self.shared)
+
     def _restore(self) -> int:
         beside = StandInSessions(self.store)
         sessions, state = self.sessions, self.state
         if state.shared_logs is not None:
-            state.shared_logs.restore(self.store.shared.load().groups)
+            if self.feeds is not None:
+                self.shared.restore(state.shared_logs)
+            else:
+                state.shared_logs.restore(self.store.shared.load().groups)
         if sessions is None:
             stored = beside.load()
             kept = self.broker.restore(stored, beside.load_retained())
@@ -355,6 +370,7 @@ class HandDrivenBroker:
             archive=archive,
             logs=self.logs,
             kafka=self.kafka,
+            feeds=self.feeds,
         )
         again.application_log.entries = self.application_log.entries
         again.application_log.complete = self.application_log.complete

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.application_positions import StoredPositions
+from embermq.model.kafka_record import SourcePosition
+from embermq.model.log_record import decode_record, iter_frames
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
 from embermq.model.tick_writes import TickWrites
+from embermq.ports.application_feed import (
+    FeedEntry,
+    KnownPositions,
+    SharedFeed,
+    SharedFeeds,
+    SharedTaker,
+    unknown,
+)
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError
+from embermq.ports.message_log import MessageLog
+from embermq.ports.pipeline_progress import PipelineProgress
 from embermq.ports.shared_groups import SharedGroups, StoredShared
 
 
@@ -64,7 +77,7 @@ class HandLogs(ApplicationLogs):
     """Logs that are made when a test says so: at once while `answers`, else with `answer`."""
 
     def __init__(self, *, shared_topic_validation: bool = True) -> None:
-        self._names = ApplicationLogNames("p", shared_topic_validation=shared_topic_validation)
+        self.names = ApplicationLogNames("p", shared_topic_validation=shared_topic_validation)
         self.answers = True
         self.found = FoundLog({0: 0, 1: 0}, "made once")
         self.asked: list[tuple[str, int, Callable[[FoundLog | StoreError], None]]] = []
@@ -80,20 +93,21 @@ class HandLogs(ApplicationLogs):
         else:
             self.asked.append((log, partitions, then))
 
-    def answer(self, answer: FoundLog | StoreError | None = None) -> None:
-        """To all that has been asked."""
-        asked, self.asked = self.asked, []
+    def answer(self, answer: FoundLog | StoreError | None = None, *, count: int | None = None) -> None:
+        """To what has been asked, or to the first `count` of it."""
+        asked = self.asked[:count]
+        del self.asked[:count]
         for _, _, then in asked:
             then(answer or self.found)
 
     def name(self, client_id: str) -> str:
-        return self._names.client_log(client_id)
+        return self.names.client_log(client_id)
 
     def shared_name(self, topic_filter: str) -> str:
-        return self._names.shared_log(topic_filter)
+        return self.names.shared_log(topic_filter)
 
     def shared_group(self, share: str, topic_filter: str) -> str:
-        return self._names.shared_group(share, topic_filter)
+        return self.names.shared_group(share, topic_filter)
 
     def ended(self, log: str) -> None:
         self.over.append(log)
@@ -111,6 +125,111 @@ class HandLogs(ApplicationLogs):
 
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:
         then(None)
+
+    @property
+    def failing(self) -> str:
+        return ""
+
+
+class HandMember(SharedFeed):
+    """One member of a group; what it has committed and released."""
+
+    def __init__(
+        self, feeds: HandFeeds, group: str, log: str, taker: SharedTaker, known: KnownPositions
+    ) -> None:
+        self.feeds = feeds
+        self.group = group
+        self.log = log
+        self.taker = taker
+        self.known = known
+        self.read: dict[int, int] = {}
+        """By partition, the offset that comes next."""
+        self.committed: dict[int, StoredPositions] = {}
+        self.unreleased = 0
+        self.closed = False
+
+    def release(self, size: int) -> None:
+        self.unreleased -= size
+
+    def commit(self, partition: int, positions: StoredPositions) -> None:
+        self.committed[partition] = positions
+
+    def close(self) -> None:
+        self.closed = True
+        self.feeds.members.remove(self)
+
+    def bring(self) -> None:
+        """Everything that is there, from where it has come."""
+        for partition, offset in list(self.read.items()):
+            entries = self.feeds.logs[self.log][partition][offset:]
+            if entries and not self.closed and partition in self.read:
+                self.read[partition] = offset + len(entries)
+                self.unreleased += sum(entry.size for entry in entries)
+                self.taker.take(partition, entries)
+
+
+class HandFeeds(SharedFeeds):
+    """Logs of two partitions, and groups whose partitions a test gives to members."""
+
+    def __init__(self) -> None:
+        self.logs: dict[str, list[list[FeedEntry]]] = defaultdict(lambda: [[], []])
+        self.members: list[HandMember] = []
+        self._dispatched: set[int] = set()
+
+    def join(self, group: str, log: str, taker: SharedTaker, known: KnownPositions = unknown) -> SharedFeed:
+        member = HandMember(self, group, log, taker, known)
+        self.members.append(member)
+        return member
+
+    @property
+    def failing(self) -> str:
+        return ""
+
+    def give(self, member: HandMember, *partitions: int) -> None:
+        """Partitions go from whoever has them to this one, as Kafka moves them."""
+        for partition in partitions:
+            for other in self.members:
+                if other.group == member.group and partition in other.read:
+                    del other.read[partition]
+                    other.taker.revoked(partition)
+            stored = member.known(partition)
+            assert stored is not None
+            member.read[partition] = stored.base_offset
+            member.taker.assigned(partition, stored)
+        member.bring()
+
+    def dispatch(self, log: MessageLog, names: ApplicationLogNames, *, again: bool = False) -> None:
+        """What the pipeline does, records that it has written once included when it begins `again`."""
+        for batch in log.read(0, records_max=10**6, bytes_max=2**30):
+            for index, frame in enumerate(iter_frames(batch.body)):
+                number = batch.base_offset + index
+                if number in self._dispatched and not again:
+                    continue
+                self._dispatched.add(number)
+                record = decode_record(frame)
+                for stamp in record.stamps:
+                    name = names.stamped_log(stamp.log)
+                    partitions = self.logs[name]
+                    at = partitions[partition_of(record.message.topic)]
+                    source = SourcePosition(0, number)
+                    at.append(FeedEntry(len(at), len(frame), source, record, number=number))
+        for member in list(self.members):
+            member.bring()
+
+
+def partition_of(topic: str) -> int:
+    """ "t/0" goes to partition 0, "t/1" to 1."""
+    return int(topic[-1]) % 2
+
+
+class HandProgress(PipelineProgress):
+    """What a test says of the pipeline."""
+
+    def __init__(self) -> None:
+        self.reported: dict[int, int] = {}
+
+    def positions(self, query: str) -> Mapping[int, int]:
+        return dict(self.reported)
 
     @property
     def failing(self) -> str:

@@ -66,15 +66,20 @@ class LogsFirst:
         return True
 
     def ask(self, link: Link, shared_logs: SharedLogs, filters: Iterable[str], then: Then) -> None:
-        """`then` is called once, possibly before this returns, unless the connection is over before."""
+        """`then` is called once, possibly before this returns, also when the connection is over by then. Until it
+        returns nobody takes the logs away."""
         refusals: Refusals = {}
         missing: set[str] = set()
+        claimed: list[str] = []
         for topic_filter in filters:
             text = shared_logs.objection(topic_filter)
             if text:
                 refusals[topic_filter] = Refusal(ReasonCode.TOPIC_FILTER_INVALID, text)
-            elif not shared_logs.is_found(topic_filter):
+                continue
+            claimed.append(topic_filter)
+            if not shared_logs.claim(topic_filter):
                 missing.add(topic_filter)
+        then = partial(self._let_go_after, shared_logs, claimed, then)
         if not missing:
             then(refusals)
             return
@@ -84,6 +89,13 @@ class LogsFirst:
         waiting.timer = self._state.timers.at(due_ms, partial(self._give_up, waiting))
         for topic_filter in sorted(missing):
             shared_logs.find(topic_filter, partial(self._found, waiting, topic_filter))
+
+    def _let_go_after(
+        self, shared_logs: SharedLogs, claimed: list[str], then: Then, refusals: Refusals
+    ) -> None:
+        then(refusals)
+        for topic_filter in claimed:
+            shared_logs.let_go(topic_filter)
 
     def _found(self, waiting: _Waiting, topic_filter: str, error: StoreError | None) -> None:
         if topic_filter not in waiting.missing:

@@ -49,9 +49,10 @@ class SharedGroup:
 
 
 class SharedLog:
-    """The log of a filter. `found` is None until it has been looked at in this run."""
+    """The log of a filter. `found` is None until it has been looked at in this run. `claims` counts those who are
+    about to subscribe."""
 
-    __slots__ = ("asked", "found", "generation", "groups", "name", "topic_filter", "waiting")
+    __slots__ = ("asked", "claims", "found", "generation", "groups", "name", "topic_filter", "waiting")
 
     def __init__(self, topic_filter: str, name: str) -> None:
         self.topic_filter = topic_filter
@@ -60,6 +61,7 @@ class SharedLog:
         """0 while nothing is stamped for it."""
         self.found: FoundLog | None = None
         self.asked = False
+        self.claims = 0
         self.waiting: list[Answer] = []
         self.groups: dict[str, SharedGroup] = {}
 
@@ -140,21 +142,27 @@ class SharedLogs:
             return str(error)
         return ""
 
-    def is_found(self, topic_filter: str) -> bool:
-        """Whether a subscription can be made at once."""
-        log = self._by_filter.get(topic_filter)
-        return log is not None and log.found is not None
+    def claim(self, topic_filter: str) -> bool:
+        """Somebody is about to subscribe, and calls `let_go` in any case. True when the log is there, else `find`
+        it."""
+        log = self._log(topic_filter)
+        log.claims += 1
+        return log.found is not None
 
     def find(self, topic_filter: str, then: Answer) -> None:
-        """Make the log, or find it; `then` hears why not. Who does not subscribe then calls `let_go`."""
-        log = self._log(topic_filter)
-        if log.found is not None:
-            then(None)
-            return
+        """Make the log that was claimed, or find it; `then` hears why not, possibly before this returns."""
+        log = self._by_filter[topic_filter]
         log.waiting.append(then)
         if not log.asked:
             log.asked = True
             self._logs.ensure(log.name, self._partitions, partial(self._answered, log))
+
+    def let_go(self, topic_filter: str) -> None:
+        """Of a claim: the subscription has been made, or never will be."""
+        log = self._by_filter[topic_filter]
+        log.claims -= 1
+        if not log.groups and not log.claims:
+            self._end_log(log)
 
     def gone(self, log: SharedLog) -> None:
         """Somebody has deleted it."""
@@ -162,16 +170,12 @@ class SharedLogs:
             log.found = None
             self._look(log)
 
-    def let_go(self, topic_filter: str) -> None:
-        """Somebody who wanted the log does not want it any more."""
-        log = self._by_filter.get(topic_filter)
-        if log is not None and not log.groups and not log.waiting and not log.asked:
-            self._end_log(log)
-
     def _answered(self, log: SharedLog, answer: FoundLog | StoreError) -> None:
         self.begin_tick()
         log.asked = False
         waiting, log.waiting = log.waiting, []
+        if self._by_filter.get(log.topic_filter) is not log:
+            return  # nobody wants it any more
         if isinstance(answer, StoreError):
             for then in waiting:
                 then(answer)
@@ -184,7 +188,6 @@ class SharedLogs:
             self.on_found(log)
             for then in waiting:
                 then(None)
-        self.let_go(log.topic_filter)
 
     def _log(self, topic_filter: str) -> SharedLog:
         log = self._by_filter.get(topic_filter)

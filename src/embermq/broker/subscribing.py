@@ -7,7 +7,6 @@ from embermq.broker.logs_first import NO_REFUSALS, LogsFirst, Refusals
 from embermq.broker.retained_replay import RetainedReplay
 from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
-from embermq.broker.shared_logs import SharedLogs
 from embermq.broker.state import BrokerState
 from embermq.model.session import SubscriptionRow
 from embermq.protocol.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
@@ -44,8 +43,7 @@ class Subscribing:
             self._subscribe(link, packet, NO_REFUSALS)
             return
         filters = self._filters_with_logs(session, packet)
-        then = partial(self._subscribe_with_logs, link, packet, shared_logs, filters)
-        self._logs_first.ask(link, shared_logs, filters, then)
+        self._logs_first.ask(link, shared_logs, filters, partial(self._subscribe, link, packet))
 
     def _filters_with_logs(self, session: Session, packet: Subscribe) -> list[str]:
         """Of the shared subscriptions that nothing else is against."""
@@ -61,13 +59,6 @@ class Subscribing:
             ):
                 filters.add(place[1])
         return sorted(filters)
-
-    def _subscribe_with_logs(
-        self, link: Link, packet: Subscribe, shared_logs: SharedLogs, filters: list[str], refusals: Refusals
-    ) -> None:
-        self._subscribe(link, packet, refusals)
-        for topic_filter in filters:
-            shared_logs.let_go(topic_filter)
 
     def _subscribe(self, link: Link, packet: Subscribe, refusals: Refusals) -> None:
         session = link.session

@@ -5,7 +5,7 @@ been released, and one batch more: one who does not release is not read on, and 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -14,16 +14,25 @@ from embermq.model.application_positions import StoredPositions
 from embermq.model.kafka_record import SourcePosition
 from embermq.model.log_record import LogRecord
 
+KnownPositions = Callable[[int], StoredPositions | None]
+
+
+def unknown(_partition: int) -> StoredPositions | None:
+    """Nobody knows better than the store."""
+    return None
+
 
 class FeedEntry(Struct, frozen=True, gc=False):
     """One record at `offset` of a log's partition; `source` is its place in the message log. `size` in bytes is what
-    it counts until it is released. `record` is None for what cannot be understood: `problem` says why."""
+    it counts until it is released. `record` is None for what cannot be understood: `problem` says why. `number` is its
+    sequence number."""
 
     offset: int
     size: int
     source: SourcePosition | None
     record: LogRecord | None
     problem: str = ""
+    number: int = -1
 
 
 class FeedTaker(Protocol):
@@ -84,8 +93,9 @@ class SharedFeeds(ABC):
     """All members that this broker has in shared subscriptions."""
 
     @abstractmethod
-    def join(self, group: str, log: str, taker: SharedTaker) -> SharedFeed:
-        """Become a member of the group that shares a log."""
+    def join(self, group: str, log: str, taker: SharedTaker, known: KnownPositions = unknown) -> SharedFeed:
+        """Become a member of the group that shares a log. `known` says of a partition where the group stands, better
+        than the store of the logs knows, or None; it is called on another thread."""
 
     @property
     @abstractmethod

@@ -29,4 +29,5 @@ class SharedGroups(ABC):
 
     @abstractmethod
     def in_flight(self, session: int) -> list[SharedMark]:
-        """What is under way to the session of this generation, QoS 2, in the order in which it was first sent."""
+        """What is under way to the session of this generation, QoS 2, in the order in which it was first sent.
+        Raises StoreError."""

@@ -294,3 +294,18 @@ def test_a_group_whose_sessions_are_gone_at_the_start_is_over(hand: HandDrivenBr
     again = hand.restarted()
     again.settle()
     assert (again.store.shared.groups, logs.over) == ({}, [LOG])
+
+
+def test_a_log_is_kept_for_a_subscribe_that_waits_for_another_one(
+    hand: HandDrivenBroker, logs: HandLogs
+) -> None:
+    logs.answers = False
+    link = an_application(hand, "one")
+    link.does(subscribing("$share/g/orders/#", "$share/g/other"))
+    logs.answer(count=1)
+    hand.settle()
+    assert (link.all(Suback), logs.over) == ([], [])
+    logs.answer()
+    hand.settle()
+    assert link.last(Suback).reason_codes == (1, 1)
+    assert {row.identity for row in hand.store.shared.groups.values()} == {"made once"}

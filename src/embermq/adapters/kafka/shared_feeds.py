@@ -1,8 +1,8 @@
 """Reading logs of shared subscriptions: one consumer a member, which Kafka's group gives its partitions; one thread for
 all members.
 
-The committed offset of a partition and what stands beside it (model.application_positions) are stored in the group, so
-whoever gets the partition next goes on from there, on this broker or another.
+The committed offset of a partition and what stands beside it (model.application_positions) are stored in the group:
+whoever gets the partition next goes on from there, unless its broker knows better.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from embermq.adapters.kafka.feed_entries import (
 )
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.application_positions import StoredPositions, decode_metadata, encode_metadata
-from embermq.ports.application_feed import SharedFeed, SharedFeeds, SharedTaker
+from embermq.ports.application_feed import KnownPositions, SharedFeed, SharedFeeds, SharedTaker, unknown
 
 IDLE_S = 0.005
 """How long the thread sleeps when no member had anything."""
@@ -48,9 +48,12 @@ LEAVE_S = 5.0
 class _Member(OpenFeed, SharedFeed):
     """`wanted` is written by the broker's thread, all else by the one that reads."""
 
-    def __init__(self, feeds: KafkaSharedFeeds, group: str, log: str, taker: SharedTaker) -> None:
+    def __init__(
+        self, feeds: KafkaSharedFeeds, group: str, log: str, taker: SharedTaker, known: KnownPositions
+    ) -> None:
         super().__init__(log, taker)
         self.feeds = feeds
+        self.known = known
         self.group = group
         self.shared_taker = taker
         self.consumer: Consumer | None = None
@@ -123,8 +126,8 @@ class KafkaSharedFeeds(SharedFeeds):
             return f"{self._address}: the thread that reads shared logs has ended"
         return self._failing
 
-    def join(self, group: str, log: str, taker: SharedTaker) -> SharedFeed:
-        member = _Member(self, group, log, taker)
+    def join(self, group: str, log: str, taker: SharedTaker, known: KnownPositions = unknown) -> SharedFeed:
+        member = _Member(self, group, log, taker, known)
         self.order(partial(self._subscribe, member))
         return member
 
@@ -237,22 +240,24 @@ class KafkaSharedFeeds(SharedFeeds):
         consumer = member.consumer
         assert consumer is not None
         member.retry_s = time.monotonic() + RETRY_S
+        found = {partition: known for partition in member.unplaced if (known := member.known(partition))}
+        asked = member.places(member.unplaced - found.keys())
         try:
-            told_places = consumer.committed(member.places(member.unplaced), COMMITTED_S)
+            told_places = consumer.committed(asked, COMMITTED_S) if asked else []
         except KafkaException as error:
             self._failing = f"{self._address}: {member.log}: {told(error_of(error))}"
-            return
-        starts: list[TopicPartition] = []
+            told_places = []
         for place in told_places:
-            if place.error is not None:
-                continue
-            stored = self._stored(member, place)
-            member.unplaced.discard(place.partition)
-            member.next_offsets[place.partition] = stored.base_offset
-            member.committed[place.partition] = stored
-            member.wanted.pop(place.partition, None)
-            starts.append(TopicPartition(member.log, place.partition, stored.base_offset))
-            self._post(partial(_tell_assigned, member, place.partition, stored))
+            if place.error is None:
+                found[place.partition] = self._stored(member, place)
+        starts: list[TopicPartition] = []
+        for partition, stored in found.items():
+            member.unplaced.discard(partition)
+            member.next_offsets[partition] = stored.base_offset
+            member.committed[partition] = stored
+            member.wanted.pop(partition, None)
+            starts.append(TopicPartition(member.log, partition, stored.base_offset))
+            self._post(partial(_tell_assigned, member, partition, stored))
         consumer.incremental_assign(starts)
         if member.paused:
             consumer.pause(starts)

@@ -60,11 +60,14 @@ class SqliteSharedGroups(SharedGroups):
         )
 
     def in_flight(self, session: int) -> list[SharedMark]:
-        rows = self._connection.execute(
-            'SELECT shared_group, partition, "offset", packet_id, state, record, identifiers, retain'
-            " FROM shared_inflight WHERE session = ? AND state < 3 ORDER BY id",
-            (session,),
-        )
+        try:
+            rows = self._connection.execute(
+                'SELECT shared_group, partition, "offset", packet_id, state, record, identifiers, retain'
+                " FROM shared_inflight WHERE session = ? AND state < 3 ORDER BY id",
+                (session,),
+            ).fetchall()
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot read broker.db") from error
         return [
             SharedMark(
                 group, partition, offset, session, packet_id, state, record, _numbers(ids), bool(retain)

@@ -1,0 +1,67 @@
+"""Delivery to APPLICATION clients from their own logs and from those of shared subscriptions."""
+
+from collections.abc import Callable
+
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.delivery.application.readers import ApplicationDelivery
+from embermq.delivery.application.shared_readers import SharedReaders
+
+
+class OwnAndShared(ApplicationDelivery):
+    """Hands each call to those whom it is for. A client's own log comes first."""
+
+    def __init__(self, own: ApplicationDelivery, shared: SharedReaders) -> None:
+        super().__init__()
+        self._own = own
+        self._shared = shared
+        own.begin_tick = self._begin_tick
+        shared.begin_tick = self._begin_tick
+
+    def _begin_tick(self) -> None:
+        self.begin_tick()
+
+    def attach(self, state: BrokerState) -> None:
+        self._own.attach(state)
+        self._shared.attach(state)
+
+    def __len__(self) -> int:
+        return max(len(self._own), len(self._shared))
+
+    @property
+    def failing(self) -> str:
+        return self._own.failing or self._shared.failing
+
+    def recall(self, session: Session, then: Callable[[], None]) -> None:
+        self._own.recall(session, then)
+
+    def resume(self, session: Session) -> None:
+        self._own.resume(session)
+        self._shared.resume(session)
+
+    def suspend(self, session: Session) -> None:
+        self._shared.suspend(session)
+        self._own.suspend(session)
+
+    def ended(self, session: Session) -> None:
+        self._shared.suspend(session)
+        self._own.ended(session)
+
+    def poll(self) -> None:
+        self._own.poll()
+        self._shared.poll()
+        self.lost = self._own.lost
+
+    def pump(self, session: Session) -> None:
+        self._own.pump(session)
+        self._shared.pump(session)
+
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        if not self._shared.settled(session, delivery):
+            self._own.settled(session, delivery)
+        else:
+            self._own.pump(session)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        if not self._shared.released(session, delivery):
+            self._own.released(session, delivery)

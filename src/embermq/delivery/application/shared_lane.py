@@ -1,0 +1,230 @@
+"""One member of a shared subscription, and the partitions of the log that the group has given it.
+
+What a group has in common, whoever reads for it, is a `GroupPartition`: how far it has come, and what nobody else may
+get although it is not below that, its *claims*: QoS 2 under way to a session, and what was settled out of its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from embermq.broker.router import Subscriber
+from embermq.broker.session import Session
+from embermq.broker.shared_logs import SharedGroup
+from embermq.delivery.application.lane import Lane
+from embermq.delivery.application.positions import Positions
+from embermq.delivery.application.window import PackEntry
+from embermq.model.application_positions import StoredPositions
+from embermq.model.message import Message
+from embermq.ports.application_feed import FeedEntry, SharedFeed, SharedTaker
+
+CLAIMS_LOOKED_AT = 256
+"""Claims are looked through for old ones when there are so many more than before."""
+
+
+class GroupPartition:
+    """One partition of a group's log."""
+
+    __slots__ = ("_look_at", "claims", "stored")
+
+    def __init__(self, stored: StoredPositions) -> None:
+        self.stored = stored
+        """Replaced, never changed: the thread that reads looks at it."""
+        self.claims: set[int] = set()
+        self._look_at = CLAIMS_LOOKED_AT
+
+    def claim(self, offset: int) -> None:
+        """Nobody else may get it."""
+        if offset >= self.stored.committed_offset:
+            self.claims.add(offset)
+
+    def come_to(self, stored: StoredPositions) -> None:
+        """All members begin there from now on."""
+        self.stored = stored
+        if len(self.claims) > self._look_at:
+            self.claims = {offset for offset in self.claims if offset >= stored.committed_offset}
+            self._look_at = len(self.claims) + CLAIMS_LOOKED_AT
+
+
+class Group:
+    """A shared subscription, as its members see it."""
+
+    def __init__(self, shared: SharedGroup, stored: Mapping[int, StoredPositions]) -> None:
+        self.shared = shared
+        self.generation = shared.row.generation
+        self.identity = shared.row.identity
+        self.partitions: dict[int, GroupPartition] = {
+            partition: GroupPartition(stored.get(partition, StoredPositions(start, start)))
+            for partition, start in shared.row.starts
+        }
+
+    def known(self, partition: int) -> StoredPositions | None:
+        """Where to read from. May be called by any thread."""
+        found = self.partitions.get(partition)
+        return found.stored if found is not None else None
+
+    def partition(self, number: int) -> GroupPartition:
+        """The one with this number; a log that has got more of them is read from their beginning."""
+        found = self.partitions.get(number)
+        if found is None:
+            found = self.partitions[number] = GroupPartition(StoredPositions())
+        return found
+
+
+class Owner(Protocol):
+    """Whose members they are."""
+
+    def came(self, member: Member) -> None:
+        """Something may wait in it now."""
+
+    def ends_lane(self, lane: SharedLane) -> None:
+        """Its partition is another member's."""
+
+    def begins_lane(self, lane: SharedLane) -> None:
+        """It has got a partition."""
+
+    def gone(self, member: Member, reason: str) -> None:
+        """Its log is not there any more."""
+
+    def unreadable(self, lane: SharedLane, offset: int, problem: str) -> None:
+        """A record cannot be understood: it is passed over."""
+
+
+class SharedLane(Lane):
+    """One partition that a member reads. Offsets are those of the partition."""
+
+    __slots__ = (
+        "_sizes",
+        "is_over",
+        "member",
+        "number",
+        "partition",
+        "positions",
+        "qos2",
+        "read_to",
+        "reported",
+        "waiting",
+    )
+
+    def __init__(self, member: Member, number: int, begun: StoredPositions) -> None:
+        group = member.group
+        partition = group.partition(number)
+        stored = partition.stored
+        super().__init__(member.session, stored.committed_offset, f"{group.generation}/{number}")
+        self.member = member
+        self.number = number
+        self.partition = partition
+        self.positions = Positions(StoredPositions(begun.base_offset, stored.committed_offset, stored.floors))
+        self.read_to = begun.base_offset
+        """Everything before it has come."""
+        self.waiting: deque[PackEntry] = deque()
+        """For the client, in order, not sent."""
+        self._sizes: deque[int] = deque()
+        self.qos2: deque[int] = deque()
+        """Offsets above the floor whose marks are in store."""
+        self.reported: object = None
+        self.is_over = False
+
+    def take(self, entries: list[FeedEntry]) -> int:
+        """Sort out what has come; returns the bytes of what is not to be sent."""
+        freed = 0
+        for entry in entries:
+            message = self._judge(entry)
+            if message is None:
+                freed += entry.size
+            else:
+                member = self.member
+                packed = PackEntry(
+                    entry.offset, message, member.qos, member.retain_as_published, member.identifiers
+                )
+                self.waiting.append(packed)
+                self._sizes.append(entry.size)
+        self.read_to = entries[-1].offset + 1
+        self.follow()
+        return freed
+
+    def _judge(self, entry: FeedEntry) -> Message | None:
+        at, source, record = entry.offset, entry.source, entry.record
+        if record is None or source is None:
+            self.positions.skip(at)
+            if at >= self.floor:
+                problem = entry.problem or "it does not say where it comes from"
+                self.member.owner.unreadable(self, at, problem)
+            return None
+        if entry.number < self.member.group.shared.row.since:
+            self.positions.skip(at)
+            return None
+        is_new = self.positions.take(at, source.partition, source.offset)
+        return record.message if is_new else None
+
+    def next_pack(self, room: int, bytes_max: int) -> tuple[list[PackEntry], int]:
+        """What may be sent now, and the bytes that the feed may bring more; what another session has got meanwhile is
+        passed over."""
+        pack: list[PackEntry] = []
+        size = 0
+        claims = self.partition.claims
+        while self.waiting and len(pack) < room and size < bytes_max:
+            entry = self.waiting.popleft()
+            size += self._sizes.popleft()
+            if entry.offset not in claims:
+                pack.append(entry)
+        return pack, size
+
+    def follow(self) -> None:
+        """With nothing waiting, what has come and is not for the client is passed."""
+        if not self.waiting:
+            self.next_offset = max(self.next_offset, self.read_to)
+
+    def clear(self) -> int:
+        """Nothing is sent any more; returns the bytes of what waited."""
+        self.is_over = True
+        freed = sum(self._sizes)
+        self.waiting.clear()
+        self._sizes.clear()
+        return freed
+
+
+class Member(SharedTaker):
+    """A connected session's part in a group."""
+
+    def __init__(self, owner: Owner, group: Group, subscriber: Subscriber) -> None:
+        self.owner = owner
+        self.group = group
+        self.session: Session = subscriber.session
+        self.lanes: dict[int, SharedLane] = {}
+        self.feed: SharedFeed
+        self.under_way = 0
+        """What was sent and is not settled."""
+        self.turn = 0
+        self.takes(subscriber)
+
+    def takes(self, subscriber: Subscriber) -> None:
+        """The options of its subscription from now on."""
+        self.subscriber = subscriber
+        self.qos = subscriber.qos
+        self.retain_as_published = subscriber.retain_as_published
+        self.identifiers = (subscriber.identifier,) if subscriber.identifier else ()
+
+    def assigned(self, partition: int, stored: StoredPositions) -> None:
+        lane = self.lanes[partition] = SharedLane(self, partition, stored)
+        self.owner.begins_lane(lane)
+
+    def revoked(self, partition: int) -> None:
+        lane = self.lanes.pop(partition, None)
+        if lane is not None:
+            self.owner.ends_lane(lane)
+
+    def take(self, partition: int, entries: list[FeedEntry]) -> None:
+        lane = self.lanes.get(partition)
+        if lane is None:
+            self.feed.release(sum(entry.size for entry in entries))
+            return
+        freed = lane.take(entries)
+        if freed:
+            self.feed.release(freed)
+        self.owner.came(self)
+
+    def gone(self, reason: str) -> None:
+        self.owner.gone(self, reason)

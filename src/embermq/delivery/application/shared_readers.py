@@ -1,0 +1,518 @@
+"""Delivery from the logs of shared subscriptions: each has a reader and a window of its own for each member.
+
+Which member reads which partition, the store's groups decide. A member that goes leaves its group, and what it has
+not acknowledged of QoS 1 is read by the next one. QoS 2 that has been sent stays with its session: its mark has the
+message, so that it can be finished without the log, and whoever gets the partition passes it over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from msgspec import Struct
+
+from embermq.broker.router import NO_MATCH, Receiver, Subscriber
+from embermq.broker.session import Delivery, Session
+from embermq.broker.shared_logs import SharedGroup, SharedLog, SharedLogs
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Accepted
+from embermq.delivery.application.lane import NOTHING, Lane
+from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.shared_lane import Group, Member, SharedLane
+from embermq.delivery.application.window import PackEntry, SlidingWindow, released_delivery
+from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
+from embermq.model.application_positions import StoredPositions
+from embermq.model.log_record import decode_record, encode_record
+from embermq.model.session_writes import QueueState
+from embermq.model.shared_logs import SharedMark
+from embermq.ports.application_feed import SharedFeeds
+from embermq.ports.application_logs import ApplicationLogs, Place
+from embermq.ports.errors import StoreError
+from embermq.ports.pipeline_progress import PipelineProgress
+from embermq.ports.shared_groups import SharedGroups
+from embermq.protocol.reason_codes import ReasonCode
+
+LOG = logging.getLogger("embermq")
+QUERY = "dispatch"
+ROUND_MS = 1_000
+"""How often readers hear how far the pipeline is, and logs are trimmed."""
+OVERTAKING_MAX = 10_000
+"""Messages of a partition behind one that is not acknowledged."""
+
+
+class SharedPlace(Struct, frozen=True):
+    """What shared readers stand on."""
+
+    feeds: SharedFeeds
+    logs: ApplicationLogs
+    progress: PipelineProgress
+    store: SharedGroups
+
+
+class _Sent(Struct, eq=False):
+    """One message under way to a session. `lane` is None when it comes from a connection before."""
+
+    delivery: Delivery
+    group: int
+    partition: int
+    lane: SharedLane | None
+
+
+class SharedReaders:
+    """All members of this broker."""
+
+    def __init__(self, place: SharedPlace, parking: Parking) -> None:
+        self._place = place
+        self._window = SlidingWindow(self, self.pump, parking)
+        self._under_way_max = parking.settings.max_poll_records
+        self._groups: dict[int, Group] = {}
+        self._members: dict[Session, dict[int, Member]] = {}
+        """Of connected sessions, by the group's generation."""
+        self._sent: dict[Session, dict[int, _Sent]] = {}
+        """By packet id."""
+        self._packing: SharedLane
+        self._shared_logs: SharedLogs
+        self._state: BrokerState
+        self._stored: dict[tuple[int, int], StoredPositions] = {}
+        self._claims: dict[tuple[int, int], set[int]] = {}
+        self._trimmed: dict[Place, int] = {}
+        self._round_ms = 0
+        self._asking = False
+        self.begin_tick: Callable[[], None] = lambda: None
+        """Called before something is taken that comes by itself, outside a tick."""
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def failing(self) -> str:
+        """Why shared logs cannot be read now; "" when they can."""
+        return self._place.feeds.failing if self._members else ""
+
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle, as for the paths."""
+        self._state = state
+        self._window.attach(state)
+
+    def restore(self, shared_logs: SharedLogs) -> None:
+        """Go on from what is stored, before sessions are restored. Raises StoreError."""
+        self._shared_logs = shared_logs
+        shared_logs.on_joined = self._joined
+        shared_logs.on_left = self._left
+        shared_logs.on_found = self._found
+        stored = self._place.store.load()
+        self._stored = stored.positions
+        for group, partition, offset in stored.claims:
+            self._claims.setdefault((group, partition), set()).add(offset)
+        shared_logs.restore(stored.groups)
+
+    # Groups
+
+    def _group(self, shared: SharedGroup) -> Group:
+        generation = shared.row.generation
+        group = self._groups.get(generation)
+        if group is None:
+            stored = {
+                partition: positions
+                for (owner, partition), positions in self._stored.items()
+                if owner == generation
+            }
+            group = self._groups[generation] = Group(shared, stored)
+            for number, partition in group.partitions.items():
+                for offset in self._claims.pop((generation, number), ()):
+                    partition.claim(offset)
+        return group
+
+    def _joined(self, session: Session, subscriber: Subscriber, shared: SharedGroup) -> None:
+        member = self._members.get(session, {}).get(shared.row.generation)
+        if member is not None:
+            member.takes(subscriber)
+        elif session.link is not None:
+            self._state.tick.batch.after_commit.append(partial(self._join, session, subscriber))
+
+    def _left(self, session: Session, _subscriber: Subscriber, shared: SharedGroup) -> None:
+        member = self._members.get(session, {}).pop(shared.row.generation, None)
+        if member is not None:
+            if not session.dead:
+                self._keep_started(member)
+            self._close(member)
+        if not shared.members:
+            self._groups.pop(shared.row.generation, None)
+
+    def _found(self, log: SharedLog) -> None:
+        """It can be read; when it is another one, its positions begin anew, and only repeats are known."""
+        for shared in log.groups.values():
+            group = self._group(shared)
+            if group.identity != shared.row.identity:
+                self._begin_anew(group)
+        for session in list(self._members):
+            for subscriber in session.subscriptions.values():
+                if subscriber.group and subscriber.topic_filter == log.topic_filter:
+                    self._join(session, subscriber)
+
+    def _begin_anew(self, group: Group) -> None:
+        again = Group(group.shared, {})
+        group.identity = again.identity
+        for number, partition in again.partitions.items():
+            before = group.partitions.get(number)
+            floors = before.stored.floors if before is not None else ()
+            partition.stored = StoredPositions(0, 0, floors)
+            self._state.tick.writes.shared.positions[group.generation, number] = partition.stored
+            self._trimmed.pop((group.shared.log.name, number), None)
+        group.partitions = again.partitions
+
+    # Members
+
+    def _join(self, session: Session, subscriber: Subscriber) -> None:
+        members = self._members.get(session)
+        shared = self._shared_logs.group(subscriber)
+        if members is None or shared is None or shared.log.found is None or session.link is None:
+            return
+        if shared.row.generation in members or session.generation not in shared.members:
+            return
+        group = self._group(shared)
+        member = members[shared.row.generation] = Member(self, group, subscriber)
+        member.feed = self._place.feeds.join(shared.name, shared.log.name, member, group.known)
+
+    def begins_lane(self, lane: SharedLane) -> None:
+        link = lane.session.link
+        if link is not None:
+            self._window.begin(lane, link)
+
+    def ends_lane(self, lane: SharedLane) -> None:
+        """QoS 2 under way stays with the session; QoS 1 comes to the next member, unless it is acknowledged first."""
+        self._window.end(lane)
+        freed = lane.clear()
+        if freed:
+            lane.member.feed.release(freed)
+        for sent in self._sent.get(lane.session, {}).values():
+            if sent.lane is lane and sent.delivery.qos == 2 and not sent.delivery.settled:
+                lane.partition.claim(sent.delivery.offset)
+
+    def gone(self, member: Member, reason: str) -> None:
+        self.begin_tick()
+        LOG.error("shared log %s: %s", member.group.shared.log.name, reason)
+        self._close(member)
+        self._members.get(member.session, {}).pop(member.group.generation, None)
+        self._shared_logs.gone(member.group.shared.log)
+
+    def unreadable(self, lane: SharedLane, offset: int, problem: str) -> None:
+        self._state.counters.application_unreadable += 1
+        LOG.error(
+            "%s, partition %d, offset %d: passed over, it cannot be understood: %s",
+            lane.member.group.shared.log.name,
+            lane.number,
+            offset,
+            problem,
+        )
+
+    def _close(self, member: Member) -> None:
+        for lane in member.lanes.values():
+            self.ends_lane(lane)
+        member.lanes.clear()
+        member.feed.close()
+
+    def _keep_started(self, member: Member) -> None:
+        """It has unsubscribed: QoS 1 that has been sent is owed without the subscription, also when the client goes and
+        comes again [MQTT-3.10.4-3]; from now on it is the device queue's."""
+        sent = self._sent.get(member.session, {})
+        for packet_id, one in list(sent.items()):
+            delivery = one.delivery
+            if one.lane is None or one.lane.member is not member or delivery.qos != 1 or delivery.settled:
+                continue
+            del sent[packet_id]
+            self._done(one)
+            kept = Delivery(
+                delivery.message,
+                encode_record(delivery.message, b""),
+                -1,
+                1,
+                delivery.retain,
+                delivery.identifiers,
+                0,
+                packet_id,
+            )
+            member.session.window[packet_id] = kept
+
+    # Connections
+
+    def resume(self, session: Session) -> None:
+        """The client is connected: what it has of QoS 2 is finished, and it joins its groups."""
+        sent: dict[int, _Sent] = {}
+        try:
+            marks = self._place.store.in_flight(session.generation)
+        except StoreError as error:
+            LOG.error("client %r is sent away: %s", session.client_id, error)
+            if session.link is not None:
+                session.link.disconnect(ReasonCode.SERVER_BUSY)
+            return
+        self._sent[session] = sent
+        self._members[session] = {}
+        for mark in marks:
+            delivery = _owed(mark)
+            sent[mark.packet_id] = _Sent(delivery, mark.group, mark.partition, None)
+            session.resend = session.resend or deque()
+            session.resend.append(delivery)
+        if marks and not session.last_packet_id:
+            session.last_packet_id = marks[-1].packet_id
+        for subscriber in session.subscriptions.values():
+            if subscriber.group:
+                self._join(session, subscriber)
+
+    def suspend(self, session: Session) -> None:
+        """The client is gone."""
+        for member in self._members.pop(session, {}).values():
+            self._close(member)
+        self._sent.pop(session, None)
+
+    # What the window wants stored
+
+    def mark(self, session: Session, delivery: Delivery, state: int) -> None:
+        sents = self._sent.get(session)
+        if sents is None:
+            return
+        if state == QueueState.SENT:
+            self._mark_sent(self._packing, sents, delivery)
+            return
+        sent = sents.get(delivery.packet_id)
+        if sent is None or sent.delivery is not delivery:
+            return
+        if state == QueueState.DONE:
+            self._done(sent)
+        else:
+            self._write(sent, session.generation, state)
+
+    def _mark_sent(self, lane: SharedLane, sents: dict[int, _Sent], delivery: Delivery) -> None:
+        group = lane.member.group.generation
+        before = sents.get(delivery.packet_id)
+        if before is not None and before.lane is not None:
+            before.lane.member.under_way -= 1  # it was parked, skipped or too large
+        sent = sents[delivery.packet_id] = _Sent(delivery, group, lane.number, lane)
+        lane.member.under_way += 1
+        if delivery.qos == 2:
+            lane.qos2.append(delivery.offset)
+            self._write(sent, lane.session.generation, QueueState.SENT, encode_record(delivery.message, b""))
+
+    def _write(self, sent: _Sent, session: int, state: int, record: bytes = b"") -> None:
+        delivery = sent.delivery
+        mark = SharedMark(
+            sent.group,
+            sent.partition,
+            delivery.offset,
+            session,
+            delivery.packet_id,
+            state,
+            record,
+            delivery.identifiers,
+            delivery.retain,
+        )
+        self._state.tick.writes.shared.marks.append(mark)
+
+    def _done(self, sent: _Sent) -> None:
+        """Settled, and nobody else shall get it."""
+        group = self._groups.get(sent.group)
+        if group is not None:
+            group.partition(sent.partition).claim(sent.delivery.offset)
+        self._write(sent, 0, QueueState.DONE)
+
+    def floor(self, lane: Lane) -> None:
+        assert isinstance(lane, SharedLane)
+        if lane.is_over:
+            return
+        generation, writes = lane.member.group.generation, self._state.tick.writes.shared
+        while lane.qos2 and lane.qos2[0] < lane.floor:
+            offset = lane.qos2.popleft()
+            writes.marks.append(SharedMark(generation, lane.number, offset, 0, 0, QueueState.DONE))
+        lane.positions.commit(lane.floor)
+        self._come_to(lane)
+
+    def _come_to(self, lane: SharedLane) -> None:
+        """It is told to the group when it is in store."""
+        positions = self._state.tick.writes.shared.positions
+        place = (lane.member.group.generation, lane.number)
+        if place not in positions:
+            self._state.tick.batch.after_log.append(partial(self._committed, lane, positions))
+        positions[place] = stored = lane.positions.stored()
+        lane.partition.come_to(stored)
+
+    def _committed(self, lane: SharedLane, positions: Mapping[tuple[int, int], StoredPositions]) -> None:
+        stored = positions.get((lane.member.group.generation, lane.number))
+        if stored is not None and not lane.is_over:
+            lane.member.feed.commit(lane.number, stored)
+
+    # Messages
+
+    def came(self, member: Member) -> None:
+        self.begin_tick()
+        self._pump(member)
+
+    def pump(self, session: Session) -> None:
+        """Send what there is room for."""
+        for member in self._members.get(session, {}).values():
+            self._pump(member)
+
+    def _pump(self, member: Member) -> None:
+        link = member.session.link
+        if link is None:
+            return
+        lanes = list(member.lanes.values())
+        member.turn += 1
+        for step in range(len(lanes)):
+            lane = lanes[(member.turn + step) % len(lanes)]
+            if not lane.waiting and not lane.outbox:
+                continue
+            room = min(self._window.room(lane, link), self._share(member), self._overtaking(lane))
+            if room <= 0 or not lane.waiting:
+                continue
+            pack, size = lane.next_pack(room, BULK_BYTES_MAX)
+            member.feed.release(size)
+            pack = [entry for entry in pack if not self._sent_at_once(member, entry)]
+            if pack:
+                self._packing = lane
+                self._window.send_pack(lane, link, pack)
+            lane.follow()
+
+    def _share(self, member: Member) -> int:
+        """How many more the member may have under way: a window of its own, and not all of the client's."""
+        limit = max(1, min(self._under_way_max, member.session.window_max // 2))
+        if member.under_way >= limit:
+            self._count(member)
+        return limit - member.under_way
+
+    def _overtaking(self, lane: SharedLane) -> int:
+        """A message that is not acknowledged holds up those that are settled behind it in memory: so many may be."""
+        return OVERTAKING_MAX - len(lane.pending)
+
+    def _count(self, member: Member) -> None:
+        """What was parked, skipped or too large is not under way any more, and nobody has said so."""
+        sents = self._sent[member.session]
+        for packet_id, sent in list(sents.items()):
+            if sent.lane is not None and sent.lane.member is member and sent.delivery.settled:
+                del sents[packet_id]
+                member.under_way -= 1
+
+    def _sent_at_once(self, member: Member, entry: PackEntry) -> bool:
+        """What comes to QoS 0 waits for nothing."""
+        message = entry.message
+        if message is None or min(message.qos, entry.qos):
+            return False
+        session = member.session
+        if session.permissions is None or not is_denied(session, message, self._state.counters):
+            receiver = Receiver(session, 0, entry.retain_as_published, entry.identifiers)
+            self._state.direct.deliver(session, receiver, Accepted(message, b"", NO_MATCH, None, 0))
+        return True
+
+    def settled(self, session: Session, delivery: Delivery) -> bool:
+        """PUBACK or PUBCOMP came; False when it is not of a shared log."""
+        sents = self._sent.get(session)
+        sent = sents.get(delivery.packet_id) if sents else None
+        if sents is None or sent is None or sent.delivery is not delivery:
+            return False
+        lane = sent.lane
+        if lane is not None:
+            lane.member.under_way -= 1
+        if delivery.seq:
+            del sents[delivery.packet_id]
+            return False  # it is parked
+        if lane is None or lane.is_over:
+            self._done(sent)
+        else:
+            self._window.settle(lane, delivery)
+            delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
+        del sents[delivery.packet_id]
+        self.pump(session)
+        return True
+
+    def released(self, session: Session, delivery: Delivery) -> bool:
+        """PUBREC came; False when it is not of a shared log."""
+        sent = self._sent.get(session, {}).get(delivery.packet_id)
+        if sent is None or sent.delivery is not delivery or delivery.seq:
+            return False
+        self._window.released(session, delivery)
+        return True
+
+    # Once a second
+
+    def poll(self) -> None:
+        """Called every `poll_interval_ms` while there is somebody to read for."""
+        now_ms = self._state.tick.now_ms
+        if now_ms - self._round_ms < ROUND_MS:
+            return
+        self._round_ms = now_ms
+        self._trim()
+        reported = self._place.progress.positions(QUERY)
+        waiting: list[SharedLane] = []
+        for lane in self._lanes():
+            self._window.follow_idle(lane)
+            if reported and lane.reported != reported:
+                waiting.append(lane)
+        if waiting and not self._asking:
+            self._asking = True
+            logs: dict[str, int] = {}
+            for lane in waiting:
+                log = lane.member.group.shared.log.name
+                logs[log] = max(logs.get(log, 0), lane.number + 1)
+            self._place.logs.ends(logs, partial(self._reached, reported, waiting))
+
+    def _lanes(self) -> Iterable[SharedLane]:
+        for members in self._members.values():
+            for member in members.values():
+                yield from member.lanes.values()
+
+    def _reached(
+        self,
+        reported: Mapping[int, int],
+        waiting: list[SharedLane],
+        ends: Mapping[Place, int] | StoreError,
+    ) -> None:
+        """Ends that were asked for after the report."""
+        self._asking = False
+        if isinstance(ends, StoreError):
+            return  # asked again in the next round
+        self.begin_tick()
+        for lane in waiting:
+            end = ends.get((lane.member.group.shared.log.name, lane.number))
+            if end is None or lane.is_over:
+                continue
+            lane.reported = reported
+            lane.positions.complete(reported, end)
+            if lane.positions.stored() != lane.partition.stored:
+                self._come_to(lane)
+
+    def _trim(self) -> None:
+        """Below what every group needs, once that is in store."""
+        bases: dict[Place, int] = {}
+        for shared in self._shared_logs.groups():
+            if shared.log.found is None:
+                continue
+            for number, partition in self._group(shared).partitions.items():
+                place = (shared.log.name, number)
+                bases[place] = min(
+                    bases.get(place, partition.stored.base_offset), partition.stored.base_offset
+                )
+        due = {place: base for place, base in bases.items() if base > self._trimmed.get(place, 0)}
+        if due:
+            self._trimmed |= due
+            self._state.tick.batch.after_log.append(partial(self._place.logs.trim, due))
+
+
+def _owed(mark: SharedMark) -> Delivery:
+    """What is in store of a message under way, to be sent again."""
+    if mark.state == QueueState.RELEASED:
+        return released_delivery(mark.offset, mark.packet_id)
+    message = decode_record(mark.record).message
+    return Delivery(
+        message,
+        b"",
+        mark.offset,
+        2,
+        mark.retain,
+        mark.identifiers,
+        0,
+        mark.packet_id,
+        application=True,
+        dup=True,
+    )
