@@ -228,6 +228,8 @@ def test_with_the_validation_off_an_unfit_id_is_refused_by_name(
         if version is V5:
             assert answer.properties is not None
             assert "client id 'a/b' has no application log" in str(answer.properties.reason_string)
+    as_device = place.hand.connects("a/b", version=version, clean_start=False, expiry_s=0)
+    assert as_device.last(Connack).reason_code == code, "the session it would go on with is an application's"
     place.hand.connects("a/c", expiry_s=DAY_S)
     place.comes("fit")
     assert set(place.hand.state.sessions) == {"a/b", "a/c", "fit"}
