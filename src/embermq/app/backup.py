@@ -19,13 +19,14 @@ from msgspec import Struct
 from embermq.adapters.sqlite.snapshot import Snapshot
 from embermq.app.errors import UserError
 from embermq.pipeline.places import Places
+from embermq.pipeline.sinks.lake_files import unchanged
 
 MANIFEST = "backup.json"
 ATTEMPTS = 5
 """Snapshots taken anew when the log was trimmed just then; retention does that about once a second at most."""
 CHUNK_BYTES = 1024 * 1024
 STAGING = "_staging"
-_PART = re.compile(r"part-\d+-(\d+)-\d+\.parquet")
+_PART = re.compile(r"(?:part|merged)-\d+-(\d+)-\d+\.parquet")
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, the bytes that are done and those that there are in all."""
@@ -64,7 +65,7 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
     if target.resolve().is_relative_to(data_dir.resolve()):
         raise UserError(f"{target} is inside the data directory {data_dir}")
-    with _new_directory(target), _whole_snapshot(data_dir) as snapshot:
+    with _new_directory(target), unchanged(Places(data_dir).lake), _whole_snapshot(data_dir) as snapshot:
         lake = _lake_files(Places(data_dir), snapshot)
         sizes = {name: snapshot.bytes_of(name) for name in snapshot.names}
         for name, places in lake.items():

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from embermq.app.errors import UserError
+from embermq.cli.compact import command as compact
 from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.migrate import command as migrate
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
@@ -23,17 +24,20 @@ NAMES = 2
 """The first columns are names, to the left; the others are numbers, to the right."""
 
 app = typer.Typer(
-    help="The Spark pipeline: status, fetch-jars, migrate.", no_args_is_help=True, rich_markup_mode=None
+    help="The Spark pipeline: status, compact, fetch-jars, migrate.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
 @app.callback()
 def pipeline() -> None:
-    """The Spark pipeline: status, fetch-jars, migrate."""
+    """The Spark pipeline: status, compact, fetch-jars, migrate."""
 
 
 app.command("migrate")(migrate)
 app.command("fetch-jars")(fetch_jars)
+app.command("compact")(compact)
 
 
 @app.command("status")

@@ -21,9 +21,12 @@ TASKS_MAX = 8
 
 
 @contextmanager
-def batch_session(settings: PipelineSettings, tasks: int, work: Path) -> Iterator[SparkSession]:
-    """So many tasks at a time, 0 for one a core. Spark keeps its files in `work`, a directory with a short path."""
-    places = Places(work)
+def batch_session(
+    settings: PipelineSettings, tasks: int, work: Path, spill: Path | None = None
+) -> Iterator[SparkSession]:
+    """So many tasks at a time, 0 for one a core. Spark keeps its files in `work`, a directory with a short path, or
+    those that may be large in `spill`."""
+    places = Places(spill or work)
     slots = tasks or min(os.cpu_count() or 1, TASKS_MAX)
     java = find_java(places.java_wrapper, settings.java_home)
     with _stderr_in(work / "spark.log"):

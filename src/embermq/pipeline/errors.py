@@ -38,3 +38,7 @@ class JarsError(PipelineError):
 
 class KafkaLogError(PipelineError):
     """The world's fault: the message log in Kafka does not answer, is not there, or refuses. Says what was asked."""
+
+
+class CompactionError(PipelineError):
+    """Why files of the lake cannot be merged; directories that are not done stay as they are."""

@@ -55,8 +55,9 @@ class Snapshot:
         return (self._one(name, "PRAGMA page_count") or 0) * (self._one(name, "PRAGMA page_size") or 0)
 
     def position(self, name: str) -> int:
-        """The first offset that a pipeline's file has not had; 0 before its first."""
-        return max(self._positions(self._held[name], name).values(), default=0)
+        """The first offset that a pipeline's file has not had, of a log in Kafka the sum over its partitions; 0 before
+        its first."""
+        return sum(self._positions(self._held[name], name).values())
 
     def pending_files(self, name: str) -> list[tuple[str, str]]:
         """The lake's files on their way: (below `_staging/`, below the lake)."""

@@ -5,7 +5,6 @@ listed in lake.db together with the progress: that transaction is the commit. On
 place. After a crash, what is listed is renamed, what is not listed is deleted.
 """
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from embermq.pipeline.sinks.lake_files import sync
 from embermq.pipeline.sinks.sink_file import SinkFile
 
 READER = "lake"
@@ -138,13 +138,13 @@ class Lake:
             place = file.parent.relative_to(batch)
             name = f"part-{first}-{end}-{numbers[place]}.parquet"
             numbers[place] += 1
-            _sync(file)
+            sync(file)
             pending.append((str(file.relative_to(self._staging)), str(place / name)))
         # From the files up to the lake: a file that is listed is found again, also after a power loss.
         leaves = {file.parent for file in batch.glob("date=*/root=*/*.parquet")}
         dates = {leaf.parent for leaf in leaves}
         for directory in (*leaves, *dates, batch, self._staging, self.directory):
-            _sync(directory)
+            sync(directory)
         with self.file.transaction() as connection:
             connection.executemany("INSERT INTO lake_pending VALUES (?, ?)", pending)
             self.file.count(
@@ -157,29 +157,22 @@ class Lake:
                 self.file.move_to(offset, partition)
 
     def _publish(self) -> None:
-        """Rename what is committed into place; may be repeated."""
-        pending = self.file.connection.execute("SELECT staged, published FROM lake_pending").fetchall()
-        if not pending:
-            return
-        changed: set[Path] = set()
-        for staged, published in pending:
-            source, target = self._staging / staged, self.directory / published
-            if source.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                source.rename(target)
-            changed |= {target.parent, target.parent.parent}
-        for directory in (*changed, self.directory):
-            _sync(directory)
-        self.file.connection.execute("DELETE FROM lake_pending")
+        """Rename what is committed into place; may be repeated. Inside a transaction, which keeps a compaction out."""
+        with self.file.transaction() as connection:
+            pending = connection.execute("SELECT staged, published FROM lake_pending").fetchall()
+            if not pending:
+                return
+            changed: set[Path] = set()
+            for staged, published in pending:
+                source, target = self._staging / staged, self.directory / published
+                if source.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    source.rename(target)
+                changed |= {target.parent, target.parent.parent}
+            for directory in (*changed, self.directory):
+                sync(directory)
+            connection.execute("DELETE FROM lake_pending")
 
 
 def _write_parquet(rows: DataFrame, directory: Path) -> None:
     rows.write.partitionBy(*_PARTITION_BY).mode("overwrite").parquet(str(directory))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
