@@ -13,6 +13,7 @@ from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
+from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
@@ -24,6 +25,7 @@ from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
+from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_life import LogLife
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
@@ -88,8 +90,9 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     device = DevicePath(side.queue, settings.device)
     bodies = SqliteParkedBodies(data_dir)
     parking = Parking(settings.application, SqliteParkedMessages(reader))
-    applications = ApplicationReaders(application_log, log_side.log, bodies, parking)
-    delivery = DurablePath(device, applications)
+    fed = log_side.feed_applications(SqliteReaderPositions(reader), parking)
+    embedded = ApplicationReaders(application_log, log_side.log, bodies, parking)
+    delivery = DurablePath(device, embedded if fed is None else fed)
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
 
@@ -125,7 +128,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
             raise StoreError(f"cannot read what {log_side.place or 'broker.db'} holds: {error}") from error
         raise
 
-    life = _begin_logs(settings, log_side, state, is_first_run=stored.generation_reserved <= 1)
+    life = _begin_logs(settings, log_side, state, fed, is_first_run=stored.generation_reserved <= 1)
     retention, close_retention = _open_retention(data_dir, settings, log_side)
 
     def close() -> None:
@@ -142,14 +145,20 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
 
 
 def _begin_logs(
-    settings: Settings, log_side: LogSide, state: BrokerState, *, is_first_run: bool
+    settings: Settings,
+    log_side: LogSide,
+    state: BrokerState,
+    readers: FedReaders | None,
+    *,
+    is_first_run: bool,
 ) -> LogLife | None:
     """Logs of APPLICATION clients that are beside the message log; None where they are a part of it."""
-    if log_side.application_logs is None:
+    if log_side.application_logs is None or readers is None:
         return None
     names = ApplicationLogNames(settings.kafka.prefix)
     life = LogLife(state, log_side.application_logs, names)
-    state.application_logs = life
+    state.application_logs = readers.life = life
+    life.committed = readers.committed
     life.reconcile(may_delete=not is_first_run)
     return life
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from embermq.adapters.kafka.appender import KafkaAppender
+from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
@@ -21,6 +22,8 @@ from embermq.app.kafka_address import kafka_address
 from embermq.app.log_side import LogSide, RetainedLog
 from embermq.broker.session import Session
 from embermq.broker.tick import Tick
+from embermq.delivery.application.fed_readers import FedReaders, LogPlace
+from embermq.delivery.application.parking import Parking
 from embermq.delivery.log_apart.retention import NoEntries, PublishedReaders
 from embermq.delivery.log_apart.start import behind_records
 from embermq.delivery.log_apart.store import LogThenState
@@ -30,6 +33,7 @@ from embermq.model.kafka_record import KafkaEncoder
 from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
 from embermq.pipeline.settings import QUERIES
 from embermq.ports.errors import StoreError
+from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.sessions import StoredState
 
 WORTH_S = 5.0
@@ -44,6 +48,8 @@ class KafkaLog(LogSide):
 
     def __init__(self, settings: Settings, state: SqliteTickStore, tick: Tick, post: Post) -> None:
         self._settings = settings
+        self._post = post
+        self._feeds: KafkaApplicationFeeds | None = None
         self._retained: KafkaMessageLog | None = None
         self._ages = SeenEnds()
         kafka = settings.kafka
@@ -126,7 +132,14 @@ class KafkaLog(LogSide):
             held.add(DISPATCH)
         return tuple(sorted(held))
 
+    def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders:
+        feeds = self._feeds = KafkaApplicationFeeds(self._admin.address, self._settings.kafka, self._post)
+        place = LogPlace(feeds, self._applications, self.progress, store, self.log_id)
+        return FedReaders(place, parking)
+
     def close(self) -> None:
+        if self._feeds is not None:
+            self._feeds.close()
         self._applications.close()
         self.progress.close()
         self._log.close()

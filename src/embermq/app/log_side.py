@@ -21,12 +21,15 @@ from embermq.app.message_archive import confirmed_offset
 from embermq.app.settings import SQLITE
 from embermq.broker.session import Session
 from embermq.broker.tick import Tick
+from embermq.delivery.application.fed_readers import FedReaders
+from embermq.delivery.application.parking import Parking
 from embermq.pipeline.log_look import LogLook
 from embermq.ports.application_log import ApplicationLog
 from embermq.ports.application_logs import ApplicationLogs
 from embermq.ports.errors import StoreError
 from embermq.ports.log_readers import LogReaders
 from embermq.ports.message_log import MessageLog
+from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
 
@@ -92,6 +95,10 @@ class LogSide(ABC):
     @abstractmethod
     def holding(self, sessions: Iterable[Session]) -> tuple[str, ...]:
         """The pipeline's queries that hold back the log even before their first word."""
+
+    def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders | None:
+        """Delivery from the application logs that are beside the message log; None where they are a part of it."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

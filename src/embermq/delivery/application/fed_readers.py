@@ -97,6 +97,11 @@ class FedReaders(ApplicationDelivery):
         self._state = state
         self._window.attach(state)
 
+    def committed(self, generation: int) -> Mapping[int, int]:
+        """By partition of a session's log, below which offset all is settled, as it is stored. Raises StoreError."""
+        position = self._place.store.load(generation).position
+        return {} if position is None else {0: position.positions.committed_offset}
+
     # What the window wants stored
 
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
