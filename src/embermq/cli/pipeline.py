@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -24,7 +24,7 @@ NAMES = 2
 """The first columns are names, to the left; the others are numbers, to the right."""
 
 app = typer.Typer(
-    help="The Spark pipeline: status, compact, fetch-jars, migrate.",
+    help="The Spark pipeline: start, status, compact, fetch-jars, migrate.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -32,12 +32,30 @@ app = typer.Typer(
 
 @app.callback()
 def pipeline() -> None:
-    """The Spark pipeline: status, compact, fetch-jars, migrate."""
+    """The Spark pipeline: start, status, compact, fetch-jars, migrate."""
 
 
 app.command("migrate")(migrate)
 app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
+
+
+@app.command("start")
+def start(
+    *,
+    master: Annotated[
+        str, typer.Option("--master", metavar="MASTER", help="In place of pipeline.master.")
+    ] = "",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Run the pipeline until SIGTERM or Ctrl-C, for a broker that starts none (pipeline.enabled = false)."""
+    words = [*(assignments or ()), *([f"pipeline.master={master}"] if master else [])]
+    settings = configuration(config, words, data_dir).settings
+    from embermq.app.pipeline_run import run_pipeline
+
+    raise typer.Exit(run_pipeline(settings))
 
 
 @app.command("status")

@@ -9,6 +9,10 @@ class PipelineSettingsError(PipelineError, ValueError):
     """The user's fault: a setting that this profile cannot have. Names the setting and its value."""
 
 
+class DriverLockError(PipelineError):
+    """The user's fault: two pipelines on one data directory. Says which process runs the other."""
+
+
 class JavaNotFoundError(PipelineError):
     """The world's fault: no Java runtime that Spark can use. Says where it looked."""
 

@@ -76,6 +76,11 @@ class Places(Struct, frozen=True):
         return self.work / "supervisor.json"
 
     @property
+    def driver_lock(self) -> Path:
+        """pipeline/driver.lock: held by the driver as long as it lives."""
+        return self.work / "driver.lock"
+
+    @property
     def driver_log(self) -> Path:
         """pipeline/driver.log: what the driver and its JVM print."""
         return self.work / "driver.log"

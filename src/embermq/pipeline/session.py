@@ -50,6 +50,9 @@ def _place_options(settings: PipelineSettings) -> dict[str, str]:
     if isinstance(settings, DriverSettings) and settings.kafka is not None:
         options |= {
             "spark.jars": ",".join(map(str, connector_jars(settings))),
+            # As in local mode: a task that is tried again would hide what the query has to die of, an application log
+            # that is missing; the query begins anew from its progress instead.
+            "spark.task.maxFailures": "1",
             # Of options of sources and sinks that Spark shows: no URL, as by default, and no login.
             "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret",
         }

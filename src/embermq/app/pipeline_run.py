@@ -1,0 +1,68 @@
+"""`embermq pipeline start`: the pipeline without the broker, which has `pipeline.enabled = false` then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from embermq.app.config import Settings
+from embermq.app.errors import StartError, UserError
+from embermq.app.pipeline_news import PipelineNews
+from embermq.app.pipeline_side import driver_settings, missing_jars
+from embermq.observability.logs import configure_logging
+from embermq.pipeline.driver_lock import lock_driver
+from embermq.pipeline.errors import DriverLockError
+from embermq.pipeline.places import Places
+from embermq.pipeline.status import read_status
+from embermq.pipeline.supervisor import PipelineSupervisor
+
+LOG = logging.getLogger("embermq")
+LOOK_S = 1.0
+EXIT_FAILED = 1
+
+
+def run_pipeline(settings: Settings) -> int:
+    """Until SIGTERM or SIGINT, or until it is given up; the exit code. Raises StartError, UserError."""
+    settings = replace(settings, pipeline=replace(settings.pipeline, enabled=True))
+    if problem := missing_jars(settings):
+        raise StartError(problem)
+    places = Places(Path(settings.data_dir))
+    if not places.log.is_file():
+        raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
+    try:
+        os.close(lock_driver(places))  # the driver takes it again: here to say so before anything is moved
+    except DriverLockError as error:
+        raise UserError(str(error)) from error
+    configure_logging(settings.logging)
+    os.umask(0o077)
+    return asyncio.run(_run(PipelineSupervisor(driver_settings(settings), places.data_dir), places))
+
+
+async def _run(supervisor: PipelineSupervisor, places: Places) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    news = PipelineNews()
+    await supervisor.start()
+    sys.stdout.write(f"the pipeline starts on {places.data_dir.absolute()}; Ctrl-C ends it\n")
+    sys.stdout.flush()
+    state = ""
+    while not stop.is_set() and state != "failed":
+        found = await asyncio.to_thread(read_status, places.data_dir)
+        statistics = supervisor.statistics()
+        for level, text in news.since(statistics, found):
+            LOG.log(level, text)
+        state = statistics.state
+        try:
+            await asyncio.wait_for(stop.wait(), LOOK_S)
+        except TimeoutError:
+            continue
+    await supervisor.stop()
+    return EXIT_FAILED if state == "failed" else 0
