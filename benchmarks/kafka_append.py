@@ -24,6 +24,7 @@ from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError
+from embermq.ports.log_state import KnownLog
 from embermq.ports.tick_store import Receipt
 
 TICKS = {1: 1_500, 10: 800, 100: 300, 1_000: 40}
@@ -32,6 +33,8 @@ WARM_UP_TICKS = 20
 CLIENTS = 200
 PAYLOAD = b"x" * 100
 ANSWER_S = 30.0
+
+NEW_LOG = KnownLog(is_any=False, identity="", end=0, records_end=0, closed_end=-1)
 
 
 class Appending:
@@ -43,7 +46,7 @@ class Appending:
         topic = LogTopic(admin, packet_bytes_max=1024 * 1024)
         topic.open(is_new=True)
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        positions = find_end(admin, topic.name, known_end=0, is_clean=True)
+        positions = find_end(admin, topic.name, NEW_LOG).positions
         self.appender = KafkaAppender(
             address,
             settings,

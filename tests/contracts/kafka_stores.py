@@ -67,7 +67,9 @@ class KafkaStores(Stores):
         self.topic = LogTopic(self.admin, packet_bytes_max=PACKET_BYTES_MAX)
         name = self.topic.name
         self.durability = self.topic.open(is_new=not state.log_end)
-        self.positions = find_end(self.admin, name, known_end=state.log_end, is_clean=state.open_log())
+        found = find_end(self.admin, name, state.known_log())
+        self.positions = found.positions
+        state.open_log(self.topic.identity(), found.records_end, self.positions.end().number)
         group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(
             self.address,

@@ -13,6 +13,7 @@ from threading import Thread
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from msgspec import structs
 from tests.contracts.kafka_stores import PACKET_BYTES_MAX, KafkaStores
 from tests.contracts.stores import tick_writes
 from tests.contracts.test_tick_store import payloads, record, session
@@ -24,7 +25,7 @@ from embermq.adapters.kafka import appender, client
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic, record_bytes_max
-from embermq.adapters.kafka.message_log import LEAP
+from embermq.adapters.kafka.message_log import LEAP, find_end
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.broker.broker import Broker
 from embermq.broker.settings import MqttSettings
@@ -141,6 +142,36 @@ def test_what_a_killed_broker_may_still_have_on_its_way_gets_room_of_its_own(sto
         0,
         LEAP + 1,
     ]
+
+
+def test_a_log_that_has_lost_its_end_is_told_and_no_number_is_given_twice(
+    stores: KafkaStores, kafka: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores.write(records=[record(b"0", "a"), record(b"1", "a")], dispatcher_floor=2)
+    leave(stores)
+    stores.reopen()
+    stores.reopen()  # in order, and without a record in between
+    assert caplog.text == ""
+    ends = [
+        TopicPartition(stores.topic.name, partition, stores.positions.next_offset(partition))
+        for partition in range(stores.positions.partitions)
+    ]
+    for answer in kafka.admin.delete_records(ends).values():
+        answer.result(BACK_S)
+    stores.reopen()
+    assert "it should go on at number 2 and does at 0" in caplog.text
+    assert stores.write(records=[record(b"2", "a")]).base_offset >= 2 + LEAP
+    caplog.clear()
+    stores.reopen()
+    assert caplog.text == ""
+
+
+def test_a_log_that_has_got_on_since_the_broker_ended_in_order_gets_room(stores: KafkaStores) -> None:
+    stores.write(records=[record(b"0")])
+    backup = stores.state.known_log()
+    stores.write(records=[record(b"1")])
+    found = find_end(stores.admin, stores.topic.name, structs.replace(backup, closed_end=backup.end))
+    assert (found.records_end, found.positions.end().number) == (2, 2 + LEAP)
 
 
 def test_records_whose_tick_ended_half_way_are_accepted_at_the_next_start(stores: KafkaStores) -> None:

@@ -14,7 +14,7 @@ from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProp
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_topic import LogTopic
-from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.kafka.message_log import FoundLog, KafkaMessageLog, find_end
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
@@ -32,7 +32,8 @@ from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.kafka_record import KafkaEncoder
 from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
 from embermq.pipeline.settings import QUERIES
-from embermq.ports.errors import StoreError
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.log_state import KnownLog
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.sessions import StoredState
 
@@ -57,12 +58,15 @@ class KafkaLog(LogSide):
         self._admin = WatchedAdmin(address, kafka)
         self._topic = LogTopic(self._admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
         names = ApplicationLogNames(kafka.prefix)
-        self.meaning = str(self._topic.open(is_new=not state.log_end))
+        known = state.known_log()
+        self.meaning = str(self._topic.open(is_new=not known.end))
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()
-        self._positions = find_end(
-            self._admin, self._topic.name, known_end=state.log_end, is_clean=state.open_log()
-        )
+        found = find_end(self._admin, self._topic.name, known)
+        if not kafka.adopt_log:
+            check_is_ours(known, found, self.log_id, self.place)
+        self._positions = found.positions
+        state.open_log(self.log_id, found.records_end, self._positions.end().number)
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         group = DispatcherGroup(address, kafka, self._topic.name, self._positions)
         appender = KafkaAppender(
@@ -156,6 +160,23 @@ def _log_properties(settings: Settings) -> LogProperties:
         retention_ms=int(own.log_retention_hours * 3_600_000) or -1,
         retention_bytes=own.log_retention_bytes or -1,
     )
+
+
+def check_is_ours(known: KnownLog, found: FoundLog, identity: str, place: str) -> None:
+    """Two brokers on one log would give the same numbers twice. Raises StoreUnavailable for a log with records that
+    this data directory has nothing to do with."""
+    if not found.records_end:
+        return
+    if not known.is_any:
+        raise StoreUnavailable(
+            f"{place}: has messages of another broker, and this data directory is new: two on one topic would lose "
+            "messages; give this one a kafka.prefix of its own, or set kafka.adopt_log when the other is gone for good"
+        )
+    if known.identity and identity != known.identity:
+        raise StoreUnavailable(
+            f"{place}: is another log than the one of this data directory (topic id {identity}, not {known.identity}); "
+            "set kafka.adopt_log when it was restored from a copy"
+        )
 
 
 def kafka_worth(settings: Settings) -> str:

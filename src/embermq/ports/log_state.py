@@ -2,8 +2,25 @@
 
 from abc import ABC, abstractmethod
 
+from msgspec import Struct
+
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.tick_store import Logged
+
+
+class KnownLog(Struct, frozen=True, kw_only=True):
+    """What is remembered of the log at a start."""
+
+    is_any: bool
+    """Some run had one."""
+    identity: str
+    """Which one, "" when that is not remembered."""
+    end: int
+    """No number at or above it was given, or told to anybody."""
+    records_end: int
+    """The same, without the numbers that a start has left out and no record has got."""
+    closed_end: int
+    """With which the last run ended in order, -1 when it did not."""
 
 
 class LogState(ABC):
@@ -21,12 +38,16 @@ class LogState(ABC):
         """The end of the log as it is known here, at most the true one."""
 
     @abstractmethod
-    def open_log(self) -> bool:
-        """Before the first record is appended: whether the last run ended with `close_log`, so that nothing of it can
-        still be on its way. From now on this run counts as one that did not. Raises StoreError."""
+    def known_log(self) -> KnownLog:
+        """What the runs before have left."""
 
     @abstractmethod
-    def close_log(self) -> None:
+    def open_log(self, identity: str, records_end: int, end: int) -> None:
+        """Before the first record is appended: which log it is, where its records end, and the number that comes next.
+        From now on this run counts as one that did not end in order. Raises StoreError."""
+
+    @abstractmethod
+    def close_log(self, end: int) -> None:
         """Nothing is on its way any more, and nothing will be; takes effect with `close`."""
 
     @abstractmethod

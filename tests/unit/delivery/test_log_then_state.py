@@ -14,7 +14,7 @@ from embermq.model.session import SessionRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.log_appender import Appended, LogAppender
-from embermq.ports.log_state import LogState
+from embermq.ports.log_state import KnownLog, LogState
 from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt
 
@@ -60,10 +60,13 @@ class HeldState(LogState):
         self.kept = kept
         self.writes = writes
 
-    def open_log(self) -> bool:
-        return True
+    def known_log(self) -> KnownLog:
+        raise NotImplementedError
 
-    def close_log(self) -> None:
+    def open_log(self, identity: str, records_end: int, end: int) -> None:
+        raise NotImplementedError
+
+    def close_log(self, end: int) -> None:
         self.happened.append("clean")
 
     def settle(self) -> None:

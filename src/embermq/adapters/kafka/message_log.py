@@ -8,9 +8,10 @@ from functools import partial
 from confluent_kafka import TopicPartition
 from msgspec import Struct
 
-from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.client import LOG, WatchedAdmin
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.reading import Merge, PartitionReader, first_numbers
+from embermq.ports.log_state import KnownLog
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.source_positions import SourcePositions
 
@@ -197,9 +198,16 @@ class KafkaMessageLog(MessageLog, SourcePositions):
             reader.close()
 
 
-def find_end(admin: WatchedAdmin, topic: str, *, known_end: int, is_clean: bool) -> LogPositions:
-    """At a start: where the log ends, and the number that comes next. `known_end` is what the broker's own store knows
-    of it. Not `is_clean`: the last run ended without a word, so what it sent may still arrive."""
+class FoundLog(Struct, frozen=True):
+    """What a start has found. `records_end`: one more than the number of the last record, 0 without any."""
+
+    positions: LogPositions
+    records_end: int
+
+
+def find_end(admin: WatchedAdmin, topic: str, known: KnownLog) -> FoundLog:
+    """Where the log ends, and the number that comes next. After a run that has ended without a word, what it sent may
+    still arrive; so it may when the log has got on since it is known."""
     partitions = admin.settings.partitions
     reader = PartitionReader(admin.address, admin.settings, topic, reads_ahead=True)
     try:
@@ -209,8 +217,18 @@ def find_end(admin: WatchedAdmin, topic: str, *, known_end: int, is_clean: bool)
         end = max((record.number + 1 for record in merge.take(ends, 2**63)), default=0)
     finally:
         reader.close()
-    if end < known_end:
-        end = known_end + LEAP  # the log has lost its end: no number is given twice
-    elif end and not is_clean:
+    records_end = end
+    if end < known.records_end:
+        LOG.error(
+            "%s: topic %s ends before what was acknowledged: it should go on at number %d and does at %d; the messages "
+            "between are lost",
+            admin.address,
+            topic,
+            known.records_end,
+            end,
+        )
+    if end < known.end:
+        end = known.end + LEAP  # no number is given twice
+    elif end and end != known.closed_end:
         end += LEAP
-    return LogPositions(end, [ends[one] for one in range(partitions)])
+    return FoundLog(LogPositions(end, [ends[one] for one in range(partitions)]), records_end)

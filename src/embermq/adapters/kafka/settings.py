@@ -13,6 +13,9 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     partitions: Annotated[int, Meta(ge=1, le=10_000)] = 4
     """Partitions of the message log when it is made; it keeps them. The order of an MQTT topic holds in its
     partition."""
+    adopt_log: bool = False
+    """Go on with a message log that this data directory does not know: that of a data directory that was lost, or a
+    topic that was restored from a copy. No other broker may be using it."""
     replication_factor: Annotated[int, Meta(ge=0, le=32)] = 0
     """Copies of each partition when the topic is made; 0 is what the cluster has for new topics."""
     min_insync_replicas: Annotated[int, Meta(ge=0, le=32)] = 0

@@ -184,7 +184,8 @@ CREATE TABLE IF NOT EXISTS session_data (
 );
 
 -- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used), log_id (of this message
--- log alone, 62 bits by chance: a store on a server says by it to which log it belongs).
+-- log alone, 62 bits by chance: a store on a server says by it to which log it belongs). Of a log in a store of its own:
+-- log_apart, log_identity (text), log_found and log_begun (what the last start has left out), log_closed.
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL

@@ -23,7 +23,7 @@ from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_
 from embermq.adapters.sqlite.shared_tables import apply_shared_writes
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
-from embermq.ports.log_state import LogState
+from embermq.ports.log_state import KnownLog, LogState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 MEMORY_COMMIT_S = 0.05
@@ -56,7 +56,7 @@ class SqliteTickStore(TickStore, LogState):
         self._floor = self._meta("dispatcher_floor", 0)
         self.trim_below = 0
         self._open_ticks: list[tuple[TickWrites, int, int]] = []
-        self._closes_log = False
+        self._closed_end = -1
         self._work: SimpleQueue[tuple[int, int, Logged] | None] = SimpleQueue()
         self._thread: Thread | None = None
         if durability == "fsync":
@@ -95,17 +95,30 @@ class SqliteTickStore(TickStore, LogState):
         """Whether `open_log` was ever called: the log is in a store of its own."""
         return bool(self._meta("log_apart", 0))
 
-    def open_log(self) -> bool:
-        was_closed = self._meta("log_closed", -1) >= 0
+    def known_log(self) -> KnownLog:
+        left_out_from, left_out_to = self._meta("log_found", 0), self._meta("log_begun", 0)
+        return KnownLog(
+            is_any=self.is_log_apart,
+            identity=self._text("log_identity"),
+            end=self._log_end,
+            records_end=left_out_from if 0 < self._log_end <= left_out_to else self._log_end,
+            closed_end=self._meta("log_closed", -1),
+        )
+
+    def open_log(self, identity: str, records_end: int, end: int) -> None:
+        run = self._connection.execute
         try:
-            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_apart', 1)")
-            self._connection.execute("DELETE FROM meta WHERE name = 'log_closed'")
+            run("BEGIN IMMEDIATE")
+            found = {"log_apart": 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
+            for name, value in found.items():
+                run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+            run("DELETE FROM meta WHERE name = 'log_closed'")
+            run("COMMIT")
         except sqlite3.Error as error:
             raise to_store_error(error, "cannot write to broker.db") from error
-        return was_closed
 
-    def close_log(self) -> None:
-        self._closes_log = True
+    def close_log(self, end: int) -> None:
+        self._closed_end = end
 
     def _commit(self, writes: TickWrites, base: int, count: int, logged: Logged) -> None:
         if self._busy:
@@ -149,8 +162,10 @@ class SqliteTickStore(TickStore, LogState):
             self._thread.join()
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
-        if self._closes_log:
-            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_closed', ?)", (self._log_end,))
+        if self._closed_end >= 0:
+            self._connection.execute(
+                "INSERT OR REPLACE INTO meta VALUES ('log_closed', ?)", (self._closed_end,)
+            )
         self._connection.close()
 
     def _commit_forever(self) -> None:
@@ -259,3 +274,7 @@ class SqliteTickStore(TickStore, LogState):
     def _meta(self, name: str, default: int) -> int:
         row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return int(row[0]) if row else default
+
+    def _text(self, name: str) -> str:
+        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""

@@ -155,5 +155,5 @@ class LogThenState(TickStore):
     def close(self) -> None:
         self._log.close()
         if self._under_way is None:
-            self._state.close_log()
+            self._state.close_log(self._log_end)
         self._state.close()
