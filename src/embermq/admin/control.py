@@ -16,7 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from embermq.admin.http import json_answer, problem, problem_handlers
+from embermq.admin.parked_routes import parked_routes
+from embermq.admin.parked_service import ParkedService
 from embermq.admin.session_service import LogsRefused, SessionService
+from embermq.ports.errors import StoreError
 
 PAGE_MAX = 1_000
 
@@ -33,8 +36,8 @@ class _Restored(Struct, frozen=True):
     generation: int | None
 
 
-def create_control_app(service: SessionService) -> Starlette:
-    """The application over one service. Client ids are query parameters, since they may hold any character."""
+def create_control_app(service: SessionService, parked: ParkedService) -> Starlette:
+    """The application over both services. Client ids are query parameters, since they may hold any character."""
 
     async def sessions(request: Request) -> Response:
         found = service.sessions(request.query_params.get("after", ""), PAGE_MAX)
@@ -73,7 +76,7 @@ def create_control_app(service: SessionService) -> Starlette:
             return problem(HTTPStatus.BAD_REQUEST, f"the body is not understood: {error}", {})
         return json_answer(_Restored(await service.restore_application_log(wanted.topic)), HTTPStatus.OK)
 
-    async def logs_refused(_: Request, error: Exception) -> Response:
+    async def not_now(_: Request, error: Exception) -> Response:
         return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {})
 
     return Starlette(
@@ -84,8 +87,9 @@ def create_control_app(service: SessionService) -> Starlette:
             Route("/api/v1/pins", pins),
             Route("/api/v1/application-logs", application_logs, methods=["GET", "DELETE"]),
             Route("/application-logs/restore", restore, methods=["POST"]),
+            *parked_routes(parked),
         ],
-        exception_handlers=problem_handlers() | {LogsRefused: logs_refused},
+        exception_handlers=problem_handlers() | {LogsRefused: not_now, StoreError: not_now},
     )
 
 

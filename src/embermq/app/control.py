@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from embermq.admin.parked_service import ParkedService
 from embermq.admin.session_service import SessionService
 from embermq.admin.settings import HttpSettings
 from embermq.app.errors import StartError, UserError
@@ -32,7 +33,7 @@ class ControlSide:
         self._settings = settings
         self._server: HttpServer | None = None
 
-    async def open(self, service: SessionService) -> None:
+    async def open(self, service: SessionService, parked: ParkedService) -> None:
         """Serve from now on; what a killed broker left is replaced, since the lock says that it is dead.
 
         Raises StartError.
@@ -49,7 +50,7 @@ class ControlSide:
         except OSError as error:
             sock.close()
             raise StartError(f"cannot make {self._data_dir / FILE_NAME}: {error.strerror}") from error
-        self._server = HttpServer(create_control_app(service), self._settings)
+        self._server = HttpServer(create_control_app(service, parked), self._settings)
         await self._server.start([sock])
 
     async def stop(self) -> None:

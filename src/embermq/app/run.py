@@ -23,6 +23,7 @@ from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
+from embermq.app.parked_desk import ParkedDesk
 from embermq.app.pipeline_side import driver_settings, missing_jars
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
@@ -98,6 +99,7 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
         poll_ms=settings.application.poll_interval_ms,
     )
     ticks.on_failing = _report_store
+    embedded.parking.on_parked = partial(LOG.warning, "%s")
     server = MqttServer(
         embedded.broker,
         ticks,
@@ -136,7 +138,8 @@ class _Application:
         try:
             http = await self._open(parts.server, service)
             await parts.control.open(
-                SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
+                SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life),
+                ParkedDesk(embedded.broker, ticks, embedded.parking),
             )
         except StartError:
             embedded.close()

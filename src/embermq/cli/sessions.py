@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from embermq.app.errors import UserError
+from embermq.cli import parked
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import shown, table
 
@@ -26,8 +27,11 @@ LOGS = "/api/v1/application-logs"
 NAMES_AT_ONCE = 20
 
 app = typer.Typer(
-    help="Sessions: list, show, disconnect, delete, pins, logs.", no_args_is_help=True, rich_markup_mode=None
+    help="Sessions: list, show, disconnect, delete, pins, logs, parked.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
+app.add_typer(parked.app, name="parked")
 
 ClientId = Annotated[str, typer.Argument(help="The client's id.")]
 

@@ -69,6 +69,8 @@ class Parking:
         """Generation -> number -> all but the message."""
         self._numbers: dict[int, int] = {}
         """Generation -> the last number given."""
+        self._clients: dict[int, str] = {}
+        """Generation -> client id, of those that had something parked."""
         self._lanes: dict[Session, _ParkedLane] = {}
         """Of connected sessions that have something here."""
         self._full: set[int] = set()
@@ -83,11 +85,12 @@ class Parking:
 
     def restore(self, sessions: Iterable[Session]) -> None:
         """Go on from what is stored, before anybody is connected. Raises StoreError."""
-        known = {session.generation for session in sessions}
+        known = {session.generation: session.client_id for session in sessions}
         for at in self._store.load():
             if at.generation in known:
                 self._parked.setdefault(at.generation, {})[at.number] = at
                 self._numbers[at.generation] = at.number
+                self._clients[at.generation] = known[at.generation]
             else:
                 self._state.tick.writes.parked.append(ParkedEnd(at.generation, at.number))
 
@@ -106,6 +109,7 @@ class Parking:
             self._say_full(session)
             return False
         number = self._numbers[generation] = self._numbers.get(generation, 0) + 1
+        self._clients[generation] = session.client_id
         state = QueueState.RELEASED if delivery.released else QueueState.SENT
         at = ParkedState(generation, number, ParkedStage.PARKED, state, delivery.packet_id, delivery.qos)
         message = delivery.message
@@ -190,6 +194,7 @@ class Parking:
         self.sender.forget(session)
         self._parked.pop(session.generation, None)
         self._numbers.pop(session.generation, None)
+        self._clients.pop(session.generation, None)
         self._full.discard(session.generation)
 
     def _lane(self, session: Session, link: Link) -> _ParkedLane:
@@ -201,9 +206,14 @@ class Parking:
 
     # What operators do
 
-    def parked(self, session: Session) -> int:
-        """How many messages of a session are here, those included that are being sent again."""
-        return len(self._parked.get(session.generation, ()))
+    def clients(self) -> list[tuple[str, int, int]]:
+        """Of each client, by id, how many there are, and how many of them are only kept: nobody has them sent again."""
+        found = []
+        for generation, parked in self._parked.items():
+            kept = sum(at.stage == ParkedStage.PARKED for at in parked.values())
+            if parked:
+                found.append((self._clients[generation], len(parked), kept))
+        return sorted(found)
 
     def page(self, session: Session, after: int, limit: int) -> list[ParkedMessage]:
         """See the port. Raises StoreError."""
