@@ -1,0 +1,139 @@
+"""What durable queues have stored: rows, and the writes of one tick.
+
+Rows name their queue by generation, a number that is never used again.
+"""
+
+from enum import IntEnum
+
+from msgspec import Struct, field
+
+
+class MessageState(IntEnum):
+    """State of a message for one group [queues-20]. Nothing stored means QUEUED; DELIVERED is never stored."""
+
+    QUEUED = 0
+    DELIVERED = 1
+    RETRY = 2
+    ACKED = 3
+    DLQ = 4
+
+
+class DeadLetterReason:
+    """Value of `dlq-reason`."""
+
+    REJECTED = "rejected"
+    MAX_RETRIES = "max_retries"
+    TIMEOUT = "timeout"
+    OVERFLOW = "overflow"
+    EXPIRED = "expired"
+
+
+class Attempts(Struct, frozen=True, gc=False):
+    """How often a message was tried with one group. `deliveries` that reached a socket; `failures` charged, of which
+    `nacks`; `steps` of the schedule that were used up."""
+
+    deliveries: int = 0
+    failures: int = 0
+    nacks: int = 0
+    steps: int = 0
+    first_delivered_ms: int = 0
+    last_error: str = ""
+
+
+class DeadLetter(Struct, frozen=True):
+    """Where a dead letter came from [queues-34]. `group` is "" when no group had failed it."""
+
+    queue: str
+    group: str
+    reason: str
+    message_id: str
+    attempts: Attempts
+    moved_ms: int
+
+
+class EntryRow(Struct, frozen=True):
+    """A message in a queue. Its record is number `record` of this tick, or stands at `offset` of the log when `record`
+    is -1. `only_group`: the one group it is for, "" for all; `origin_id`: a message id that it keeps from elsewhere."""
+
+    queue: int
+    sequence: int
+    partition: int
+    offset: int
+    record: int
+    key: str | None
+    expires_ms: int
+    only_group: str = ""
+    origin_id: str = ""
+    dead_letter: DeadLetter | None = None
+
+
+class DelayedRow(Struct, frozen=True):
+    """A message that becomes an entry at `visible_ms`. `expires_ms` is the publisher's own deadline, 0 for none."""
+
+    queue: int
+    ticket: int
+    offset: int
+    record: int
+    key: str | None
+    visible_ms: int
+    expires_ms: int
+
+
+class GroupRow(Struct, frozen=True):
+    """A group owes nothing below `first_sequence`. `idle_since_ms` is 0 while it has consumers."""
+
+    queue: int
+    group: str
+    first_sequence: int
+    idle_since_ms: int
+
+
+class Mark(Struct, frozen=True, gc=False):
+    """What a group knows of a message that it does not simply owe. `due_ms` is when RETRY ends."""
+
+    state: MessageState
+    attempts: Attempts = Attempts()
+    due_ms: int = 0
+
+
+class QueueRow(Struct, frozen=True):
+    """A queue; `settings` is its JSON."""
+
+    generation: int
+    name: str
+    settings: bytes
+
+
+MarkKey = tuple[int, str, int]
+"""Queue, group, sequence."""
+
+
+class QueueWrites(Struct):
+    """Of one tick, put in the order of the fields, then `ended`, `removed` and the rest of what goes.
+
+    An entry that is removed takes its marks with it; so does a group.
+    """
+
+    queues: dict[int, QueueRow] = field(default_factory=dict)
+    groups: dict[tuple[int, str], GroupRow] = field(default_factory=dict)
+    entries: dict[tuple[int, int], EntryRow] = field(default_factory=dict)
+    delayed: dict[tuple[int, int], DelayedRow] = field(default_factory=dict)
+    marks: dict[MarkKey, Mark] = field(default_factory=dict)
+    dedup_ids: dict[tuple[int, str], int] = field(default_factory=dict)
+    """-> until when, Unix milliseconds; those of the past mean nothing and may be deleted at any time."""
+    removed: set[tuple[int, int]] = field(default_factory=set)
+    """Queue, sequence of entries."""
+    removed_delayed: set[tuple[int, int]] = field(default_factory=set)
+    ended_groups: set[tuple[int, str]] = field(default_factory=set)
+
+
+class StoredQueue(Struct, frozen=True):
+    """Everything that is stored of one queue. Entries and delayed rows have offsets, and are in the order of their
+    numbers."""
+
+    row: QueueRow
+    groups: tuple[GroupRow, ...]
+    entries: tuple[EntryRow, ...]
+    delayed: tuple[DelayedRow, ...]
+    marks: dict[MarkKey, Mark]
+    dedup_ids: dict[str, int]

@@ -1,0 +1,140 @@
+"""Names of queues, and the topics by which plain MQTT clients reach them.
+
+    $queue/<name>                       publish: enqueue; subscribe: consume                  [queues-1]
+    $queue/<name>/$ack  $nack  $reject  $extend      publish: settle, never enqueued          [queues-5]
+    $share/<group>/$queue/<name>        subscribe: consume in that group                      [queues-7]
+    $queue/dlq/<name>                   dead letters of a queue: consumed, filled by the broker alone
+    $queue/responses/<id>               answers to requests: in memory
+
+A name has at most 255 bytes of UTF-8, no empty level, no wildcard, no level that starts with `$` [queues-6].
+"""
+
+from enum import Enum, StrEnum
+
+from msgspec import Struct
+
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.errors import NameRefused
+from embermq.topics.names import SHARE_PREFIX, shown
+
+QUEUE_PREFIX = "$queue/"
+DEAD_LETTER_PREFIX = "dlq/"
+RESPONSE_PREFIX = "responses/"
+NAME_BYTES_MAX = 255
+"""Of a dead-letter queue: what stands behind `dlq/`."""
+
+
+class Verb(StrEnum):
+    """What a control topic asks for."""
+
+    ACK = "$ack"
+    NACK = "$nack"
+    REJECT = "$reject"
+    EXTEND = "$extend"
+
+
+class QueueKind(Enum):
+    """What a name says about its queue."""
+
+    ORDINARY = "ordinary"
+    DEAD_LETTERS = "dead letters"
+    RESPONSES = "responses"
+
+
+class QueueTopic(Struct, frozen=True):
+    """A topic to publish to. `verb` is None for a message."""
+
+    name: str
+    verb: Verb | None
+
+
+class QueueFilter(Struct, frozen=True):
+    """A filter to consume by. `group` is that of a `$share` filter, "" when it names none."""
+
+    name: str
+    group: str
+
+
+_VERBS = {str(verb): verb for verb in Verb}
+
+
+def is_queue_topic(topic: str) -> bool:
+    """Whether a topic name leaves the ordinary path."""
+    return topic.startswith(QUEUE_PREFIX)
+
+
+def is_queue_filter(topic_filter: str) -> bool:
+    """Whether a filter, shared or not, does."""
+    if topic_filter.startswith(SHARE_PREFIX):
+        return topic_filter[len(SHARE_PREFIX) :].partition("/")[2].startswith(QUEUE_PREFIX)
+    return topic_filter.startswith(QUEUE_PREFIX)
+
+
+def parse_topic(topic: str) -> QueueTopic:
+    """Read the topic of a PUBLISH or a will for which `is_queue_topic` holds. Raises NameRefused with 0x90."""
+    name = topic[len(QUEUE_PREFIX) :]
+    base, separator, last = name.rpartition("/")
+    verb = _VERBS.get(last)
+    if verb is not None:
+        if not separator:
+            raise NameRefused(f"topic {shown(topic)} names no queue", ReasonCode.TOPIC_NAME_INVALID)
+        name = base
+    check_name(name, ReasonCode.TOPIC_NAME_INVALID)
+    if verb is None and kind_of(name) is QueueKind.DEAD_LETTERS:
+        raise NameRefused(
+            f"topic {shown(topic)}: dead letters are written by the broker alone",
+            ReasonCode.TOPIC_NAME_INVALID,
+        )
+    return QueueTopic(name, verb)
+
+
+def parse_filter(topic_filter: str) -> QueueFilter:
+    """Read a filter for which `is_queue_filter` holds. Raises NameRefused with 0x8F [queues-13]."""
+    group = ""
+    if topic_filter.startswith(SHARE_PREFIX):
+        group, _, topic_filter = topic_filter[len(SHARE_PREFIX) :].partition("/")
+        if not group or "+" in group or "#" in group:
+            raise NameRefused(
+                f"group {shown(group)} is empty or has a wildcard", ReasonCode.TOPIC_FILTER_INVALID
+            )
+    name = topic_filter[len(QUEUE_PREFIX) :]
+    check_name(name, ReasonCode.TOPIC_FILTER_INVALID)
+    return QueueFilter(name, group)
+
+
+def check_name(name: str, reason_code: ReasonCode) -> None:
+    """Raise NameRefused, with that code, unless it is the name of a queue."""
+    own = name.removeprefix(DEAD_LETTER_PREFIX)
+    size = len(own.encode())
+    if size > NAME_BYTES_MAX:
+        raise NameRefused(
+            f"queue name {shown(name)} has {size} bytes, the limit is {NAME_BYTES_MAX}", reason_code
+        )
+    if own is not name and own.startswith(DEAD_LETTER_PREFIX):
+        raise NameRefused(f"queue name {shown(name)}: dead letters have no dead letters", reason_code)
+    for level in name.split("/"):
+        if not level:
+            raise NameRefused(f"queue name {shown(name)} has an empty level", reason_code)
+        if level[0] == "$":
+            raise NameRefused(
+                f"queue name {shown(name)}: level {shown(level)} starts with '$'; behind a name stand"
+                f" {', '.join(_VERBS)} alone",
+                reason_code,
+            )
+        if "+" in level or "#" in level:
+            raise NameRefused(f"queue name {shown(name)} has a wildcard", reason_code)
+
+
+def kind_of(name: str) -> QueueKind:
+    """By its prefix."""
+    if name.startswith(DEAD_LETTER_PREFIX):
+        return QueueKind.DEAD_LETTERS
+    if name.startswith(RESPONSE_PREFIX):
+        return QueueKind.RESPONSES
+    return QueueKind.ORDINARY
+
+
+def default_group(client_id: str) -> str:
+    """The group of a consumer that names none: its id up to the first `-`, the whole id when that is empty
+    [queues-13]."""
+    return client_id.partition("-")[0] or client_id

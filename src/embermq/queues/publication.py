@@ -1,0 +1,119 @@
+"""What a publisher asks of a queue by user properties, and what the broker stamps on a delivery."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from embermq.model.queue_rows import DeadLetter
+from embermq.queues.durations import DURATION_MAX_MS, parse_delay
+from embermq.queues.errors import PropertyRefused
+from embermq.topics.names import shown
+
+UserProperties = tuple[tuple[str, str], ...]
+
+PARTITION_KEY = "partition-key"
+DEDUP_ID = "dedup-id"
+DELAY = "delay"
+DELIVER_AT = "deliver-at"
+KEY_BYTES_MAX = 1_024
+"""Of a partition key or a dedup id."""
+
+_READ = frozenset({PARTITION_KEY, DEDUP_ID, DELAY, DELIVER_AT})
+_STAMPED = frozenset(
+    {"message-id", "group-id", "delivery-count", "partition", "sequence", "first-delivered-at"}
+)
+_STAMPED_PREFIX = "dlq-"
+
+
+class Publication(Struct, frozen=True):
+    """`key` and `dedup_id` are None when they are absent; `visible_ms` is 0 for at once."""
+
+    key: str | None = None
+    dedup_id: str | None = None
+    visible_ms: int = 0
+
+
+class Stamps(Struct, frozen=True):
+    """What the broker says about one delivery [queues-21] [queues-34]."""
+
+    message_id: str
+    group: str
+    delivery_count: int
+    partition: int
+    sequence: int
+    first_delivered_ms: int
+    dead_letter: DeadLetter | None = None
+
+
+def read_publication(properties: UserProperties, now_ms: int) -> Publication:
+    """Raises PropertyRefused [queues-8] [queues-11] [queues-12]."""
+    found: dict[str, str] = {}
+    for name, value in properties:
+        if name in _READ:
+            if name in found:
+                raise PropertyRefused(f"user property {name} stands there more than once")
+            found[name] = value
+    if not found:
+        return Publication()
+    for name in (PARTITION_KEY, DEDUP_ID):
+        size = len(found.get(name, "").encode())
+        if size > KEY_BYTES_MAX:
+            raise PropertyRefused(f"user property {name} has {size} bytes, the limit is {KEY_BYTES_MAX}")
+    if DELAY in found and DELIVER_AT in found:
+        raise PropertyRefused(f"user properties {DELAY} and {DELIVER_AT} exclude one another")
+    visible_ms = 0
+    try:
+        if DELAY in found:
+            visible_ms = now_ms + parse_delay(found[DELAY])
+        elif DELIVER_AT in found:
+            visible_ms = parse_time(found[DELIVER_AT])
+    except ValueError as error:
+        raise PropertyRefused(f"user property {DELAY if DELAY in found else DELIVER_AT}: {error}") from None
+    if visible_ms > now_ms + DURATION_MAX_MS:
+        raise PropertyRefused(f"user property {DELIVER_AT} is more than ten years away")
+    return Publication(
+        found.get(PARTITION_KEY), found.get(DEDUP_ID), visible_ms if visible_ms > now_ms else 0
+    )
+
+
+def parse_time(text: str) -> int:
+    """Unix milliseconds, or a time with its zone as in RFC 3339; as Unix milliseconds. Raises ValueError."""
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError(
+            f"{shown(text)} is neither Unix milliseconds nor a time with zone as 2030-01-31T12:00:00Z"
+        )
+    return round(moment.timestamp() * 1_000)
+
+
+def delivered_properties(properties: UserProperties, stamps: Stamps) -> UserProperties:
+    """The publisher's, in their order and without reserved ones, then the broker's [queues-3]."""
+    kept = [
+        pair for pair in properties if pair[0] not in _STAMPED and not pair[0].startswith(_STAMPED_PREFIX)
+    ]
+    kept += [
+        ("message-id", stamps.message_id),
+        ("group-id", stamps.group),
+        ("delivery-count", str(stamps.delivery_count)),
+        ("partition", str(stamps.partition)),
+        ("sequence", str(stamps.sequence)),
+        ("first-delivered-at", str(stamps.first_delivered_ms)),
+    ]
+    letter = stamps.dead_letter
+    if letter is not None:
+        kept += [
+            ("dlq-queue", letter.queue),
+            ("dlq-group", letter.group),
+            ("dlq-reason", letter.reason),
+            ("dlq-attempts", str(letter.attempts.deliveries)),
+            ("dlq-first-delivered-at", str(letter.attempts.first_delivered_ms)),
+            ("dlq-moved-at", str(letter.moved_ms)),
+            ("dlq-last-error", letter.attempts.last_error),
+            ("dlq-message-id", letter.message_id),
+        ]
+    return tuple(kept)

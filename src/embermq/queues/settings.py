@@ -1,0 +1,215 @@
+"""Settings: of one queue, as JSON [queues-33], and of all groups together."""
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.durations import Duration, parse_duration
+from embermq.queues.errors import NameRefused, SettingsRefused
+from embermq.queues.names import DEAD_LETTER_PREFIX, QUEUE_PREFIX, QueueKind, check_name, kind_of
+
+PARTITIONS_MAX = 1_024
+NAME_PLACE = "<name>"
+"""Stands for the queue's name in `dlq_config.topic`."""
+
+
+class Ordering(StrEnum):
+    """[queues-30]"""
+
+    NONE = "none"
+    PARTITION = "partition"
+    STRICT = "strict"
+
+
+class NackDelay(StrEnum):
+    """When a nacked message comes again, unless the consumer says so itself [queues-23]."""
+
+    FIRST_IMMEDIATE = "first-immediate"
+    IMMEDIATE = "immediate"
+    BACKOFF = "backoff"
+
+
+class Overflow(StrEnum):
+    """What happens to a message for a full queue [queues-31]."""
+
+    REJECT = "reject"
+    DROP_HEAD = "drop-head"
+    DROP_NEW = "drop-new"
+
+
+class TtlAction(StrEnum):
+    """What happens to a message that nobody took in time [queues-31]."""
+
+    DROP = "drop"
+    DLQ = "dlq"
+
+
+class RetryPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """[queues-24] [queues-25]"""
+
+    max_retries: Annotated[int, Meta(ge=0, le=1_000)] = 10
+    initial_backoff: Duration = Duration(5_000)
+    max_backoff: Duration = Duration(300_000)
+    backoff_multiplier: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    total_timeout: Duration = Duration(3 * 3_600_000)
+    nack_delay: NackDelay = NackDelay.FIRST_IMMEDIATE
+
+
+class DeadLetterConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where messages go that no retry helps. Not enabled: they are dropped and counted."""
+
+    enabled: bool = True
+    topic: str = f"{QUEUE_PREFIX}{DEAD_LETTER_PREFIX}{NAME_PLACE}"
+    alert_webhook: str | None = None
+
+
+class Limits(Struct, frozen=True, forbid_unknown_fields=True):
+    """Sizes in bytes, depth in messages."""
+
+    max_message_size: Annotated[int, Meta(ge=1, le=256 * 1024 * 1024)] = 1_048_576
+    max_queue_depth: Annotated[int, Meta(ge=1, le=100_000_000)] = 100_000
+    message_ttl: Duration = Duration(168 * 3_600_000)
+    overflow: Overflow = Overflow.REJECT
+    ttl_action: TtlAction = TtlAction.DROP
+
+
+class Performance(Struct, frozen=True, forbid_unknown_fields=True):
+    """`batch_size`: messages handed to one consumer before the next; `prefetch`: unsettled ones it may have."""
+
+    delivery_timeout: Duration = Duration(30_000)
+    batch_size: Annotated[int, Meta(ge=1, le=65_535)] = 1
+    prefetch: Annotated[int, Meta(ge=1, le=65_535)] = 32
+
+
+class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that can be said of one queue."""
+
+    name: str
+    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] = 10
+    ordering: Ordering = Ordering.PARTITION
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    dlq_config: DeadLetterConfig = field(default_factory=DeadLetterConfig)
+    limits: Limits = field(default_factory=Limits)
+    performance: Performance = field(default_factory=Performance)
+
+    @property
+    def dead_letter_queue(self) -> str:
+        """Name of the queue of its dead letters; "" when it has none: they are dropped, or it is one itself."""
+        if not self.dlq_config.enabled or kind_of(self.name) is QueueKind.DEAD_LETTERS:
+            return ""
+        return self.dlq_config.topic.removeprefix(QUEUE_PREFIX).replace(NAME_PLACE, self.name)
+
+
+class GroupSettings(Struct, frozen=True):
+    """What holds for the groups of all queues."""
+
+    join_debounce_ms: Annotated[int, Meta(ge=0, le=60_000)] = 100
+    """How long a consumer that joins others waits for more to come before partitions move [queues-16]."""
+    disconnect_grace_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 5_000
+    """How long a consumer with a session that is kept stays in its group when its connection is gone [queues-19]."""
+    idle_expiry_ms: Annotated[int, Meta(ge=60_000)] = 7 * 24 * 3_600_000
+    """A group without consumers is removed after so long [queues-18]."""
+    dedup_window_ms: Annotated[int, Meta(ge=0, le=24 * 3_600_000)] = 120_000
+    """How long a `dedup-id` is remembered [queues-11]."""
+    dedup_ids_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
+    """Ids that one queue remembers; past it the oldest are forgotten."""
+
+
+def parse_settings(name: str, text: bytes) -> QueueSettings:
+    """Read a JSON object; what it does not name has its default, and `strict` without `partitions` has one.
+
+    Raises SettingsRefused, naming the setting.
+    """
+    try:
+        raw = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise SettingsRefused(f"settings of queue {name}: no valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise SettingsRefused(f"settings of queue {name}: a JSON object is needed")
+    raw = {"name": name} | raw
+    if raw.get("ordering") == Ordering.STRICT:
+        raw = {"partitions": 1} | raw
+    try:
+        settings = msgspec.convert(raw, QueueSettings, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise SettingsRefused(f"settings of queue {name}: {_told(str(error))}") from None
+    if settings.name != name:
+        raise SettingsRefused(f"settings of queue {name}: name: is {settings.name[:80]!r}")
+    check_settings(settings)
+    return settings
+
+
+def format_settings(settings: QueueSettings) -> bytes:
+    """The same as JSON, with every value."""
+    return msgspec.json.encode(settings, enc_hook=str)
+
+
+def check_settings(settings: QueueSettings) -> None:
+    """Raise SettingsRefused when values contradict one another."""
+    retries, limits = settings.retry_policy, settings.limits
+    positive = {
+        "retry_policy.max_backoff": retries.max_backoff,
+        "retry_policy.total_timeout": retries.total_timeout,
+        "limits.message_ttl": limits.message_ttl,
+        "performance.delivery_timeout": settings.performance.delivery_timeout,
+    }
+    problem = next((f"{key}: must be more than 0" for key, value in positive.items() if value <= 0), "")
+    if settings.ordering is Ordering.STRICT and settings.partitions != 1:
+        problem = f"partitions: is {settings.partitions}, ordering strict has 1"
+    elif retries.initial_backoff > retries.max_backoff:
+        problem = (
+            f"retry_policy.initial_backoff: {retries.initial_backoff} is more than"
+            f" max_backoff {retries.max_backoff}"
+        )
+    if not problem:
+        problem = _about_dead_letters(settings)
+    if problem:
+        raise SettingsRefused(f"settings of queue {settings.name}: {problem}")
+
+
+def check_change(before: QueueSettings, after: QueueSettings, depth: int) -> None:
+    """Raise SettingsRefused when a queue with `depth` messages cannot take other settings [queues-10]."""
+    for key, old, new in (
+        ("partitions", before.partitions, after.partitions),
+        ("ordering", before.ordering, after.ordering),
+    ):
+        if depth and old != new:
+            raise SettingsRefused(
+                f"settings of queue {after.name}: {key}: {old} cannot become {new} while the queue holds {depth}"
+                " messages; it must be empty"
+            )
+
+
+def _about_dead_letters(settings: QueueSettings) -> str:
+    topic = settings.dlq_config.topic
+    if not topic.startswith(QUEUE_PREFIX + DEAD_LETTER_PREFIX):
+        return f"dlq_config.topic: {topic[:80]!r} does not start with {QUEUE_PREFIX}{DEAD_LETTER_PREFIX}"
+    target = settings.dead_letter_queue
+    if target:
+        try:
+            check_name(target, ReasonCode.TOPIC_NAME_INVALID)
+        except NameRefused as refusal:
+            return f"dlq_config.topic: {refusal.message}"
+    return ""
+
+
+def _decode(wanted: type, value: object) -> Duration:
+    """The only type that JSON does not have."""
+    if wanted is not Duration or not isinstance(value, str):
+        raise ValueError("a duration is a text such as 5s, 5m or 3h")
+    return parse_duration(value)
+
+
+def _told(error: str) -> str:
+    """`text - at `$.a.b`` becomes `a.b: text`."""
+    found = re.fullmatch(r"(.*?)(?: - at `\$\.?(.*?)`)?", error, re.DOTALL)
+    assert found is not None
+    text, place = found[1], found[2] or ""
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
+    if unknown:
+        return f"{place}{'.' if place else ''}{unknown[1]}: there is no such setting"
+    return f"{place}: {text[0].lower()}{text[1:]}" if place else text

@@ -1,0 +1,61 @@
+"""The schedule of retries."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embermq.model.queue_rows import Attempts
+from embermq.queues.durations import Duration
+from embermq.queues.retries import backoff_ms, wait_of
+from embermq.queues.settings import NackDelay, RetryPolicy
+
+
+def test_the_schedule() -> None:
+    waits = [backoff_ms(RetryPolicy(), step) / 1_000 for step in range(1, 9)]
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
+
+
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 10_000_000),
+    st.floats(1, 100, allow_nan=False),
+    st.integers(1, 10_000),
+)
+def test_it_never_shrinks_and_never_passes_its_cap(
+    initial: int, cap: int, multiplier: float, step: int
+) -> None:
+    policy = RetryPolicy(
+        initial_backoff=Duration(min(initial, cap)), max_backoff=Duration(cap), backoff_multiplier=multiplier
+    )
+    waits = [backoff_ms(policy, step) for step in (step, step + 1, step + 500)]
+    assert all(earlier <= later <= cap for earlier, later in pairwise(waits))
+
+
+def waits_after(policy: RetryPolicy, kinds: str) -> list[int]:
+    """Seconds that a message waits after each failure: n for a nack, t for a lease that is over."""
+    attempts, waits = Attempts(), []
+    for kind in kinds:
+        wait_ms, uses_step = wait_of(policy, attempts, is_nack=kind == "n")
+        waits.append(wait_ms // 1_000)
+        attempts = Attempts(
+            failures=attempts.failures + 1,
+            nacks=attempts.nacks + (kind == "n"),
+            steps=attempts.steps + uses_step,
+        )
+    return waits
+
+
+@pytest.mark.parametrize(
+    ("nack_delay", "kinds", "waits"),
+    [
+        (NackDelay.FIRST_IMMEDIATE, "nnnn", [0, 5, 10, 20]),
+        (NackDelay.FIRST_IMMEDIATE, "tttt", [5, 10, 20, 40]),
+        (NackDelay.FIRST_IMMEDIATE, "tntn", [5, 0, 10, 20]),
+        (NackDelay.IMMEDIATE, "nntn", [0, 0, 5, 0]),
+        (NackDelay.BACKOFF, "nnnnnnnn", [5, 10, 20, 40, 80, 160, 300, 300]),
+    ],
+)
+def test_what_a_failure_waits(nack_delay: NackDelay, kinds: str, waits: list[int]) -> None:
+    assert waits_after(RetryPolicy(nack_delay=nack_delay), kinds) == waits
