@@ -16,6 +16,7 @@ from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import FoundLog, KafkaMessageLog, find_end
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
+from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
@@ -35,6 +36,7 @@ from embermq.pipeline.settings import QUERIES
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_state import KnownLog
 from embermq.ports.reader_positions import ReaderPositions
+from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
 
 WORTH_S = 5.0
@@ -80,8 +82,14 @@ class KafkaLog(LogSide):
             group=group,
         )
         self.on_end = appender.on_end
+        self._receipts = ReceiptTopic(address, kafka)
         self._ticks = LogThenState(
-            appender, state, self._positions.end().number, tick, dispatcher_floor=state.dispatcher_floor
+            appender,
+            state,
+            self._positions.end().number,
+            tick,
+            dispatcher_floor=state.dispatcher_floor,
+            receipts=self._receipts,
         )
         self.ticks = self._ticks
         self.progress = KafkaPipelineProgress(address, kafka, self.log_id)
@@ -112,6 +120,10 @@ class KafkaLog(LogSide):
     @property
     def failing(self) -> str:
         return self._ticks.failing
+
+    @property
+    def receipts(self) -> ReceiptStatistics:
+        return self._receipts.statistics()
 
     def open_for_retention(self) -> RetainedLog:
         log = self._retained = KafkaMessageLog(self._admin, self._topic.name, self._positions)

@@ -30,6 +30,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.log_readers import LogReaders
 from embermq.ports.message_log import MessageLog
 from embermq.ports.reader_positions import ReaderPositions
+from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
 
@@ -83,6 +84,11 @@ class LogSide(ABC):
     @abstractmethod
     def failing(self) -> str:
         """Why a tick waits for the log, "" when none does."""
+
+    @property
+    def receipts(self) -> ReceiptStatistics | None:
+        """What became of samples of latency that go to a place of their own; None when they do not."""
+        return None
 
     @abstractmethod
     def open_for_retention(self) -> RetainedLog:

@@ -1,17 +1,13 @@
 """Samples of delivery latency for the traffic windows: from accept to the client's acknowledgement."""
 
-from struct import Struct as Layout
-
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
+from embermq.model.receipts import SAMPLE
 from embermq.topics.names import first_level
 
 SAMPLE_EVERY = 16
 """One settled delivery in so many is sampled."""
 ROOT_BYTES_MAX = 255
-
-_RECEIPT = Layout(">qIBB")
-"""accepted_ms, latency_us, client type, length of the first topic level that follows."""
 
 
 class Receipts:
@@ -31,5 +27,5 @@ class Receipts:
         root = first_level(message.topic).encode()
         if len(root) > ROOT_BYTES_MAX:  # cut between two characters
             root = root[:ROOT_BYTES_MAX].decode(errors="ignore").encode()
-        head = _RECEIPT.pack(message.accepted_ms, latency_us, session.client_type, len(root))
+        head = SAMPLE.pack(message.accepted_ms, latency_us, session.client_type, len(root))
         state.tick.writes.receipts.append(head + root)

@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS latency_bucket (
 ) WITHOUT ROWID;
 
 -- watermark_ms: the newest accept time seen, less the allowed lateness. receipts_next: the first batch of
--- delivery receipts (broker.db) that is not in here.
+-- delivery receipts (broker.db) that is not in here; receipts_next;<partition>: the same of a topic of receipts.
 CREATE TABLE IF NOT EXISTS traffic_state (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL

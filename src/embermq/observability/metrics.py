@@ -11,6 +11,7 @@ from embermq.broker.counters import Counters
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
 from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
@@ -35,6 +36,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     supervisor: SupervisorStatistics | None
     session_store: SessionStoreStatistics | None = None
     """None while sessions are kept beside the log."""
+    receipts: ReceiptStatistics | None = None
+    """None while samples of latency are kept beside the log."""
 
 
 class Metrics(Collector):
@@ -83,6 +86,8 @@ class Metrics(Collector):
         yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=snapshot.ticks.ticks)
         if snapshot.session_store is not None:
             yield from _session_store(snapshot.session_store)
+        if snapshot.receipts is not None:
+            yield from _receipts(snapshot.receipts)
         if snapshot.retention is not None:
             yield from _retention(snapshot.retention)
         if snapshot.supervisor is not None:
@@ -118,6 +123,14 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
     for name, value in counts.items():
         text = f"session store: {name.replace('_', ' ')}"
         yield CounterMetricFamily(f"embermq_session_store_{name}", text, value=value)
+
+
+def _receipts(state: ReceiptStatistics) -> Iterator[Metric]:
+    yield CounterMetricFamily("embermq_receipts_stored", "samples of latency in Kafka", value=state.stored)
+    yield CounterMetricFamily("embermq_receipts_dropped", "samples of latency given up", value=state.dropped)
+    yield GaugeMetricFamily(
+        "embermq_receipts_waiting_bytes", "samples of latency not in Kafka yet", value=state.waiting_bytes
+    )
 
 
 def _retention(state: RetentionState) -> Iterator[Metric]:

@@ -5,6 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 from embermq.model.pipeline_progress import progress_topic
+from embermq.model.receipts import receipts_topic
 from embermq.pipeline.errors import PipelineSettingsError
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -48,6 +49,11 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def rejected_topic(self) -> str:
         """Records that could not be understood, or whose application log is gone."""
         return f"{self.prefix}.msg.rejected"
+
+    @property
+    def receipts_topic(self) -> str:
+        """Samples of delivery latency, for the traffic windows."""
+        return receipts_topic(self.prefix)
 
     @property
     def progress_topic(self) -> str:

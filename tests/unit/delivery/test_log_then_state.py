@@ -15,6 +15,7 @@ from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.log_state import KnownLog, LogState
+from embermq.ports.receipt_log import ReceiptLog, ReceiptStatistics
 from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt
 
@@ -76,15 +77,32 @@ class HeldState(LogState):
         self.happened.append("state closes")
 
 
+class ListedReceipts(ReceiptLog):
+    """Takes all."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+        self.is_closed = False
+
+    def take(self, samples: list[bytes]) -> None:
+        self.taken += samples
+
+    def statistics(self) -> ReceiptStatistics:
+        return ReceiptStatistics(len(self.taken), 0, 0)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 class Composed:
     """A store at number 10, and what it did."""
 
-    def __init__(self) -> None:
+    def __init__(self, receipts: ReceiptLog | None = None) -> None:
         self.happened: list[object] = []
         self.log, self.state = HeldLog(self.happened), HeldState(self.happened)
         self.tick = Tick()
         self.tick.now_ms = 1_000
-        self.store = LogThenState(self.log, self.state, 10, self.tick)
+        self.store = LogThenState(self.log, self.state, 10, self.tick, receipts=receipts)
         self.told: list[str] = []
         self.store.on_waiting = self.told.append
 
@@ -228,3 +246,26 @@ def test_sessions_are_complete_up_to_the_end_that_their_store_knew() -> None:
     assert (found.log_end, found.sessions[0].receiving_upto) == (44, 40)
     assert behind_records(stored, 3).log_end == 40
     assert msgspec.structs.replace(found.sessions[0], receiving_upto=-1) == stored.sessions[0]
+
+
+def test_samples_with_a_place_of_their_own_go_there_once_the_tick_is_stored() -> None:
+    receipts = ListedReceipts()
+    hand = Composed(receipts)
+    hand.submit(records=[b"a"], receipts=[b"r"], dispatcher_floor=4)
+    hand.log.done(Receipt(10, 1))
+    hand.state.kept(StoreFull("no room"))
+    assert (hand.state.writes.receipts, receipts.taken) == ([], [])
+    hand.tick.now_ms += log_apart.RETRY_MS
+    hand.store.settle()
+    hand.state.kept(Receipt(10, 1))
+    assert receipts.taken == [b"r"]
+    hand.submit(receipts=[b"s"])
+    assert hand.state.writes.is_empty()
+    hand.state.kept(StoreFull("no room"))
+    assert receipts.taken == [b"r"], "a tick that is refused has not happened"
+    hand.submit(records=[b"b"], receipts=[b"t"])
+    hand.log.done(Receipt(11, 1))
+    assert receipts.taken == [b"r", b"t"]
+    assert ("keep", 11, 1) not in hand.news(), "for samples alone broker.db need not write"
+    hand.store.close()
+    assert receipts.is_closed

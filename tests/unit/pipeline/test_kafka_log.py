@@ -121,7 +121,7 @@ class _Scripted(KafkaPositions):
         self.ends = {0: 0, 1: 0}
         self.asked: list[dict[int, int]] = []
 
-    def bounds(self) -> dict[int, Bounds]:
+    def bounds(self, topic: str = "") -> dict[int, Bounds]:
         return {number: Bounds(0, end) for number, end in self.ends.items()}
 
     def accepted_ms(self, positions: object) -> int | None:

@@ -15,6 +15,7 @@ from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.log_appender import LogAppender
 from embermq.ports.log_state import LogState
+from embermq.ports.receipt_log import ReceiptLog
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 RETRY_MS = 500
@@ -39,12 +40,20 @@ class _UnderWay(Struct):
 
 class LogThenState(TickStore):
     """See the module. `log_end` is the number of the next record, `dispatcher_floor` what `state` has. `tick` tells the
-    time."""
+    time. Samples of latency go to `receipts`, or with the rest."""
 
     def __init__(
-        self, log: LogAppender, state: LogState, log_end: int, tick: Tick, *, dispatcher_floor: int = 0
+        self,
+        log: LogAppender,
+        state: LogState,
+        log_end: int,
+        tick: Tick,
+        *,
+        dispatcher_floor: int = 0,
+        receipts: ReceiptLog | None = None,
     ) -> None:
         self._log = log
+        self._receipts = receipts
         self._state = state
         self._log_end = log_end
         self._tick = tick
@@ -81,7 +90,7 @@ class LogThenState(TickStore):
             raise RuntimeError("a tick is already being committed")
         tick = self._under_way = _UnderWay(writes, logged, self._log_end)
         if not writes.records:
-            self._state.keep(writes, tick.base, 0, self._kept)
+            self._state.keep(self._rest(writes), tick.base, 0, self._kept)
         elif writes.generation_reserved >= 0:
             # A record must not carry a generation that could be given again after a crash.
             reserving = TickWrites(generation_reserved=writes.generation_reserved)
@@ -113,11 +122,15 @@ class LogThenState(TickStore):
         self._keep_rest(tick)
 
     def _keep_rest(self, tick: _UnderWay) -> None:
-        rest = replace(tick.writes, records=[])
+        rest = self._rest(tick.writes)
         if rest.is_empty() and 0 < self._state.log_end > self._log_end - UNKNOWN_RECORDS_MAX:
             self._kept(Receipt(tick.base, tick.count))
         else:
             self._state.keep(rest, tick.base, tick.count, self._kept)
+
+    def _rest(self, writes: TickWrites) -> TickWrites:
+        """All but the records, and but the samples when they have a place of their own."""
+        return replace(writes, records=[], receipts=writes.receipts if self._receipts is None else [])
 
     def _kept(self, result: Receipt | StoreError) -> None:
         tick = self._under_way
@@ -130,6 +143,8 @@ class LogThenState(TickStore):
             self._note(str(result))
             return
         self._note("")
+        if self._receipts is not None and tick.writes.receipts:
+            self._receipts.take(tick.writes.receipts)
         if tick.writes.dispatcher_floor >= 0:
             self.dispatcher_floor = tick.writes.dispatcher_floor
             self._log.passed(self.dispatcher_floor)
@@ -154,6 +169,8 @@ class LogThenState(TickStore):
 
     def close(self) -> None:
         self._log.close()
+        if self._receipts is not None:
+            self._receipts.close()
         if self._under_way is None:
             self._state.close_log(self._log_end)
         self._state.close()

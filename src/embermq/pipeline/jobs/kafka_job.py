@@ -70,6 +70,10 @@ class KafkaJob(QueryJob):
         """How much one batch may read."""
         return {"maxOffsetsPerTrigger": str(self.settings.max_records_per_batch)}
 
+    def beside(self) -> Mapping[str, Positions]:
+        """Topics that are read with the log, and from where."""
+        return {}
+
     def publish(self, positions: Mapping[int, int]) -> None:
         """Tell of progress that is new; never ahead of the effect."""
         fresh = {
@@ -119,12 +123,14 @@ class KafkaJob(QueryJob):
 
     def _source(self, spark: SparkSession, begin: Mapping[int, int]) -> DataFrame:
         kafka = self.kafka.positions.kafka
+        topics = {
+            topic: {str(at): offset for at, offset in offsets.items()}
+            for topic, offsets in {kafka.log_topic: begin, **self.beside()}.items()
+        }
         options = kafka.spark_options() | {
-            "subscribe": kafka.log_topic,
+            "subscribe": ",".join(topics),
             "includeHeaders": "true",
-            "startingOffsets": json.dumps(
-                {kafka.log_topic: {str(at): offset for at, offset in begin.items()}}
-            ),
+            "startingOffsets": json.dumps(topics),
             # The log is trimmed behind what every query has published: what is gone all the same is counted, not
             # a reason to stop for ever.
             "failOnDataLoss": "false",

@@ -1,11 +1,12 @@
 """archive, lake and traffic on a log in Kafka: micro-batches, each partition from the position that the sink has."""
 
+import logging
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -18,12 +19,15 @@ from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.sinks.traffic_windows import TrafficWindows
 from embermq.pipeline.sources.kafka_positions import Positions
 from embermq.pipeline.transforms.archive import stored_messages
+from embermq.pipeline.transforms.kafka_receipts import traffic_events_from_kafka
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
 from embermq.pipeline.transforms.lake import lake_rows
 
 _MS_PER_HOUR = 3_600_000
 _LOOK_MS = 500
 """How often Spark looks whether a full batch waits."""
+
+log = logging.getLogger(__name__)
 
 
 class KafkaSinkJob(KafkaJob):
@@ -63,8 +67,12 @@ class KafkaSinkJob(KafkaJob):
     def recover(self) -> None:
         """What a sink has to finish of the life before."""
 
+    def rows(self, records: DataFrame) -> DataFrame:
+        """What the sink takes, of the columns of Spark's Kafka source."""
+        return records_from_kafka(records, self.columns, self.kafka.positions.kafka.application_prefix)
+
     def stream(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
-        rows = records_from_kafka(records, self.columns, self.kafka.positions.kafka.application_prefix)
+        rows = self.rows(records)
         look_ms = min(self.trigger_ms, _LOOK_MS)
         return rows.writeStream.foreachBatch(self._batch).trigger(processingTime=f"{look_ms} milliseconds")
 
@@ -178,7 +186,7 @@ class KafkaLake(KafkaSinkJob):
 
 
 class KafkaTraffic(KafkaSinkJob):
-    """Log -> windows of rates and sizes."""
+    """Log and delivery receipts -> windows of rates, sizes and latencies."""
 
     name = "traffic"
     columns = "traffic"
@@ -201,10 +209,23 @@ class KafkaTraffic(KafkaSinkJob):
         for number, offset in begin.items():
             self._sink.file.begin_at(offset, number)
 
+    def beside(self) -> Mapping[str, Positions]:
+        """The receipts. The broker makes their topic; without it latencies are missing, and nothing else."""
+        kafka = self.kafka.positions.kafka
+        if kafka.receipts_topic not in self.kafka.positions.topics():
+            log.warning("%s is not there: no latencies until the query starts anew", kafka.receipts_topic)
+            return {}
+        bounds = self.kafka.positions.bounds(kafka.receipts_topic)
+        with self._lock:
+            begin = self._sink.begin_receipts({number: (at.first, at.end) for number, at in bounds.items()})
+        return {kafka.receipts_topic: begin}
+
+    def rows(self, records: DataFrame) -> DataFrame:
+        kafka = self.kafka.positions.kafka
+        return traffic_events_from_kafka(records, kafka.application_prefix, kafka.receipts_topic)
+
     def write(self, records: DataFrame) -> int:
-        unknown = F.lit(None)
-        events = records.withColumn("latency_us", unknown.cast("bigint"))
-        return self._sink.write_partitions(events.withColumn("client_type", unknown.cast("int")))
+        return self._sink.write_partitions(records)
 
     def keep_up(self, now_ms: int) -> None:
         older_than_ms = now_ms - self.settings.traffic_retention_hours * _MS_PER_HOUR

@@ -1,6 +1,7 @@
 """traffic.db: windows of rates, sizes and latencies, added up batch by batch."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.transforms.traffic import BUCKETS_PER_DOUBLING, traffic_windows
 
 READER = "traffic"
+RECEIPTS_NEXT = "receipts_next"
 BUCKETS_KEPT_MS = 3_600_000
 """How long after its window a latency sample still changes the quantiles."""
 
@@ -59,7 +61,7 @@ class TrafficWindows:
         """What is in the windows already."""
         state = dict(self.file.connection.execute("SELECT name, value FROM traffic_state").fetchall())
         return TrafficPosition(
-            self.file.position() or 0, state.get("receipts_next", 0), state.get("watermark_ms", 0)
+            self.file.position() or 0, state.get(RECEIPTS_NEXT, 0), state.get("watermark_ms", 0)
         )
 
     def write(self, events: DataFrame) -> int:
@@ -69,17 +71,38 @@ class TrafficWindows:
         is_new = F.col("offset") >= F.when(from_log, at.next_offset).otherwise(at.receipts_next)
         return self._add(traffic_windows(events.where(is_new), self._window_s, at.watermark_ms).toArrow())
 
-    def write_partitions(self, records: DataFrame) -> int:
-        """The same of a log in Kafka, whose records come without receipts; all partitions have begun."""
+    def begin_receipts(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Where each partition of the topic of receipts, which has these first offsets and ends, is read from.
+
+        A topic that ends before what is in the windows was made anew.
+        """
+        done = self._receipts_done()
+        begin = {number: max(done.get(number, 0), first) for number, (first, _) in bounds.items()}
+        anew = [number for number, (_, end) in bounds.items() if begin[number] > end]
+        with self.file.transaction() as connection:
+            for number in anew:
+                begin[number] = bounds[number][0]
+                connection.execute("DELETE FROM traffic_state WHERE name = ?", (_receipts_key(number),))
+        return begin
+
+    def _receipts_done(self) -> dict[int, int]:
+        state = self.file.connection.execute(
+            "SELECT name, value FROM traffic_state WHERE name GLOB ?", (f"{RECEIPTS_NEXT};*",)
+        )
+        return {int(name.rpartition(";")[2]): int(value) for name, value in state.fetchall()}
+
+    def write_partitions(self, events: DataFrame) -> int:
+        """The same of a log in Kafka, and of the topic of receipts; all partitions of the log have begun."""
         watermark_ms = self.position().watermark_ms
-        new = records.where(is_new(self.file.positions()))
+        done = {RECEIPTS - number: offset for number, offset in self._receipts_done().items()}
+        new = events.where(is_new(self.file.positions() | done))
         return self._add(traffic_windows(new, self._window_s, watermark_ms).toArrow(), partitioned=True)
 
     def _add(self, groups: pa.Table, *, partitioned: bool = False) -> int:
         if not len(groups):
             return 0
         length_ms = self._window_s * 1000
-        from_log = pc.not_equal(groups["partition"], RECEIPTS)
+        from_log = pc.greater(groups["partition"], RECEIPTS)
         log, receipts = groups.filter(from_log), groups.filter(pc.invert(from_log))
         covered = 0
         with self.file.transaction() as connection:
@@ -100,7 +123,7 @@ class TrafficWindows:
                 if newest_ms is not None:
                     connection.execute(_PUT_STATE, ("watermark_ms", newest_ms - self._watermark_ms))
             if len(receipts):
-                connection.execute(_PUT_STATE, ("receipts_next", pc.max(receipts["next"]).as_py()))
+                self._move_receipts(receipts, partitioned)
         return covered
 
     def _move(self, log: pa.Table, partitioned: bool) -> int:
@@ -109,6 +132,12 @@ class TrafficWindows:
         for span in spans:
             self.file.move_to(span["next_max"], span["partition"] if partitioned else None)
         return sum(span["next_max"] - span["first_min"] for span in spans)
+
+    def _move_receipts(self, receipts: pa.Table, partitioned: bool) -> None:
+        ends = receipts.group_by("partition").aggregate([("next", "max")]).to_pylist()
+        for end in ends:
+            key = _receipts_key(RECEIPTS - end["partition"]) if partitioned else RECEIPTS_NEXT
+            self.file.connection.execute(_PUT_STATE, (key, end["next_max"]))
 
     def _put_quantiles(self, window_ms: int, root: str, client_type: int) -> None:
         buckets = self.file.connection.execute(
@@ -148,6 +177,10 @@ class TrafficWindows:
             return 0
         deleted = self.file.connection.execute(f"DELETE FROM {table} WHERE window_ms <= ?", (edge,))
         return deleted.rowcount
+
+
+def _receipts_key(number: int) -> str:
+    return f"{RECEIPTS_NEXT};{number}"
 
 
 def _quantile(buckets: list[tuple[int, int, int]], total: int, share: float) -> int:

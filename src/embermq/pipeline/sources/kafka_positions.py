@@ -58,9 +58,9 @@ class KafkaPositions:
             found = self._admin.list_topics(timeout=self._timeout_s).topics
         return {name for name in found if name.startswith(f"{self.kafka.prefix}.")}
 
-    def bounds(self) -> dict[int, Bounds]:
-        """Of each partition of the message log. Raises KafkaLogError."""
-        topic = self.kafka.log_topic
+    def bounds(self, topic: str = "") -> dict[int, Bounds]:
+        """Of each partition of the message log, or of another topic. Raises KafkaLogError."""
+        topic = topic or self.kafka.log_topic
         numbers = self._partitions(topic)
         firsts = self._offsets(topic, numbers, _EARLIEST)
         ends = self._offsets(topic, numbers, _LATEST)

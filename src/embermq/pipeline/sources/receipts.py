@@ -1,15 +1,14 @@
 """Delivery receipts as Arrow batches: samples of the time from accept to delivery, written by the broker."""
 
 from collections.abc import Iterator
-from struct import Struct as Layout
 from struct import error as LayoutError
 
 import pyarrow as pa
 
+from embermq.model.receipts import SAMPLE
 from embermq.pipeline.schema import RECEIPTS
 from embermq.pipeline.sources.log_file import BrokerFile
 
-_SAMPLE = Layout(">qIBB")
 _END = "SELECT MAX(id) + 1 FROM receipt_batch"
 _FIRST = "SELECT MIN(id) FROM receipt_batch"
 _BODIES = "SELECT id, 0, body FROM receipt_batch WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
@@ -29,8 +28,8 @@ def decode_samples(body: bytes) -> list[Sample]:
     at = 0
     try:
         while at < len(body):
-            accepted_ms, latency_us, client_type, length = _SAMPLE.unpack_from(body, at)
-            at += _SAMPLE.size + length
+            accepted_ms, latency_us, client_type, length = SAMPLE.unpack_from(body, at)
+            at += SAMPLE.size + length
             if at > len(body):
                 raise ReceiptError(f"a sample needs {at} bytes, the batch has {len(body)}")
             samples.append((accepted_ms, latency_us, client_type, body[at - length : at].decode()))

@@ -18,7 +18,7 @@ _NUMBER = r"^[0-9]{1,18}\z"
 _STAMP = rf"^[a-zA-Z0-9._-]{{1,{LOG_NAME_CHARACTERS_MAX}}};[0-9]{{1,18}};[0-24-6];([0-9]{{1,9}}(,[0-9]{{1,9}})*)?\z"
 _ORIGIN = r"^[0-9]{1,18};[0-9]{1,5}\z"
 _FLAGS_MAX = 255
-_YEAR_10000_MS = 253_402_300_800_000
+YEAR_10000_MS = 253_402_300_800_000
 
 
 def header(name: str) -> Column:
@@ -82,9 +82,9 @@ def record_problem(log_prefix: str) -> Column:
             & F.shiftright(flags, 3).bitwiseAND(F.lit(7)).between(3, 5),
             _shown("f"),
         ),
-        (header_number("t") < _YEAR_10000_MS, _shown("t")),
+        (header_number("t") < YEAR_10000_MS, _shown("t")),
         (F.is_valid_utf8(header_text("c")), _shown("c")),
-        (~has_header("x") | (header_number("x") < _YEAR_10000_MS), _shown("x")),
+        (~has_header("x") | (header_number("x") < YEAR_10000_MS), _shown("x")),
         (~has_header("o") | header_text("o").rlike(_ORIGIN), _shown("o")),
         (F.size("stamp_texts") == _good_stamps(log_prefix), _shown_stamps()),
     )

@@ -25,11 +25,13 @@ _TAGGED = r"^u(0|[1-9][0-9]{0,2})\z"
 _POSITION = ("partition", "offset", "span", "error", "body")
 
 
-def records_from_kafka(rows: DataFrame, columns: Columns, log_prefix: str) -> DataFrame:
+def records_from_kafka(
+    rows: DataFrame, columns: Columns, log_prefix: str, also: tuple[str, ...] = ()
+) -> DataFrame:
     """The columns that a query needs, of the columns of Spark's Kafka source with headers.
 
     `log_prefix` is what the names of application logs begin with. A record that cannot be understood has `error` set
-    and nothing else but its position and body.
+    and nothing else but its position and body. Columns of `also` stay beside them.
     """
     schema = record_schema(columns)
     known = rows.select(
@@ -38,6 +40,7 @@ def records_from_kafka(rows: DataFrame, columns: Columns, log_prefix: str) -> Da
         "key",
         "value",
         "headers",
+        *also,
         stamp_texts().alias("stamp_texts"),
         header("p").alias("field"),
     )
@@ -49,7 +52,7 @@ def records_from_kafka(rows: DataFrame, columns: Columns, log_prefix: str) -> Da
         problem = F.coalesce("problem", _property_problem())
         checked = checked.withColumn("problem", problem)
     values = _values()
-    return checked.select(*(_column(name, values[name], schema) for name in schema.names))
+    return checked.select(*(_column(name, values[name], schema) for name in schema.names), *also)
 
 
 def _property_problem() -> Column:

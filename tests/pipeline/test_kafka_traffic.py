@@ -1,0 +1,127 @@
+"""Traffic on a real Kafka: records and delivery receipts, and the same numbers as on the embedded log."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
+from tests.pipeline.log_writer import NOON_MS, LogWriter, record
+from tests.pipeline.queries import DEADLINE_S, rows_of, running, wait_for_position
+from tests.support.kafka_server import KafkaServer
+from tests.support.waiting import wait_until
+
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.receipt_topic import ReceiptTopic
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.receipts import SAMPLE
+from embermq.pipeline.jobs.kafka_sinks import KafkaTraffic
+from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
+from embermq.pipeline.jobs.traffic import Traffic
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import DriverSettings
+
+TABLES = ("traffic_window", "latency_window", "latency_bucket")
+QUICK = DriverSettings(queries=("traffic",), traffic_trigger_ms=0, poll_ms=5)
+MINUTES_MS = 60_000
+
+EARLY = [
+    record(f"plant{i % 3}/x", b"%d" % i, qos=1 + i % 2, accepted_ms=NOON_MS + i * 500) for i in range(60)
+]
+NEWEST = [record("plant1/x", b"now", accepted_ms=NOON_MS + 10 * MINUTES_MS)]
+LATE = [record(f"plant{i}/x", b"late", accepted_ms=NOON_MS + MINUTES_MS) for i in range(2)]
+
+
+def sample(
+    latency_us: int, *, accepted_ms: int = NOON_MS, client_type: int = 0, root: str = "plant0"
+) -> bytes:
+    return SAMPLE.pack(accepted_ms, latency_us, client_type, len(root.encode())) + root.encode()
+
+
+SAMPLES = [
+    sample(us, accepted_ms=NOON_MS + us % 20_000, client_type=us // 1_000 % 2, root=f"plänt{us % 3}")
+    for us in range(900, 60_900, 101)
+]
+LAST = [sample(77_000, client_type=1, root="")]
+
+
+@contextmanager
+def counting(spark: SparkSession, log: LogInKafka, places: Places) -> Iterator[KafkaTraffic]:
+    job = KafkaTraffic(JobSetup(QUICK, places, KafkaSide(log.positions, EveryLogWanted(log.positions))))
+    query = job.start(spark)
+    try:
+        yield job
+        assert query.exception() is None
+    finally:
+        query.stop()
+
+
+def wait_for_log(job: KafkaTraffic, log: LogInKafka) -> None:
+    def is_done() -> bool:
+        done, bounds = job.confirmed(), log.positions.bounds()
+        return all(done.get(number) == found.end for number, found in bounds.items())
+
+    wait_until(is_done, DEADLINE_S, "traffic has the log", poll_s=0.1)
+
+
+def wait_for_samples(places: Places, count: int) -> None:
+    total = "SELECT COALESCE(SUM(deliveries), 0) FROM latency_window"
+    wait_until(
+        lambda: rows_of(places.traffic, total) == [(count,)], DEADLINE_S, f"{count} samples", poll_s=0.1
+    )
+
+
+def on_the_embedded_log(spark: SparkSession, log: LogWriter, places: Places) -> None:
+    job = Traffic(QUICK, places)
+    log.append(EARLY)
+    log.add_receipts(b"".join(SAMPLES))
+    with running(spark, job) as query:
+        for more in (NEWEST, LATE):
+            end = log.append(more) + len(more)
+            wait_for_position(job, query, end)
+        log.add_receipts(b"torn")
+        log.add_receipts(b"".join(LAST))
+        wait_for_samples(places, len(SAMPLES + LAST))
+
+
+@pytest.mark.promise("pipeline-1", "pipeline-2", "pipeline-9")
+def test_the_same_numbers_as_on_the_embedded_log_and_nothing_twice_when_it_starts_anew(
+    spark: SparkSession, log: LogWriter, places: Places, kafka: KafkaServer
+) -> None:
+    on_the_embedded_log(spark, log, places)
+    of_kafka = Places(places.data_dir.with_name("kafka"))
+    in_kafka = LogInKafka(kafka.bootstrap, kafka.prefix())
+    settings = KafkaSettings(prefix=in_kafka.kafka.prefix, receipts_retention_s=120)
+    broker = ReceiptTopic(parse_address(f"kafka://{kafka.bootstrap}"), settings)
+    topic = in_kafka.kafka.receipts_topic
+    try:
+        in_kafka.append(EARLY)
+        broker.take(SAMPLES)
+        wait_until(lambda: broker.statistics().stored == len(SAMPLES), DEADLINE_S, "samples in Kafka")
+        with counting(spark, in_kafka, of_kafka) as job:
+            in_kafka.append(NEWEST)
+            wait_for_log(job, in_kafka)
+            wait_for_samples(of_kafka, len(SAMPLES))
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        producer.produce(topic, b'[{"t":1}]', headers=[("v", b"1.0")])
+        producer.produce(topic, b'[{"t":1,"l":1,"c":0,"r":"plant0"}]', headers=[("v", b"2.0")])
+        assert not producer.flush(DEADLINE_S)
+        with counting(spark, in_kafka, of_kafka) as job:
+            in_kafka.append(LATE)
+            broker.take(LAST)
+            wait_for_log(job, in_kafka)
+            wait_for_samples(of_kafka, len(SAMPLES + LAST))
+    finally:
+        broker.close()
+    for table in TABLES:
+        rows = rows_of(of_kafka.traffic, f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4")
+        assert rows == rows_of(places.traffic, f"SELECT * FROM {table} ORDER BY 1, 2, 3, 4"), table
+        assert len(rows) > 3
+    assert rows_of(of_kafka.traffic, "SELECT SUM(late) FROM traffic_window") == [(len(LATE),)]
+    types = "SELECT DISTINCT client_type FROM latency_window ORDER BY 1"
+    assert rows_of(of_kafka.traffic, types) == [(0,), (1,)]
+    ends = in_kafka.positions.bounds(topic)
+    assert rows_of(of_kafka.traffic, "SELECT value FROM traffic_state WHERE name = 'receipts_next;0'") == [
+        (ends[0].end,)
+    ]
