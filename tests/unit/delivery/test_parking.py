@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from msgspec.structs import replace
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
+from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
@@ -22,9 +25,19 @@ RETRY = ApplicationSettings(max_poll_records=10, retries=2)
 SKIP = ApplicationSettings(max_poll_records=10, ack_strategy="skip-all")
 
 
+Make = Callable[[ApplicationSettings], HandDrivenBroker]
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def make(request: pytest.FixtureRequest) -> Make:
+    """A broker whose application logs are a part of its own, or in a Kafka."""
+    kafka = HandKafka() if request.param == "kafka" else None
+    return lambda settings: HandDrivenBroker(application=settings, kafka=kafka)
+
+
 @pytest.fixture
-def hand() -> HandDrivenBroker:
-    return HandDrivenBroker(application=RETRY)
+def hand(make: Make) -> HandDrivenBroker:
+    return make(RETRY)
 
 
 def comes(
@@ -60,6 +73,10 @@ def parked(hand: HandDrivenBroker) -> list[tuple[int, ParkedStage]]:
 
 
 def floor(hand: HandDrivenBroker) -> int:
+    """Below which offset all is settled; all records are for the application."""
+    if hand.kafka is not None:
+        (position,) = hand.store.positions.values()
+        return position.positions.committed_offset
     ((_, offset),) = hand.store.floors.values()
     return offset
 
@@ -355,9 +372,9 @@ def test_a_full_disk_at_parking_changes_nothing_but_the_time(hand: HandDrivenBro
 
 
 @pytest.mark.promise("application-6")
-def test_no_more_is_parked_than_may_be(hand: HandDrivenBroker) -> None:
+def test_no_more_is_parked_than_may_be(make: Make) -> None:
     settings = replace(RETRY, parked_max=2)
-    hand = HandDrivenBroker(application=settings)
+    hand = make(settings)
     published_by(hand, 1, 3)
     application = waits_till_parked(hand, settings)
     assert len(parked(hand)) == 2
@@ -372,8 +389,8 @@ def test_no_more_is_parked_than_may_be(hand: HandDrivenBroker) -> None:
 
 @pytest.mark.promise("application-6")
 @pytest.mark.parametrize("version", [V311, V5])
-def test_skip_all_goes_on_without_them(version: ProtocolVersion) -> None:
-    hand = HandDrivenBroker(application=SKIP)
+def test_skip_all_goes_on_without_them(make: Make, version: ProtocolVersion) -> None:
+    hand = make(SKIP)
     application = comes(hand, version)
     published(hand, b"x", b"y")
     ids = [message.packet_id for message in application.messages]
@@ -389,9 +406,9 @@ def test_skip_all_goes_on_without_them(version: ProtocolVersion) -> None:
 
 
 @pytest.mark.promise("application-6")
-def test_an_mqtt_5_client_whose_window_is_given_up_begins_anew() -> None:
+def test_an_mqtt_5_client_whose_window_is_given_up_begins_anew(make: Make) -> None:
     """It can be sent nothing more on that connection [MQTT-3.3.4-9]."""
-    hand = HandDrivenBroker(application=SKIP)
+    hand = make(SKIP)
     application = comes(hand, V5, receive_maximum=2)
     published(hand, *numbered(3))
     assert application.payloads == numbered(2)
@@ -401,8 +418,8 @@ def test_an_mqtt_5_client_whose_window_is_given_up_begins_anew() -> None:
 
 
 @pytest.mark.promise("application-6")
-def test_retries_0_parks_nothing() -> None:
-    hand = HandDrivenBroker(application=replace(RETRY, retries=0))
+def test_retries_0_parks_nothing(make: Make) -> None:
+    hand = make(replace(RETRY, retries=0))
     published_by(hand, 1, 1)
     application = comes(hand)
     hand.passes(s=50 * TIMEOUT_S - 1)
@@ -500,8 +517,8 @@ def test_flushes(settings: ApplicationSettings, pieces: list[int], monkeypatch: 
 
 
 @pytest.mark.promise("application-13")
-def test_no_more_a_second_than_the_rate(hand: HandDrivenBroker) -> None:
-    hand = HandDrivenBroker(application=ApplicationSettings(replay_rate=10))
+def test_no_more_a_second_than_the_rate(make: Make) -> None:
+    hand = make(ApplicationSettings(replay_rate=10))
     comes(hand).drops()
     hand.settle()
     published(hand, *numbered(100))

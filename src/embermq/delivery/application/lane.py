@@ -32,13 +32,13 @@ class LaneOwner(Protocol):
 
 
 class Lane:
-    """Offsets are those of the log. `log` tells several lanes of one session apart: "" for the client's own log."""
+    """Offsets are those of the log. `name` tells several lanes of one session apart: "" for the client's own log."""
 
     __slots__ = (
         "floor",
         "floor_written_ms",
         "link",
-        "log",
+        "name",
         "next_offset",
         "outbox",
         "overdue",
@@ -49,9 +49,9 @@ class Lane:
         "timer",
     )
 
-    def __init__(self, session: Session, floor: int, log: str = "") -> None:
+    def __init__(self, session: Session, floor: int, name: str = "") -> None:
         self.session = session
-        self.log = log
+        self.name = name
         self.floor = floor
         self.next_offset = floor
         self.pending: deque[Delivery] = deque()

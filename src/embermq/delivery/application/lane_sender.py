@@ -51,13 +51,13 @@ class LaneSender:
         lane.link, lane.owner = link, owner
         lane.outbox.clear()
         lane.overdue = Overdue(
-            self.attempts(session, lane.log),
+            self.attempts(session, lane.name),
             strategy=self._strategy,
             timeout_ms=self._timeout_ms,
             retries=settings.retries,
             may_resend=link.version is not ProtocolVersion.V5,  # [MQTT-4.4.0-1]
         )
-        if not lane.log:
+        if not lane.name:
             link.set_water_marks(settings.high_water_bytes, settings.low_water_bytes)
             if settings.replay_rate:
                 self._paces[session] = TokenBucket(settings.replay_rate, self._state.tick.now_ms)
@@ -69,7 +69,7 @@ class LaneSender:
         self._state.timers.cancel(lane.timer)
         lane.timer = lane.link = None
         lane.outbox.clear()
-        if not lane.log:
+        if not lane.name:
             self._paces.pop(lane.session, None)
 
     def forget(self, session: Session) -> None:

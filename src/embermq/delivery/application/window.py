@@ -69,14 +69,14 @@ class SlidingWindow(LaneOwner):
     def begin(self, lane: Lane, link: Link) -> None:
         """The client is connected: `lane.pending` is what it had under way, and is resent by now or waits in
         `session.resend`. A client's own log comes before its others."""
-        if not lane.log:
+        if not lane.name:
             self._parking.resume(lane.session, link)
         self._sender.begin(lane, link, self)
 
     def end(self, lane: Lane) -> None:
         """The client is gone: its state is in store already."""
         self._sender.end(lane)
-        if not lane.log:
+        if not lane.name:
             self._parking.suspend(lane.session)
 
     # Packs
