@@ -9,6 +9,7 @@ import threading
 import pytest
 from confluent_kafka import Message
 from pyspark.sql import SparkSession
+from tests.pipeline.conftest import PARTITIONS_MAX
 from tests.pipeline.driver_process import DriverProcess
 from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
 from tests.pipeline.log_writer import LogWriter, record
@@ -22,7 +23,7 @@ from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch, missing_log
 from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings, Mode
+from embermq.pipeline.settings import QUERIES, DriverSettings, Mode
 from embermq.pipeline.transforms.dispatch import application_entries
 
 MODES: tuple[Mode, ...] = ("realtime", "microbatch")
@@ -226,6 +227,18 @@ def test_too_few_task_slots_are_said_before_partitions_fall_silent(
     many = LogInKafka(kafka.bootstrap, kafka.prefix(), partitions=spark.sparkContext.defaultParallelism)
     with pytest.raises(PipelineError, match="needs a task slot for each of the"):
         KafkaDispatch.create(setup_of(many, places)).start(spark)
+
+
+def test_a_slot_for_each_query_and_partition_and_the_next_free_one_is_for_dispatch(
+    spark: SparkSession,
+) -> None:
+    """With fewer, a batch of dispatch would wait for the archive's and the lake's tasks, and its clients with it."""
+    context = spark.sparkContext
+    assert context.defaultParallelism >= len(QUERIES) * PARTITIONS_MAX + 1
+    pools = {name: context._jsc.sc().getPoolForName(name).get() for name in QUERIES}
+    first = pools.pop("dispatch")
+    assert first.minShare() == PARTITIONS_MAX
+    assert all(first.weight() > 100 * pool.weight() and not pool.minShare() for pool in pools.values())
 
 
 def test_what_kafka_said_names_the_log_that_is_missing() -> None:

@@ -12,6 +12,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local
 
 _EXTRA_SLOTS = 2
+_FIRST_WEIGHT = 1_000
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -20,7 +21,8 @@ def start_session(
 ) -> SparkSession:
     """Start the JVM and a session in it. Takes seconds; sets this process's environment for Spark.
 
-    `partitions` of a log in Kafka each hold a task slot at all times in real-time mode.
+    `partitions` of a log in Kafka each hold a task slot at all times in real-time mode, and all of them are needed at
+    once when its next batch begins.
 
     `socket_dir` is an existing directory with a short path, for the sockets between the JVM and Python.
     """
@@ -31,15 +33,33 @@ def start_session(
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["LC_ALL"] = "C.UTF-8"  # or the JVM cannot name a directory after a topic outside ASCII
     places.scratch.mkdir(parents=True, exist_ok=True)
-    builder = SparkSession.builder.appName("embermq-pipeline").master(_master(settings.master, partitions))
-    for name, value in session_options(settings, places, socket_dir).items():
+    pools = places.scratch / "pools.xml"
+    pools.write_text(scheduler_pools(settings, partitions))
+    options = session_options(settings, places, socket_dir)
+    options["spark.scheduler.allocation.file"] = pools.as_uri()
+    builder = SparkSession.builder.appName("embermq-pipeline").master(_master(settings, partitions))
+    for name, value in options.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _master(master: str, partitions: int) -> str:
-    """More slots than cores, so that dispatch finds one while the archive or the lake keep theirs."""
-    return f"local[{(os.cpu_count() or 1) + _EXTRA_SLOTS + partitions}]" if master == "local" else master
+def _master(settings: PipelineSettings, partitions: int) -> str:
+    """More slots than cores, so that dispatch finds one while the archive or the lake keep theirs. Each query on Kafka
+    has a task for each partition: with fewer slots dispatch waits at the start of a batch until others are done."""
+    if settings.master != "local":
+        return settings.master
+    return f"local[{(os.cpu_count() or 1) + _EXTRA_SLOTS + partitions * len(settings.queries)}]"
+
+
+def scheduler_pools(settings: PipelineSettings, partitions: int) -> str:
+    """One pool a query, as Spark reads them: a slot that gets free is dispatch's before it is another's."""
+    pools = "".join(
+        f'<pool name="{query}"><schedulingMode>FIFO</schedulingMode>'
+        f"<weight>{_FIRST_WEIGHT if query == 'dispatch' else 1}</weight>"
+        f"<minShare>{partitions if query == 'dispatch' else 0}</minShare></pool>"
+        for query in settings.queries
+    )
+    return f'<?xml version="1.0"?><allocations>{pools}</allocations>'
 
 
 def _place_options(settings: PipelineSettings) -> dict[str, str]:

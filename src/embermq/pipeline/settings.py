@@ -25,8 +25,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`auto` is `realtime` for dispatch on Kafka and `microbatch` on the embedded log, where real-time mode is
     refused."""
     master: str = "local"
-    """`local` (as many task slots as cores, two more, and one for each partition of a log in Kafka) or `local[N]`. On
-    Kafka with stores on servers also `spark://...`, `yarn` or `k8s://...`."""
+    """`local` (as many task slots as cores, two more, and one for each query and partition of a log in Kafka) or
+    `local[N]`. On Kafka with stores on servers also `spark://...`, `yarn` or `k8s://...`."""
     realtime_batch_s: int = 5
     """Length of a batch in real-time mode: records go on at once, progress is written at its end. Longer ones repeat
     more after a kill, and have fewer spikes of latency, one at each end."""
