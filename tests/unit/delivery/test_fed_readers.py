@@ -12,7 +12,6 @@ from embermq.broker.settings import MqttSettings
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
-from embermq.model.kafka_record import SourcePosition
 from embermq.protocol.packets import Connack, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
@@ -112,6 +111,63 @@ def test_what_the_client_has_not_acknowledged_is_not_trimmed(
     assert kafka.log_of("app").start <= 4
     hand = hand.restarted()
     assert comes(hand).payloads == numbered(6, 4)
+
+
+@pytest.mark.promise("application-3")
+def test_the_log_is_not_trimmed_up_to_what_is_settled_but_up_to_the_base(
+    hand: HandDrivenBroker, kafka: HandKafka
+) -> None:
+    application = comes(hand, acknowledges=False)
+    publishes(hand, *numbered(12))
+    kafka.carry(*range(5))
+    kafka.report(5)
+    hand.settle()
+    application.does(*(Puback(message.packet_id) for message in application.messages))
+    hand.settle()
+    hand.passes(s=1)
+    kafka.carry(*range(5, 12))
+    hand.settle()
+    application.does(*(Puback(message.packet_id) for message in application.messages[5:8]))
+    hand.settle()
+    hand.passes(s=3)
+    assert kafka.log_of("app").start == 5
+    hand = hand.restarted()
+    application = comes(hand)
+    kafka.carry(*range(5, 12))
+    hand.settle()
+    assert application.payloads == numbered(4, 8)
+
+
+@pytest.mark.promise("application-3")
+def test_a_report_does_not_count_before_what_it_speaks_of_is_settled(
+    hand: HandDrivenBroker, kafka: HandKafka
+) -> None:
+    application = comes(hand, receive_maximum=2, acknowledges=False)
+    publishes(hand, *numbered(10))
+    kafka.carry(*range(10))
+    kafka.report()
+    hand.passes(s=4)
+    application.does(Puback(application.messages[0].packet_id))
+    hand.settle()
+    hand = hand.restarted()
+    assert comes(hand).payloads == numbered(9, 1)
+
+
+@pytest.mark.promise("application-7")
+def test_what_waits_for_the_socket_is_not_settled(hand: HandDrivenBroker, kafka: HandKafka) -> None:
+    application = comes(hand)
+    publishes(hand, *numbered(20))
+    kafka.carry(*range(5))
+    hand.settle()
+    link = hand.state.sessions["app"].link
+    assert link is not None
+    link.paused = True
+    kafka.carry(*range(5, 20))
+    hand.settle()
+    assert committed(hand) == 5
+    assert application.payloads == numbered(5)
+    hand = hand.restarted()
+    assert comes(hand).payloads == numbered(15, 5)
 
 
 @pytest.mark.promise("application-8")
@@ -247,6 +303,7 @@ def test_a_log_that_vanishes_sends_its_client_away_and_is_made_again(
     hand.settle()
     assert again.payloads == numbered(2, 3)
     assert committed(hand) == 2
+    assert hand.store.marks == {}
     hand = hand.restarted()
     again = comes(hand)
     assert (again.messages, again.all(Pubrel)) == ([], [])
@@ -294,8 +351,8 @@ def test_positions_of_another_message_log_are_forgotten(hand: HandDrivenBroker, 
     kafka.source_id = "second"
     hand = hand.restarted()
     application = comes(hand)
-    record = kafka.sources[0][1]
-    kafka.log_of("app").add(SourcePosition(0, 0), record)
+    source, record = kafka.sources[0]
+    kafka.log_of("app").add(source, record)
     hand.settle()
     assert application.payloads == [b"0000"]
 

@@ -8,8 +8,9 @@ from embermq.model.kafka_record import decode_kafka_record
 from embermq.model.log_record import RecordError
 from embermq.ports.application_feed import FeedEntry, FeedTaker
 
-UNREAD_BYTES_MAX = 1024 * 1024
-"""Read for one client and not released: past it the client is not read on."""
+UNREAD_BYTES_MAX = 4 * 1024 * 1024
+"""Read for one client and not released: past it the client is not read on. A pause costs some 100 ms, since the driver
+throws away what it has read ahead, so a client that catches up should seldom get there."""
 CONSUMED_AT_ONCE = 500
 ASK_S = 1.0
 """For small questions on a thread that reads for all: everybody's records wait meanwhile."""

@@ -1,0 +1,199 @@
+"""APPLICATION delivery from logs of their own: broker, client, pipeline and ticks end at any moment, in any order."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.support.hand_driven import HandDrivenBroker, HandLink
+from tests.support.hand_kafka import HandKafka
+
+from embermq.delivery.application.settings import ApplicationSettings
+from embermq.model.client_type import ClientType
+from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.protocol.version import ProtocolVersion
+
+SETTINGS = ApplicationSettings(max_poll_records=3, overtaking_max=6, pack_timeout_s=86_400)
+ROUNDS_MAX = 500
+
+
+class Applications(RuleBasedStateMachine):
+    """One client, its log, everything that may go wrong with it but the loss of the log itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kafka = HandKafka()
+        self.hand = HandDrivenBroker(kafka=self.kafka, application=SETTINGS)
+        self.published: dict[bytes, int] = {}
+        """Payload -> QoS."""
+        self.checkpoint = self.batch_end = 0
+        self.unwritten: list[int] = []
+        self.known: set[int] = set()
+        """Packet ids of QoS 2 that the client has and whose PUBREL has not come."""
+        self.first: Counter[bytes] = Counter()
+        self.got: Counter[bytes] = Counter()
+        self.comes()
+        self.link.subscribes("t/#")
+
+    # The client
+
+    def comes(self) -> None:
+        self.link: HandLink = self.hand.keeps(
+            "app",
+            client_type=ClientType.APPLICATION,
+            acknowledges=False,
+            version=ProtocolVersion.V5,
+            receive_maximum=5,
+        )
+        self.looked_at = 0
+        self.owed: list[Packet] = []
+
+    def look(self) -> None:
+        """At what has come on this connection."""
+        for packet in self.link.received[self.looked_at :]:
+            if isinstance(packet, Publish):
+                if packet.qos == 1:
+                    self.owed.append(Puback(packet.packet_id))
+                    self.got[packet.payload] += 1
+                    self.first[packet.payload] += not packet.dup
+                else:
+                    self.owed.append(Pubrec(packet.packet_id))
+                    if packet.packet_id not in self.known:
+                        self.known.add(packet.packet_id)
+                        self.got[packet.payload] += 1
+                        self.first[packet.payload] += 1
+            elif isinstance(packet, Pubrel):
+                self.known.discard(packet.packet_id)
+                self.owed.append(Pubcomp(packet.packet_id))
+        self.looked_at = len(self.link.received)
+
+    @precondition(lambda self: self.owed)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        self.link.does(self.owed.pop(data.draw(st.integers(0, len(self.owed) - 1))))
+        self.hand.settle()
+
+    @rule()
+    def answer_all(self) -> None:
+        owed, self.owed = self.owed, []
+        self.link.does(*owed)
+        self.hand.settle()
+
+    @precondition(lambda self: not self.hand.held)
+    @rule()
+    def drops_and_returns(self) -> None:
+        self.link.drops()
+        self.hand.settle()
+        self.look()
+        self.comes()
+
+    @precondition(lambda self: not self.hand.held)
+    @rule()
+    def is_taken_over(self) -> None:
+        self.look()
+        self.comes()
+
+    # The broker
+
+    @precondition(lambda self: not self.hand.held)
+    @rule(topic=st.sampled_from(("t/1", "t/2", "t/3")), qos=st.integers(1, 2), count=st.integers(1, 6))
+    def publish(self, topic: str, qos: int, count: int) -> None:
+        payloads = [b"%d" % (len(self.published) + number) for number in range(count)]
+        self.published |= dict.fromkeys(payloads, qos)
+        publisher = self.hand.connects("p")
+        publisher.releases = True
+        publisher.publishes(topic, *payloads, qos=qos)
+        self.hand.settle()
+        publisher.leaves()
+        self.kafka.reads(self.hand.log)
+
+    @rule()
+    def commits_take_long(self) -> None:
+        self.hand.held = True
+
+    @precondition(lambda self: self.hand.held)
+    @rule()
+    def commits_are_done(self) -> None:
+        self.hand.held = False
+        if self.hand.store.busy:
+            self.hand.finish_commit()
+        self.hand.settle()
+
+    @rule()
+    def broker_is_killed(self) -> None:
+        self.look()
+        self.hand = self.hand.restarted()
+        self.comes()
+
+    @rule(s=st.integers(1, 3))
+    def time_passes(self, s: int) -> None:
+        self.hand.passes(s=s)
+
+    # The pipeline
+
+    @precondition(lambda self: not self.unwritten)
+    @rule(data=st.data())
+    def plans(self, data: st.DataObject) -> None:
+        self.batch_end = data.draw(st.integers(self.checkpoint, len(self.kafka.sources)))
+        self.unwritten = list(range(self.checkpoint, self.batch_end))
+
+    @precondition(lambda self: self.unwritten)
+    @rule(data=st.data())
+    def writes(self, data: st.DataObject) -> None:
+        """In any order: what is left for later is a hole."""
+        self.kafka.carry(self.unwritten.pop(data.draw(st.integers(0, len(self.unwritten) - 1))))
+        self.hand.settle()
+
+    @precondition(lambda self: not self.unwritten)
+    @rule()
+    def reports(self) -> None:
+        self.checkpoint = self.batch_end
+        self.kafka.report(self.checkpoint)
+
+    @rule()
+    def pipeline_is_killed(self) -> None:
+        self.unwritten.clear()
+        self.batch_end = self.checkpoint
+
+    @rule(data=st.data())
+    def checkpoint_is_lost(self, data: st.DataObject) -> None:
+        self.checkpoint = data.draw(st.integers(0, self.checkpoint))
+        self.pipeline_is_killed()
+
+    # What holds
+
+    @invariant()
+    def nothing_comes_twice(self) -> None:
+        self.look()
+        for payload, qos in self.published.items():
+            assert self.first[payload] <= 1, f"{payload!r} comes twice"
+            assert qos == 1 or self.got[payload] <= 1
+
+    def teardown(self) -> None:
+        """Everybody does their work: everything has come, and the store keeps nothing that is settled."""
+        if self.hand.held:
+            self.commits_are_done()
+        end = len(self.kafka.sources)
+        self.kafka.carry(*range(self.checkpoint, end))
+        self.kafka.report()
+        self.hand.settle()
+        for _ in range(ROUNDS_MAX):
+            self.look()
+            if not self.owed:
+                break
+            self.answer_all()
+        self.hand.passes(s=6)
+        self.look()
+        assert {payload for payload, count in self.got.items() if count} == set(self.published)
+        assert self.hand.store.marks == {}
+        (position,) = self.hand.store.positions.values()
+        topic = self.kafka.log_of("app")
+        assert position.positions.base_offset == position.positions.committed_offset == topic.end
+        assert (topic.start, topic.entries) == (topic.end, [])
+        assert sum(feed.unread_bytes for feed in self.kafka.feeds.open_feeds) == 0
+
+
+Applications.TestCase.settings = settings(stateful_step_count=40)
+TestApplications = Applications.TestCase
