@@ -70,7 +70,7 @@ class KafkaStores(Stores):
         found = find_end(self.admin, name, state.known_log())
         self.positions = found.positions
         state.open_log(self.topic.identity(), found.records_end, self.positions.end().number)
-        group = DispatcherGroup(self.address, self.settings, name, self.positions)
+        self.group = group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(
             self.address,
             self.settings,

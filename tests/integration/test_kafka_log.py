@@ -25,7 +25,7 @@ from embermq.adapters.kafka import appender, client
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic, record_bytes_max
-from embermq.adapters.kafka.message_log import LEAP, find_end
+from embermq.adapters.kafka.message_log import LEAP, KafkaMessageLog, find_end
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.broker.broker import Broker
 from embermq.broker.settings import MqttSettings
@@ -240,19 +240,36 @@ def test_records_of_a_tick_that_is_not_answered_are_not_read(stores: KafkaStores
     assert payloads(stores) == [b"0", b"1", b"2", b"3"]
 
 
+def _look_until_closed(log: KafkaMessageLog) -> None:
+    try:
+        while True:
+            log.statistics()
+    except StoreUnavailable:
+        return
+
+
 def test_the_end_of_a_run_does_not_wait_for_a_kafka_that_hangs(
     stores: KafkaStores, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(appender, "CLOSE_S", 0.5)
     stores.write(records=[record(b"0")])
+    stores.appender.passed(1)
+    stores.log.statistics()
     kafka.pause()
+    looking = Thread(target=_look_until_closed, args=[stores.kafka_log], daemon=True)
+    looking.start()  # as retention does
     answers = stores.submit(tick_writes(records=[record(b"1")]))
+    wait_until(lambda: stores.group._under_way, BACK_S, "an offset is being committed")
+    began_s = time.monotonic()
     stores.close()
+    assert time.monotonic() - began_s < 15.0
     while not stores.posted.empty():
         stores.posted.get()()
     assert "it may or may not have 1 records" in caplog.text
     assert (answers, stores.failures) == ([], [])
     kafka.resume()
+    looking.join(BACK_S)
+    assert not looking.is_alive()
     stores.reopen()
     assert stores.write(records=[record(b"2")]).base_offset >= 1 + LEAP
     assert payloads(stores) in ([b"0", b"2"], [b"0", b"1", b"2"])

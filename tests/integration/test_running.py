@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for, wait_until
 
@@ -109,6 +109,18 @@ def test_sigterm_under_full_load_ends_within_five_seconds(own_broker: BrokerProc
 
     asyncio.run(talk())
     assert not own_broker.is_running
+
+
+def test_sigterm_ends_a_start_that_waits_for_a_store(tmp_path: Path) -> None:
+    nobody = f"kafka://127.0.0.1:{free_port()}"
+    broker = BrokerProcess(tmp_path, settings={"stores.log": nobody, "kafka.start_timeout_s": 300})
+    broker.launch()
+    try:
+        wait_until((tmp_path / "broker.db").exists, 20, "the start is under way")
+        assert broker.stop() == 0
+        assert "told to stop before it was ready" in broker.output()
+    finally:
+        broker.close()
 
 
 def test_a_second_broker_on_the_same_directory_is_refused_by_name(own_broker: BrokerProcess) -> None:

@@ -117,6 +117,14 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
     return _Parts(users, rule_files, embedded, authentication, ticks, server, supervisor, service, control)
 
 
+class _EndedEarlyError(Exception):
+    """A start waits for its stores, perhaps for minutes, and nothing has begun that would have to be ended."""
+
+
+def _end_early(_number: int, _frame: object) -> None:
+    raise _EndedEarlyError
+
+
 class _Application:
     """One run: open, serve until told to stop, close."""
 
@@ -129,10 +137,16 @@ class _Application:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
+        gc.disable()  # what is read at start stays: looking through it again and again is most of a large start
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, _end_early)
+            parts = _make_parts(self._settings, self._data_dir)
+        except _EndedEarlyError:
+            LOG.info("told to stop before it was ready")
+            return 0
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        gc.disable()  # what is read at start stays: looking through it again and again is most of a large start
-        parts = _make_parts(self._settings, self._data_dir)
         embedded, ticks, service = parts.embedded, parts.ticks, parts.service
         embedded.log_side.on_end.append(self._on_log_end)
         try:

@@ -5,6 +5,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import msgspec
 from embermq.admin.service import Health, Readiness
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
+from embermq.app.own_thread import on_own_thread
 from embermq.app.pipeline_news import PipelineNews, waiting_text
 from embermq.app.settings import SQLITE
 from embermq.delivery.retention import RetentionState
@@ -141,12 +143,13 @@ class BrokerService:
         said = ""
         while not stop.is_set():
             try:
-                retained = await asyncio.to_thread(
+                round_of_retention = partial(
                     self._embedded.retention.run,
                     log_side.dispatcher_floor,
                     log_side.holding(state.sessions.values()),
                     time.time_ns() // 1_000_000,
                 )
+                retained = await on_own_thread(round_of_retention, "retention")
             except (StoreError, sqlite3.Error) as error:
                 if not said:
                     LOG.warning("retention could not do its round, and tries again: %s", error)
@@ -163,7 +166,9 @@ class BrokerService:
         log_side = self._embedded.log_side
         sessions = self._embedded.broker.state.sessions.values()
         look = log_side.look(log_side.holding(sessions))
-        self._pipeline = await asyncio.to_thread(read_status, self._data_dir, None, look)
+        self._pipeline = await on_own_thread(
+            partial(read_status, self._data_dir, None, look), "pipeline look"
+        )
         if self._supervisor is None:
             is_wanted = self._pipeline.waiting > 0 and any(session.is_application for session in sessions)
             news = self._news.without_pipeline(self._pipeline.waiting if is_wanted else 0)

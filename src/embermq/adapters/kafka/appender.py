@@ -27,8 +27,8 @@ from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.tick_store import Receipt
 
 POLL_S = 0.5
-CLOSE_S = 5.0
-"""How long the end of the broker waits for records that Kafka has not confirmed."""
+CLOSE_S = 2.0
+"""How long the end of the broker waits for records that Kafka has not confirmed, after it has waited for the tick."""
 TOPIC_GONE_MS = 5_000
 """A topic that the cluster does not know any more is believed to be gone after that; it was there at the start."""
 PARTITIONS_REMEMBERED = 65_536

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -21,6 +21,7 @@ LOG = logging.getLogger("embermq.kafka")
 RECONNECT_MS_MAX = 1_000
 """A server that comes back is noticed after that at the latest."""
 ATTEMPT_S = 2.0
+LET_GO_S = 1.0
 RETRY_S = 0.1
 
 _PASSING = frozenset(
@@ -198,6 +199,21 @@ class WatchedAdmin:
 def _option_problem(error: Exception) -> str:
     """The driver names the option that it cannot use, and its value, which may be a file's name but no password."""
     return told(error_of(error)) if isinstance(error, KafkaException) else str(error)
+
+
+def let_go(close: Callable[[], object]) -> None:
+    """Close a client that the process does not need any more. One that has asked something waits for the answer, with a
+    Kafka that hangs a minute and more: so it is waited for `LET_GO_S`, and then left to the end of the process."""
+
+    def end() -> None:
+        try:
+            close()
+        except (KafkaException, RuntimeError) as error:
+            LOG.debug("closing a client: %s", error)
+
+    thread = Thread(target=end, name="kafka end", daemon=True)
+    thread.start()
+    thread.join(LET_GO_S)
 
 
 Post = Callable[[Callable[[], None]], object]

@@ -10,7 +10,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.client import LOG, client_options, error_of, may_work_later, told
+from embermq.adapters.kafka.client import LOG, client_options, error_of, let_go, may_work_later, told
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
 
@@ -89,4 +89,4 @@ class DispatcherGroup:
 
     def close(self) -> None:
         """Let go of the connections."""
-        self._consumer.close()
+        let_go(self._consumer.close)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from heapq import heappop, heappush
+from threading import Lock
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -14,10 +15,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import (
     ATTEMPT_S,
+    LET_GO_S,
     LOG,
     RETRY_S,
     client_options,
     error_of,
+    let_go,
     may_work_later,
     told,
     unavailable,
@@ -62,6 +65,8 @@ class PartitionReader:
         if not reads_ahead:
             options |= {"fetch.message.max.bytes": PROBED_BYTES, "queued.min.messages": 1}
         self._consumer = Consumer(options)
+        self._in_use = Lock()
+        self._closing = False
 
     def at(self, offsets: Mapping[int, int]) -> None:
         """Go on from these offsets, and read no other partitions."""
@@ -85,15 +90,26 @@ class PartitionReader:
                 raise StoreUnavailable(
                     f"{self._address}: topic {self._topic}: nothing to be read in {self._timeout_s:g} s"
                 )
-            # What is there is taken; the rest is not waited for.
-            first = self._consumer.consume(1, min(left_s, 0.5))
-            if not first:
+            messages = self._consume(count, min(left_s, 0.5))
+            if not messages:
                 continue
-            messages = first + (self._consumer.consume(count - 1, 0.001) if count > 1 else [])
             good = [message for message in messages if is_end(message) or self._is_record(message)]
             if good:
                 yield from good
                 return
+
+    def _consume(self, count: int, wait_s: float) -> list[Message]:
+        """What is there is taken; the rest is not waited for."""
+        with self._in_use:
+            self._check_open()
+            first = self._consumer.consume(1, wait_s)
+            if not first or count == 1:
+                return first
+            return first + self._consumer.consume(count - 1, 0.001)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise StoreUnavailable(f"{self._address}: topic {self._topic}: is not read any more")
 
     def _is_record(self, message: Message) -> bool:
         error = message.error()
@@ -133,7 +149,9 @@ class PartitionReader:
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
-                return question()
+                with self._in_use:
+                    self._check_open()
+                    return question()
             except KafkaException as error:
                 if not may_work_later(error_of(error)) or time.monotonic() > deadline_s:
                     raise unavailable(
@@ -142,10 +160,11 @@ class PartitionReader:
                 self._consumer.poll(RETRY_S)
 
     def close(self) -> None:
-        try:
-            self._consumer.close()
-        except KafkaException as error:
-            raise unavailable(self._address, "cannot close a consumer", error) from None
+        """From any thread: who reads is told at the next question. A consumer must not be closed under a question."""
+        self._closing = True
+        if self._in_use.acquire(timeout=ATTEMPT_S + LET_GO_S):
+            let_go(self._consumer.close)
+            self._in_use.release()
 
 
 def is_end(message: Message) -> bool:
