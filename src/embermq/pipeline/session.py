@@ -1,4 +1,4 @@
-"""The Spark session of the embedded profile: local, on loopback, without UI and catalogue."""
+"""The Spark session: local on loopback or with executors elsewhere, without UI and catalogue."""
 
 import os
 import sys
@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 from embermq.pipeline.connector import connector_jars
 from embermq.pipeline.java import JavaRuntime
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local
+from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local, is_on_loopback
 
+LOOPBACK = "127.0.0.1"
 _EXTRA_SLOTS = 2
 _FIRST_WEIGHT = 1_000
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -29,8 +30,11 @@ def start_session(
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers take another Python from the path
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if is_local(settings.master):
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if not is_local(settings.master):
+        # As an option executors would take it for theirs, and it is a place on this machine.
+        os.environ["SPARK_LOCAL_DIRS"] = str(places.scratch)
+    if is_local(settings.master) or is_on_loopback(settings.master):
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     os.environ["LC_ALL"] = "C.UTF-8"  # or the JVM cannot name a directory after a topic outside ASCII
     places.scratch.mkdir(parents=True, exist_ok=True)
     pools = places.scratch / "pools.xml"
@@ -62,11 +66,13 @@ def scheduler_pools(settings: PipelineSettings, partitions: int) -> str:
     return f'<?xml version="1.0"?><allocations>{pools}</allocations>'
 
 
-def _place_options(settings: PipelineSettings) -> dict[str, str]:
+def _place_options(settings: PipelineSettings, scratch: Path) -> dict[str, str]:
     """What depends on where the executors are, and on which log they read."""
     options: dict[str, str] = {}
     if is_local(settings.master):
-        options |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        options["spark.local.dir"] = str(scratch)
+    if is_local(settings.master) or is_on_loopback(settings.master):
+        options |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
     if isinstance(settings, DriverSettings) and settings.kafka is not None:
         options |= {
             "spark.jars": ",".join(map(str, connector_jars(settings))),
@@ -82,14 +88,13 @@ def _place_options(settings: PipelineSettings) -> dict[str, str]:
 def session_options(settings: PipelineSettings, places: Places, socket_dir: Path) -> dict[str, str]:
     """Every Spark option that differs from its default, and why where it is not plain."""
     scratch = places.scratch
-    return _place_options(settings) | {
+    return _place_options(settings, scratch) | {
         "spark.driver.memory": f"{settings.heap_mb}m",
         "spark.driver.extraJavaOptions": (
             f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={_LOGGING}"
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.scheduler.mode": "FAIR",

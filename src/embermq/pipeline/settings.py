@@ -27,6 +27,9 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     master: str = "local"
     """`local` (as many task slots as cores, two more, and one for each query and partition of a log in Kafka) or
     `local[N]`. On Kafka with stores on servers also `spark://...`, `yarn` or `k8s://...`."""
+    executors_wait_s: float = 15.0
+    """How long dispatch in real-time mode waits for executors with enough task slots before it says that there are too
+    few."""
     realtime_batch_s: int = 5
     """Length of a batch in real-time mode: records go on at once, progress is written at its end. Longer ones repeat
     more after a kill, and have fewer spikes of latency, one at each end."""
@@ -120,6 +123,7 @@ _REMOTE = ("spark://", "yarn", "k8s://")
 _AT_LEAST: dict[str, int] = {
     "heap_mb": 256,
     "nice": 0,
+    "executors_wait_s": 0,
     "realtime_batch_s": 5,
     "target_wait_ms": 100,
     "producer_bytes_max": 1024 * 1024,
@@ -197,6 +201,14 @@ def _check_on_kafka(settings: PipelineSettings) -> None:
                 "machine that a remote Spark master cannot reach; use a local master, or leave it out of "
                 "pipeline.queries"
             )
+
+
+def is_on_loopback(master: str) -> bool:
+    """Whether a standalone master is on this machine's loopback address."""
+    servers = [server.rpartition(":")[0] for server in master.removeprefix("spark://").split(",")]
+    return master.startswith("spark://") and all(
+        host == "localhost" or host.startswith("127.") for host in servers
+    )
 
 
 def is_local(master: str) -> bool:

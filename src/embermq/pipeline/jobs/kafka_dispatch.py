@@ -3,6 +3,7 @@
 import inspect
 import logging
 import re
+import time
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -11,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.kafka_job import KafkaJob, source_end
 from embermq.pipeline.jobs.query_job import JobSetup
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import PipelineSettings, is_local
 from embermq.pipeline.sources.kafka_positions import Positions
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
 
@@ -20,6 +21,7 @@ REQUEST_BYTES_MAX = 1 << 28
 DELIVERY_TIMEOUT_MS = 60_000
 """How long a record may be on its way before the query ends and begins anew: Kafka may be away for half of it."""
 
+_LOOK_S = 0.1
 _MISSING = (
     re.compile(r"Topic (\S+) not present in metadata"),
     re.compile(r"Expiring \d+ record\(s\) for (\S+)-\d+:"),
@@ -99,8 +101,13 @@ class KafkaDispatch(KafkaJob):
                 del self._gone[topic]
 
     def _check_slots(self, spark: SparkSession) -> None:
-        """With a task slot too few, the partitions without one would be silent."""
-        slots, partitions = spark.sparkContext.defaultParallelism, len(self.kafka.positions.bounds())
+        """With a task slot too few, the partitions without one would be silent. Executors need a while to come."""
+        partitions = len(self.kafka.positions.bounds())
+        slots = spark.sparkContext.defaultParallelism
+        deadline_s = time.monotonic() + self.settings.executors_wait_s
+        while slots <= partitions and not is_local(self.settings.master) and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+            slots = spark.sparkContext.defaultParallelism
         if slots <= partitions:
             raise PipelineError(
                 f"Spark's real-time mode needs a task slot for each of the {partitions} partitions of "
