@@ -8,7 +8,7 @@ from tests.pipeline.driver_process import START_S, DriverProcess
 from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.log_writer import record
 from tests.support.kafka_server import KafkaServer
-from tests.support.spark_cluster import SparkMaster, SparkWorker
+from tests.support.spark_cluster import FAST_START, SparkMaster, SparkWorker
 from tests.support.waiting import wait_until
 
 from embermq.model.log_record import Stamp
@@ -32,8 +32,13 @@ def worker(tmp_path: Path) -> Iterator[SparkWorker]:
 @pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-15", "pipeline-6")
 def test_dispatch_by_a_standalone_cluster(
-    kafka: KafkaServer, worker: SparkWorker, places: Places, drivers: list[DriverProcess]
+    kafka: KafkaServer,
+    worker: SparkWorker,
+    places: Places,
+    drivers: list[DriverProcess],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", FAST_START)
     log = LogInKafka(kafka.bootstrap, kafka.prefix())
     topic = log.log("backend")
     stamp = Stamp(topic, 7, 1)

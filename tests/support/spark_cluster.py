@@ -19,7 +19,8 @@ WORKER_MB = 1024
 """What an executor takes when nobody says otherwise; it uses less."""
 SCALA = "2.13"
 ANSWER_S = 2.0
-_HEAP = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+FAST_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_HEAP = "-Xmx192m"
 
 
 class SparkDaemon(ServerProcess):
@@ -40,9 +41,14 @@ class SparkDaemon(ServerProcess):
     def command(self) -> Sequence[str]:
         home = Path(pyspark.__file__).parent
         java = find_java(self.folder / "java").home / "bin" / "java"
-        # What the scripts of Spark's own distribution set; the last one starts executors.
-        environment = (f"SPARK_HOME={home}", f"SPARK_LOCAL_IP={HOST}", f"SPARK_SCALA_VERSION={SCALA}")
-        options = (*_HEAP, f"-Djava.io.tmpdir={self.folder}", "-cp", f"{home}/jars/*")
+        # What the scripts of Spark's own distribution set; executors are started with it too.
+        environment = (
+            f"SPARK_HOME={home}",
+            f"SPARK_LOCAL_IP={HOST}",
+            f"SPARK_SCALA_VERSION={SCALA}",
+            f"JAVA_TOOL_OPTIONS={FAST_START}",
+        )
+        options = (_HEAP, f"-Djava.io.tmpdir={self.folder}", "-cp", f"{home}/jars/*")
         own = ("--host", HOST, "--webui-port", str(self.page_port))
         return ["env", *environment, str(java), *options, self.main_class, *own, *self.words()]
 
