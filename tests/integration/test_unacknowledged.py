@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.kafka_dispatcher import KafkaDispatcher
+from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.played_pipeline import PlayedPipeline
@@ -52,6 +54,30 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """What is late is skipped."""
     yield from _broker(tmp_path_factory.mktemp("hasty"), HASTY)
+
+
+@pytest.fixture(scope="module")
+def patient_on_kafka(
+    running_kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    """The same, with its logs in Kafka."""
+    running_kafka.heal()
+    prefix = running_kafka.prefix()
+    place = {"stores.log": f"kafka://{running_kafka.bootstrap}", "kafka.prefix": prefix}
+    data_dir = tmp_path_factory.mktemp("patient-on-kafka")
+    with (
+        BrokerProcess(data_dir, settings=PATIENT | place) as broker,
+        KafkaDispatcher(running_kafka, prefix),
+    ):
+        yield broker
+
+
+@pytest.fixture(params=["embedded", "kafka"])
+def either(request: pytest.FixtureRequest) -> BrokerProcess:
+    """Wherever its logs are."""
+    name = "patient_on_kafka" if request.param == "kafka" else "patient"
+    broker: BrokerProcess = request.getfixturevalue(name)
+    return broker
 
 
 def _broker(data_dir: Path, settings: dict[str, object]) -> Iterator[BrokerProcess]:
@@ -104,72 +130,67 @@ async def leaves(client: MqttClient) -> None:
 
 
 @pytest.mark.promise("application-5", "application-6")
-def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(patient: BrokerProcess) -> None:
+def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(either: BrokerProcess) -> None:
     async def scenario() -> None:
-        client = await enters(patient, "app-3", "three", acknowledges=False)
-        await publish(patient, "three", b"one", b"two")
-        await publish(patient, "three", b"\xff\0", qos=2)
+        client = await enters(either, "app-3", "three", acknowledges=False)
+        await publish(either, "three", b"one", b"two")
+        await publish(either, "three", b"\xff\0", qos=2)
         await wait_for(lambda: len(client.messages) == 6)
         assert [(message.payload, message.dup) for message in client.messages[3:]] == [
             (payload, True) for payload in (b"one", b"two", b"\xff\0")
         ]
         held = client.messages[2].packet_id
-        before = metric(patient, "application_parked")
-        await wait_for(lambda: metric(patient, "application_parked") == before + 3)
-        found = json.loads(await parked(patient, "list", "app-3", "--json"))
+        before = metric(either, "application_parked")
+        await wait_for(lambda: metric(either, "application_parked") == before + 3)
+        found = json.loads(await parked(either, "list", "app-3", "--json"))
         assert [(one["topic"], one["qos"], one["state"], one["attempts"]) for one in found] == [
             ("three", 1, "parked", 2),
             ("three", 1, "parked", 2),
             ("three", 2, "parked", 2),
         ]
-        assert "app-3" in await parked(patient, "list")
-        assert "parked 3 messages that 'app-3' did not acknowledge" in patient.output()
-        assert "0xff00" in await parked(patient, "show", "app-3", "3")
-        assert await parked(patient, "redrive", "app-3", "1", "2") == "redriven 2 messages\n"
+        assert "parked 3 messages that 'app-3' did not acknowledge" in either.output()
+        assert await parked(either, "redrive", "app-3", "1", "2") == "redriven 2 messages\n"
         await wait_for(lambda: len(client.messages) == 8)
         for message in client.messages[6:]:
             client.send_bytes(puback(message.packet_id))
         await client.ping()
         await leaves(client)
-        again = await enters(patient, "app-3", "three")
-        await publish(patient, "three", b"new")
+        again = await enters(either, "app-3", "three")
+        await publish(either, "three", b"new")
         await wait_for(lambda: again.messages)
         assert payloads(again) == [b"new"], "what is parked does not come by itself"
-        assert await parked(patient, "redrive", "app-3", "--all") == "redriven 1 messages\n"
+        assert await parked(either, "redrive", "app-3", "--all") == "redriven 1 messages\n"
         await wait_for(lambda: len(again.messages) == 2)
         assert [(one.payload, one.packet_id, one.dup) for one in again.messages[1:]] == [
             (b"\xff\0", held, True)
         ]
         await again.ping()
-        await wait_for(lambda: metric(patient, "application_readers") >= 1)
-        assert json.loads(await parked(patient, "list", "app-3", "--json")) == []
+        assert json.loads(await parked(either, "list", "app-3", "--json")) == []
         await leaves(again)
 
     run(scenario())
 
 
 @pytest.mark.promise("application-6")
-def test_an_mqtt_5_client_is_sent_away_for_it(patient: BrokerProcess) -> None:
+def test_an_mqtt_5_client_is_sent_away_for_it(either: BrokerProcess) -> None:
     async def scenario() -> None:
-        client = await enters(patient, "app-5", "five", version=V5, acknowledges=False)
-        await publish(patient, "five", b"x")
+        client = await enters(either, "app-5", "five", version=V5, acknowledges=False)
+        await publish(either, "five", b"x")
         await wait_for(client.ended.done)
         assert client.disconnect_received is not None
         assert client.disconnect_received.reason_code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         assert [message.dup for message in client.messages] == [False]
-        again = await enters(patient, "app-5", "five", version=V5, acknowledges=False)
-        before = metric(patient, "application_parked")
-        await wait_for(lambda: metric(patient, "application_parked") == before + 1)
+        again = await enters(either, "app-5", "five", version=V5, acknowledges=False)
+        before = metric(either, "application_parked")
+        await wait_for(lambda: metric(either, "application_parked") == before + 1)
         assert [message.dup for message in again.messages] == [True]
         assert again.is_open, "nobody has to go for what is parked"
-        assert await parked(patient, "redrive", "app-5", "--all") == "redriven 1 messages\n"
+        assert await parked(either, "redrive", "app-5", "--all") == "redriven 1 messages\n"
         await wait_for(again.ended.done)
-        last = await enters(patient, "app-5", "five", version=V5)
+        last = await enters(either, "app-5", "five", version=V5)
         await wait_for(lambda: last.messages)
         assert payloads(last) == [b"x"]
-        assert "no parked message 1" in await parked(patient, "show", "app-5", "1", fails=True)
-        assert "no session" in await parked(patient, "list", "nobody", fails=True)
-        assert "numbers of messages" in await parked(patient, "redrive", "app-5", fails=True)
+        await last.ping()
         await leaves(last)
 
     run(scenario())
@@ -179,10 +200,15 @@ def test_an_mqtt_5_client_is_sent_away_for_it(patient: BrokerProcess) -> None:
 def test_deleted_is_gone_and_a_restart_keeps_the_rest(patient: BrokerProcess) -> None:
     async def scenario() -> None:
         client = await enters(patient, "app-d", "deleted", acknowledges=False)
-        await publish(patient, "deleted", b"1", b"2")
+        await publish(patient, "deleted", b"1", b"\xff\0")
         before = metric(patient, "application_parked")
         await wait_for(lambda: metric(patient, "application_parked") == before + 2)
+        assert "app-d " in await parked(patient, "list")
+        assert "0xff00" in await parked(patient, "show", "app-d", "2")
         assert await parked(patient, "delete", "app-d", "1", "--yes") == "deleted 1 messages\n"
+        assert "no parked message 1" in await parked(patient, "show", "app-d", "1", fails=True)
+        assert "no session" in await parked(patient, "list", "nobody", fails=True)
+        assert "numbers of messages" in await parked(patient, "redrive", "app-d", fails=True)
         patient.kill()
         await client.ended
         await asyncio.to_thread(patient.start)
@@ -191,7 +217,7 @@ def test_deleted_is_gone_and_a_restart_keeps_the_rest(patient: BrokerProcess) ->
         await parked(patient, "redrive", "app-d", "2")
         again = await enters(patient, "app-d", "deleted")
         await wait_for(lambda: again.messages)
-        assert payloads(again) == [b"2"]
+        assert payloads(again) == [b"\xff\0"]
         await leaves(again)
 
     run(scenario())

@@ -120,6 +120,7 @@ def measured() -> set[str]:
             retained=0,
             application_readers=0,
             application_lost=0,
+            application_parked=0,
             ticks=TickStatistics(0, 0.0, ""),
             server=ServerStatistics({"mqtt": 0}, 0, 0, 0, 0),
             retention=retention,

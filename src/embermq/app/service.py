@@ -107,6 +107,7 @@ class BrokerService:
                 subscriptions=len(state.router),
                 retained=len(state.retained),
                 application_readers=len(self._embedded.delivery.applications),
+                application_parked=len(self._embedded.parking),
                 application_lost=self._embedded.delivery.applications.lost,
                 ticks=self._ticks.statistics(),
                 server=self._server.statistics(),

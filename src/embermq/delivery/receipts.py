@@ -23,6 +23,8 @@ class Receipts:
             return
         self._until_next = SAMPLE_EVERY
         message = delivery.message
+        if not message.accepted_ms:
+            return  # only its packet id was left
         latency_us = min(max(0, state.tick.now_ms - message.accepted_ms) * 1000, 0xFFFFFFFF)
         root = first_level(message.topic).encode()
         if len(root) > ROOT_BYTES_MAX:  # cut between two characters

@@ -29,6 +29,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     retained: int
     application_readers: int
     application_lost: int
+    application_parked: int
     ticks: TickStatistics
     server: ServerStatistics
     retention: RetentionState | None
@@ -67,6 +68,7 @@ class Metrics(Collector):
             "subscriptions": snapshot.subscriptions,
             "retained_messages": snapshot.retained,
             "application_readers": snapshot.application_readers,
+            "parked_messages": snapshot.application_parked,
             "application_entries_lost": snapshot.application_lost,
             "commit_seconds": snapshot.ticks.commit_ms / 1000,
             "connections_limit": snapshot.server.connections_max,

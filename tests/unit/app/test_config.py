@@ -125,6 +125,13 @@ def test_values_may_hold_an_equals_sign() -> None:
         ("device.queue_limit=", "device.queue_limit: '' is not a whole number (from --set)"),
         ("log.linger_ms=nan", "log.linger_ms: 'nan' is not a number (from --set)"),
         ("log.linger_ms=inf", "log.linger_ms: 'inf' is not a number (from --set)"),
+        (
+            "application.low_water_bytes=1310720",
+            "application.low_water_bytes: 1310720 is not less than application.high_water_bytes, 1310720",
+        ),
+        ("application.ack_strategy=retry", "application.ack_strategy"),
+        ("application.pack_timeout_s=0", "application.pack_timeout_s"),
+        ("application.parked_max=30001", "application.parked_max"),
         ("log.retention_hours=0", "log.retention_hours: 0.0 is not more than 0 (from --set)"),
         (
             "clients.allow_anonymous=maybe",
