@@ -207,6 +207,60 @@ def published_by(hand: HandDrivenBroker, qos: int, count: int = 3) -> None:
 
 
 @pytest.mark.promise("application-6")
+def test_a_redriven_message_has_all_its_attempts_again(hand: HandDrivenBroker) -> None:
+    """Also while another one, which came before it, is still being sent again."""
+    published_by(hand, 1, 2)
+    application = waits_till_parked(hand)
+    session = hand.state.sessions["app"]
+    hand.parking.redrive(session, [2])
+    hand.settle()
+    hand.passes(s=TIMEOUT_S + 1)
+    hand.parking.redrive(session, [1])
+    hand.passes(s=2 * TIMEOUT_S)
+    assert dict(parked(hand)) == {2: ParkedStage.PARKED, 1: ParkedStage.UNDER_WAY}
+    application.forgets()
+    hand.parking.redrive(session, [2])
+    hand.settle()
+    hand.passes(s=TIMEOUT_S + 1)
+    assert (b"0001", True) in seen(application)[1:]
+    assert dict(parked(hand))[2] == ParkedStage.UNDER_WAY
+
+
+@pytest.mark.promise("application-6")
+def test_what_there_was_no_room_for_is_not_late(hand: HandDrivenBroker) -> None:
+    """Five are owed, and the client takes two at a time: only those two have been sent in vain."""
+    first = comes(hand, V5)
+    published(hand, *numbered(5))
+    assert len(first.messages) == 5
+    first.drops()
+    hand.settle()
+    for _ in range(RETRY.retries + 1):
+        assert comes(hand, V5, receive_maximum=2).payloads == numbered(2)
+        hand.passes(s=TIMEOUT_S + 1)
+    assert parked(hand) == [(1, ParkedStage.PARKED), (2, ParkedStage.PARKED)]
+    assert comes(hand, V5, receive_maximum=2).payloads == [b"0002", b"0003"]
+
+
+@pytest.mark.promise("application-6", "application-8")
+def test_what_waits_behind_what_is_given_up_is_sent_then(make: Make) -> None:
+    """What is owed does not fit into one tick; nothing of it is ever acknowledged."""
+    hand = make(RETRY)
+    comes(hand).drops()
+    hand.settle()
+    large = [b"%04d" % number + bytes(150_000) for number in range(5)]
+    published(hand, *large)
+    comes(hand).drops()
+    hand.settle()
+    application = comes(hand)
+    begun = len(application.messages)
+    assert 0 < begun < 5
+    for _ in large:
+        hand.passes(s=(RETRY.retries + 1) * TIMEOUT_S + 1)
+    assert {message.payload for message in application.messages} == set(large)
+    assert len(parked(hand)) == 5
+
+
+@pytest.mark.promise("application-6")
 def test_a_live_mqtt_5_client_has_to_come_again_for_it(hand: HandDrivenBroker) -> None:
     """On the connection on which it was given up it must not be sent a second time [MQTT-4.4.0-1]."""
     application = comes(hand, V5)

@@ -379,6 +379,7 @@ class Parking:
             self._set_aside(session, delivery, -at.number)
         self._state.counters.application_parked += len(deliveries)
         self.say_parked(session, len(deliveries))
+        self._state.tick.batch.after_log.append(partial(self._state.durable.writable, session))
         return []
 
     def _change(self, at: ParkedState) -> None:

@@ -163,7 +163,7 @@ class SlidingWindow(LaneOwner):
             self._state.counters.application_skipped += count
         elif count:
             self._parking.say_parked(session, count)
-        self._state.tick.batch.after_log.append(partial(self._refill, session))
+        self._state.tick.batch.after_log.append(partial(self._state.durable.writable, session))
         return kept
 
     def settle(self, lane: Lane, delivery: Delivery) -> None:
