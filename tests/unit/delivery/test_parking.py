@@ -377,7 +377,9 @@ def test_in_vain_again_is_parked_again(hand: HandDrivenBroker) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("step", ["parked", "due", "under way", "acknowledged"])
 def test_a_crash_at_each_step_loses_and_doubles_nothing(hand: HandDrivenBroker, qos: int, step: str) -> None:
-    """`held` is a tick that the crash takes with it; what the client has seen is what was durable before."""
+    """`held` is a tick that the crash takes with it; what the client has seen is what was durable before. What it may
+    have seen comes again under the same packet id [MQTT-4.4.0-1]."""
+    packet_id = 0
     published_by(hand, qos, 1)
     application = comes(hand, acknowledges=False)
     hand.passes(s=TIMEOUT_S * RETRY.retries + 1)
@@ -402,7 +404,10 @@ def test_a_crash_at_each_step_loses_and_doubles_nothing(hand: HandDrivenBroker, 
                 last.does(Puback(packet_id) if qos == 1 else Pubrec(packet_id))
                 hand.settle()
     hand = hand.restarted()
+    hand.state.sessions["app"].last_packet_id = 40
     again = comes(hand, acknowledges=True)
+    if step == "acknowledged":
+        assert again.messages[0].packet_id == packet_id
     if step == "due":
         assert again.messages == []
         assert parked(hand) == [(1, ParkedStage.PARKED)]
