@@ -33,4 +33,8 @@ def kafka_pipeline_broker(
     yield running_kafka_pipeline
     if request.session.testsfailed > failed:
         printed = running_kafka_pipeline.output_from(before).decode(errors="replace")
-        sys.stderr.write(f"--- output of the broker during {request.node.name}\n{printed}\n---\n")
+        driver_log = running_kafka_pipeline.data_dir / "pipeline" / "driver.log"
+        driver = driver_log.read_text(errors="replace")[-8_000:] if driver_log.exists() else "none"
+        sys.stderr.write(
+            f"--- output of the broker during {request.node.name}\n{printed}\n--- and of the driver\n{driver}\n"
+        )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
@@ -102,6 +102,13 @@ class KafkaPipelineBroker(BrokerProcess):
             }
         finally:
             consumer.close()
+
+    def count(self, topic: str) -> int:
+        """How many records a topic has; 0 while it is not there."""
+        try:
+            return sum(end - first for first, end in self.bounds(topic).values())
+        except KafkaException:
+            return 0
 
     def records(self, topic: str) -> list[Message]:
         """All that a topic has now, partition by partition."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import shutil
+from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
@@ -11,20 +14,22 @@ import pytest
 from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
+from embermq.protocol.packets import Publish, Subscription
 
-SEEN_S = 30.0
+SEEN_S = 60.0
 BACK_S = 60.0
+HEALED_S = 15.0
 
 
-async def published(broker: KafkaPipelineBroker, topic: str, count: int) -> None:
-    """So many messages of QoS 1, each acknowledged."""
-    publisher = MqttClient(f"publisher-of-{topic.replace('/', '-')}")
+async def published(broker: KafkaPipelineBroker, root: str, numbers: Iterable[int]) -> None:
+    """A message of QoS 2 for each number, acknowledged, to three topics in turn."""
+    publisher = MqttClient(f"publisher-of-{root}")
     await publisher.connect(broker.port)
-    for number in range(count):
-        await publisher.publish(topic, b"%d" % number, qos=1)
+    for number in numbers:
+        assert await publisher.publish(f"{root}/{number % 3}", b"%d" % number, qos=2) < 0x80
     publisher.close()
 
 
@@ -34,14 +39,19 @@ def position(found: dict[str, Any]) -> int:
 
 
 def ends(broker: KafkaPipelineBroker) -> int:
+    """Of the message log, all partitions together."""
     return sum(end for _, end in broker.bounds(f"{broker.prefix}.msg.all").values())
+
+
+def first_offsets(broker: KafkaPipelineBroker) -> int:
+    return sum(first for first, _ in broker.bounds(f"{broker.prefix}.msg.all").values())
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.promise("pipeline-1", "pipeline-6", "pipeline-11", "pipeline-13")
 def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker: KafkaPipelineBroker) -> None:
     broker = kafka_pipeline_broker
-    run(published(broker, "status/one", 20))
+    run(published(broker, "status", range(20)))
     end = ends(broker)
     wait_until(
         lambda: [position(broker.query(query)) for query in ("dispatch", "archive")] == [end, end],
@@ -57,42 +67,108 @@ def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker:
         "dispatch": end,
         "archive": end,
     }
-    shown = broker.command_line("messages", "show", "--topic", "status/one", "--json")
+    shown = broker.command_line("messages", "show", "--topic", "status/1", "--json")
     rows = [json.loads(line) for line in shown.splitlines()]
-    assert [row["payload"] for row in rows] == [str(number) for number in range(20)]
+    assert [row["payload"] for row in rows] == [str(number) for number in range(1, 20, 3)]
     with closing(SqliteMessageStore(broker.data_dir / "messages.db", is_kafka=True)) as store:
-        found = store.range("status/one", rows[1]["offset"], 100)
-        assert [stored.message.payload for stored in found] == [b"%d" % number for number in range(2, 20)]
+        found = store.range("status/1", rows[1]["offset"], 100)
+        assert [stored.message.payload for stored in found] == [b"%d" % number for number in range(7, 20, 3)]
 
 
-@pytest.mark.timeout(200)
-@pytest.mark.promise("pipeline-5", "pipeline-14")
-def test_while_the_pipeline_is_away_the_log_is_kept_for_it_and_then_trimmed(
+@pytest.mark.timeout(300)
+@pytest.mark.promise("pipeline-2", "pipeline-5", "pipeline-14", "application-3")
+def test_the_driver_is_killed_and_its_checkpoints_are_gone(
     kafka_pipeline_broker: KafkaPipelineBroker,
 ) -> None:
+    """Publishes are acknowledged meanwhile, the log is kept, and an application gets each message once."""
     broker = kafka_pipeline_broker
-    log = f"{broker.prefix}.msg.all"
-    broker.kill_driver()
-    run(published(broker, "kept/one", 30))
-    kept = ends(broker) - 30
-    wait_until(lambda: broker.status()["state"] == "down", SEEN_S, "status says so", poll_s=0.05)
-    wait_until(lambda: broker.status()["waiting"] >= 30, SEEN_S, "what waits is counted", poll_s=0.05)
-    found = broker.status()
-    assert any(
-        re.fullmatch(r"the pipeline is down: application logs wait for \d+ records", text)
-        for text in found["warnings"]
-    )
-    while broker.query("dispatch").get("state") != "running":
-        found = broker.status()
-        done = {query["name"]: query["positions"] for query in found["queries"]}
-        for partition, (first, end) in broker.bounds(log).items():
-            least = min(int(positions.get(str(partition), 0)) for positions in done.values())
-            assert first <= max(least, 0), f"partition {partition} of {end} is trimmed before it is read"
-    wait_until(lambda: not broker.status()["waiting"], BACK_S, "all is read", poll_s=0.1)
 
-    def is_trimmed() -> bool:
-        return sum(first for first, _ in broker.bounds(log).values()) > kept
+    async def scenario() -> None:
+        application = await subscribed(broker, "appKept", "kept/#")
+        await published(broker, "kept", range(20))
+        await wait_for(lambda: len(application.messages) == 20, SEEN_S, "what came before has arrived")
+        kept = ends(broker)
+        broker.kill_driver()
+        shutil.rmtree(broker.data_dir / "pipeline" / "checkpoints", ignore_errors=True)
+        await published(broker, "kept", range(20, 50))
+        await asyncio.to_thread(the_log_is_kept, broker)
+        await wait_for(lambda: len(application.messages) >= 50, BACK_S, "what came meanwhile has arrived")
+        await wait_for(lambda: not broker.status()["waiting"], SEEN_S, "dispatch has done everything")
+        await application.ping()
+        judge(application.messages, range(50))
+        await wait_for(lambda: first_offsets(broker) > kept - 20, SEEN_S, "what everybody has read is gone")
+        application.close()
 
-    wait_until(is_trimmed, SEEN_S, "what everybody has read is gone", poll_s=0.2)
+    run(scenario())
     pins = {pin["name"] for pin in broker.status()["log"]["pins"]}
     assert pins == {"dispatcher", "dispatch", "archive"}
+
+
+def the_log_is_kept(broker: KafkaPipelineBroker) -> None:
+    """While there is no driver: status says so, and nothing is trimmed that a query has not read."""
+    wait_until(lambda: broker.status()["state"] == "down", SEEN_S, "status says so", poll_s=0.05)
+    wait_until(lambda: broker.status()["waiting"] >= 30, SEEN_S, "what waits is counted", poll_s=0.05)
+    assert any(
+        re.fullmatch(r"the pipeline is down: application logs wait for \d+ records", text)
+        for text in broker.status()["warnings"]
+    )
+    while broker.query("dispatch").get("state") != "running":
+        queries = broker.status()["queries"]
+        for partition, (first, _) in broker.bounds(f"{broker.prefix}.msg.all").items():
+            least = min(int(query["positions"].get(str(partition), 0)) for query in queries)
+            assert first <= least, f"partition {partition} is trimmed before it is read"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.promise("application-2", "pipeline-14")
+def test_an_application_log_that_is_deleted_under_the_job_is_there_again_and_gets_what_comes(
+    kafka_pipeline_broker: KafkaPipelineBroker,
+) -> None:
+    """Of a client that is there, and of one that is away."""
+    broker = kafka_pipeline_broker
+
+    async def scenario() -> None:
+        here = await subscribed(broker, "appHere", "lost/#")
+        away = await subscribed(broker, "appAway", "lost/#")
+        await published(broker, "lost", range(5))
+        await wait_for(lambda: len(here.messages) == len(away.messages) == 5, SEEN_S, "the logs work")
+        # What is published as done is not repeated, and the logs are all that would tell repeats.
+        await wait_for(lambda: not broker.status()["waiting"], SEEN_S, "dispatch has done it")
+        away.close()
+        logs = [broker.log_of("appHere"), broker.log_of("appAway")]
+        for deleted in broker.kafka.admin.delete_topics(logs).values():
+            await asyncio.to_thread(deleted.result, SEEN_S)
+        await published(broker, "lost", range(5, 10))
+        await wait_for(lambda: broker.count(logs[1]) >= 5, HEALED_S, "the log that nobody reads is there")
+        await wait_for(here.ended.done, SEEN_S, "the other one is told that its log is gone")
+        for client_id in ("appHere", "appAway"):
+            back = await subscribed(broker, client_id, "lost/#")
+            await arrived(back, 5, SEEN_S)
+            await back.ping()
+            judge(back.messages, range(5, 10))
+        judge(here.messages, range(5))
+
+    run(scenario())
+
+
+async def subscribed(broker: KafkaPipelineBroker, client_id: str, topic_filter: str) -> MqttClient:
+    """An APPLICATION client with a session that stays."""
+    client = MqttClient(client_id)
+    connack = await client.connect(broker.port, clean_start=False, expiry_s=600)
+    assert connack.reason_code == 0, connack
+    await client.subscribe(Subscription(topic_filter, 2))
+    return client
+
+
+async def arrived(client: MqttClient, count: int, deadline_s: float) -> None:
+    """Until so many messages are there."""
+    await wait_for(lambda: len(client.messages) >= count, deadline_s, f"{count} for {client.client_id}")
+
+
+def judge(messages: list[Publish], expected: Iterable[int]) -> None:
+    """Each once, those of a topic in order."""
+    numbers = [int(message.payload) for message in messages]
+    assert sorted(numbers) == list(expected)
+    for topic in {message.topic for message in messages}:
+        of_topic = [int(message.payload) for message in messages if message.topic == topic]
+        assert of_topic == sorted(of_topic), topic

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.errors import KafkaLogError, PipelineError
 from embermq.pipeline.jobs.kafka_job import KafkaJob, source_end
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.settings import PipelineSettings, is_local
@@ -22,6 +22,9 @@ DELIVERY_TIMEOUT_MS = 60_000
 """How long a record may be on its way before the query ends and begins anew: Kafka may be away for half of it."""
 
 _LOOK_S = 0.1
+LOOK_S = 2.0
+"""Between two looks which application logs are there."""
+
 _MISSING = (
     re.compile(r"Topic (\S+) not present in metadata"),
     re.compile(r"Expiring \d+ record\(s\) for (\S+)-\d+:"),
@@ -40,6 +43,8 @@ class KafkaDispatch(KafkaJob):
         self.mode = chosen_mode(self.settings)
         self._query: StreamingQuery | None = None
         self._gone: dict[str, tuple[int, Positions]] = {}
+        self._there: set[str] = set()
+        self._look_s = 0.0
 
     def confirmed(self) -> Positions:
         return self.kafka.positions.progress().get(self.name, {})
@@ -79,6 +84,25 @@ class KafkaDispatch(KafkaJob):
             ends, records, duration_ms = found
             self.publish(ends)
             self.covered(records, duration_ms)
+        if time.monotonic() >= self._look_s:
+            self._look_s = time.monotonic() + LOOK_S
+            self._look_after_logs()
+
+    def _look_after_logs(self) -> None:
+        """A log that was there and is not: what a producer holds for it would wait for a minute; then the query dies.
+        Made again it takes that; one that nobody wants any more stays away."""
+        try:
+            there = self._application_logs()
+            for topic in self._there - there:
+                if self.kafka.topics.restore(topic) is None:
+                    log.warning("the application log %s was missing and is there again", topic)
+            self._there = there
+        except KafkaLogError as error:
+            log.warning("which application logs are there: %s", error)
+
+    def _application_logs(self) -> set[str]:
+        prefix = self.kafka.positions.kafka.application_prefix
+        return {topic for topic in self.kafka.positions.topics() if topic.startswith(prefix)}
 
     def heal(self, reason: str) -> bool:
         """A record for an application log that is not there ends the query: have the log made, or reject the record."""
