@@ -45,9 +45,11 @@ class HeldTopics(ApplicationTopics):
 class Place:
     """A prefix of its own; `log_ends` and `dispatched` are the message log's and the pipeline's."""
 
-    def __init__(self, kafka: KafkaServer, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, kafka: KafkaServer, patience_s: float = PATIENCE_S, request_timeout_s: float = 2
+    ) -> None:
         self.kafka = kafka
-        self.settings = KafkaSettings(prefix=kafka.prefix(), request_timeout_s=2)
+        self.settings = KafkaSettings(prefix=kafka.prefix(), request_timeout_s=request_timeout_s)
         self.loop = HandLoop()
         self.writer = ApplicationLogWriter(kafka.bootstrap)
         self.log_ends = {0: 0, 1: 0}
@@ -175,9 +177,10 @@ def test_logs_are_made_as_configured_and_a_wrong_number_of_partitions_is_told_at
 
 
 @pytest.mark.promise("application-2")
-def test_while_kafka_is_away_a_client_waits_so_long_and_an_end_is_not_forgotten(place: Place) -> None:
+def test_while_kafka_is_away_a_client_waits_so_long_and_an_end_is_not_forgotten(kafka: KafkaServer) -> None:
+    place = Place(kafka, request_timeout_s=1)
     log, _ = place.makes("old")
-    place.kafka.kill()
+    kafka.kill()
     new = place.logs.name("new")
     began_s = time.monotonic()
     refused = place.finds(new)
@@ -185,11 +188,12 @@ def test_while_kafka_is_away_a_client_waits_so_long_and_an_end_is_not_forgotten(
     assert PATIENCE_S <= time.monotonic() - began_s < 15
     place.logs.ended(log)
     place.loop.run_until(lambda: place.logs.failing, 30)
-    place.kafka.start()
+    kafka.start()
     place.loop.run_until(lambda: not place.logs.failing, 60)
     assert place.there() == []
     found = place.finds(new)
     assert isinstance(found, FoundLog) and found.is_new
+    place.logs.close()
 
 
 def test_who_waits_is_let_in_when_kafka_is_back_in_time(kafka: KafkaServer) -> None:

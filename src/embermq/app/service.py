@@ -179,8 +179,9 @@ class BrokerService:
             LOG.log(level, text)
 
     def _say_failing(self) -> None:
-        """One line when application logs cannot be read, and one when they can again."""
-        failing = self._embedded.delivery.applications.failing
+        """One line when application logs cannot be read, made or deleted, and one when they can again."""
+        logs = self._embedded.log_side.application_logs
+        failing = self._embedded.delivery.applications.failing or (logs.failing if logs is not None else "")
         if failing and not self._said_failing:
             LOG.error("application logs wait: %s", failing)
         elif self._said_failing and not failing:

@@ -343,6 +343,25 @@ def test_a_log_that_has_lost_its_tail_goes_on_at_its_end(
     assert again.payloads == [b"new"]
 
 
+@pytest.mark.promise("application-2")
+def test_what_a_retention_has_deleted_unread_is_counted(hand: HandDrivenBroker, kafka: HandKafka) -> None:
+    application = comes(hand, acknowledges=False)
+    publishes(hand, *numbered(3))
+    dispatch(hand)
+    application.does(Puback(application.messages[0].packet_id))
+    application.drops()
+    hand.settle()
+    publishes(hand, *numbered(7)[3:])
+    dispatch(hand)
+    topic = kafka.log_of("app")
+    topic.start = 5
+    del topic.entries[:5]
+    again = comes(hand)
+    hand.settle()
+    assert again.payloads == numbered(7)[5:]
+    assert hand.applications.lost == 4, "two that were sent and two that were not, none of those settled"
+
+
 def test_positions_of_another_message_log_are_forgotten(hand: HandDrivenBroker, kafka: HandKafka) -> None:
     comes(hand)
     publishes(hand, *numbered(3))

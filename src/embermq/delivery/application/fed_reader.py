@@ -20,6 +20,9 @@ class Owner(Protocol):
     def came(self, reader: FedReader) -> None:
         """Something may wait in it now."""
 
+    def missed(self, reader: FedReader, count: int) -> None:
+        """So many records were deleted before they were read; the feed has logged that."""
+
     def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
         """A record of its log cannot be understood: it is passed over."""
 
@@ -83,6 +86,9 @@ class FedReader(Lane, FeedTaker):
     # From the feed
 
     def take(self, partition: int, entries: list[FeedEntry]) -> None:
+        missing = entries[0].offset - max(self.read_to, self.resumed_to)
+        if missing > 0:
+            self._owner.missed(self, missing)
         freed = 0
         for entry in entries:
             packed = self._judge(entry)

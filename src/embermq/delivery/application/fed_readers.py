@@ -231,6 +231,9 @@ class FedReaders(ApplicationDelivery):
         if session.link is not None:
             session.link.disconnect(ReasonCode.SERVER_BUSY, "its messages cannot be read")
 
+    def missed(self, reader: FedReader, count: int) -> None:
+        self.lost += count
+
     def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
         self._state.counters.application_unreadable += 1
         LOG.error("%s, offset %d: passed over, it cannot be understood: %s", reader.log, offset, problem)
