@@ -16,6 +16,7 @@ from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
+from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
@@ -27,8 +28,11 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.log_life import LogLife
+from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
+from embermq.delivery.application.readers import ApplicationDelivery
+from embermq.delivery.application.shared_readers import SharedReaders
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
@@ -92,7 +96,8 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     parking = Parking(settings.application, SqliteParkedMessages(reader))
     fed = log_side.feed_applications(SqliteReaderPositions(reader), parking)
     embedded = ApplicationReaders(application_log, log_side.log, bodies, parking)
-    delivery = DurablePath(device, embedded if fed is None else fed)
+    shared = log_side.share_applications(SqliteSharedGroups(reader), parking)
+    delivery = DurablePath(device, _with_shared(embedded if fed is None else fed, shared))
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
 
@@ -100,6 +105,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     try:
         stored, retained = side.load(log_side.behind(SqliteSessionStore(reader).load()))
         stored = log_side.begin(stored)
+        _restore_shared(settings, log_side, state, shared)
         if side.apart is None and not log_side.is_apart:
             sessions = broker.restore(stored, retained)
         else:
@@ -144,6 +150,19 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     )
 
 
+def _with_shared(own: ApplicationDelivery, shared: SharedReaders | None) -> ApplicationDelivery:
+    return own if shared is None else OwnAndShared(own, shared)
+
+
+def _restore_shared(
+    settings: Settings, log_side: LogSide, state: BrokerState, shared: SharedReaders | None
+) -> None:
+    """Shared subscriptions have logs beside the message log, where clients have."""
+    if shared is not None and log_side.application_logs is not None:
+        partitions = settings.application.shared_partitions
+        shared.restore(state.share_by_logs(log_side.application_logs, partitions))
+
+
 def _begin_logs(
     settings: Settings,
     log_side: LogSide,
@@ -159,6 +178,8 @@ def _begin_logs(
     life = LogLife(state, log_side.application_logs, names)
     state.application_logs = readers.life = life
     life.committed = readers.committed
+    if state.shared_logs is not None:
+        state.shared_logs.begin()
     life.reconcile(may_delete=not is_first_run)
     return life
 

@@ -17,6 +17,7 @@ from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import FoundLog, KafkaMessageLog, find_end
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
+from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
@@ -25,6 +26,7 @@ from embermq.broker.session import Session
 from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders, LogPlace
 from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
 from embermq.delivery.log_apart.retention import NoEntries, PublishedReaders
 from embermq.delivery.log_apart.start import behind_records
 from embermq.delivery.log_apart.store import LogThenState
@@ -38,6 +40,7 @@ from embermq.ports.log_state import KnownLog
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
+from embermq.ports.shared_groups import SharedGroups
 
 WORTH_S = 5.0
 """How long a report waits for Kafka."""
@@ -53,6 +56,7 @@ class KafkaLog(LogSide):
         self._settings = settings
         self._post = post
         self._feeds: KafkaApplicationFeeds | None = None
+        self._shared_feeds: KafkaSharedFeeds | None = None
         self._retained: KafkaMessageLog | None = None
         self._ages = SeenEnds()
         kafka = settings.kafka
@@ -78,7 +82,7 @@ class KafkaLog(LogSide):
             self._positions,
             post,
             record_bytes_max=self._topic.record_bytes_max,
-            encoder=KafkaEncoder(names.client_log),
+            encoder=KafkaEncoder(names.stamped_log),
             group=group,
         )
         self.on_end = appender.on_end
@@ -153,7 +157,13 @@ class KafkaLog(LogSide):
         place = LogPlace(feeds, self._applications, self.progress, store, self.log_id)
         return FedReaders(place, parking)
 
+    def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders:
+        feeds = self._shared_feeds = KafkaSharedFeeds(self._admin.address, self._settings.kafka, self._post)
+        return SharedReaders(SharedPlace(feeds, self._applications, self.progress, store), parking)
+
     def close(self) -> None:
+        if self._shared_feeds is not None:
+            self._shared_feeds.close()
         if self._feeds is not None:
             self._feeds.close()
         self._applications.close()

@@ -23,6 +23,7 @@ from embermq.broker.session import Session
 from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.shared_readers import SharedReaders
 from embermq.pipeline.log_look import LogLook
 from embermq.ports.application_log import ApplicationLog
 from embermq.ports.application_logs import ApplicationLogs
@@ -32,6 +33,7 @@ from embermq.ports.message_log import MessageLog
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
+from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import TickStore
 
 MEANING = {
@@ -104,6 +106,10 @@ class LogSide(ABC):
 
     def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders | None:
         """Delivery from the application logs that are beside the message log; None where they are a part of it."""
+        return None
+
+    def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders | None:
+        """The same for shared subscriptions."""
         return None
 
     @abstractmethod

@@ -67,7 +67,7 @@ class SharedLog:
 
 
 class SharedLogs:
-    """All of one broker. `partitions` is what a log is made with."""
+    """All of one broker. `partitions` is what a new log is made with."""
 
     def __init__(self, state: BrokerState, logs: ApplicationLogs, partitions: int) -> None:
         self._state = state
@@ -89,8 +89,16 @@ class SharedLogs:
         """The logs that are to be there: how many partitions, and the consumer groups that read them."""
         found: dict[str, tuple[int, tuple[str, ...]]] = dict.fromkeys(self._leaving, (self._partitions, ()))
         for log in self._by_filter.values():
-            found[log.name] = (self._partitions, tuple(group.name for group in log.groups.values()))
+            names = tuple(group.name for group in log.groups.values())
+            found[log.name] = (self._partitions_of(log), names)
         return found
+
+    def _partitions_of(self, log: SharedLog) -> int:
+        """What it was made with, whatever is set now."""
+        for group in log.groups.values():
+            if group.row.starts:
+                return len(group.row.starts)
+        return self._partitions
 
     def groups(self) -> list[SharedGroup]:
         """All that have members."""
@@ -155,7 +163,7 @@ class SharedLogs:
         log.waiting.append(then)
         if not log.asked:
             log.asked = True
-            self._logs.ensure(log.name, self._partitions, partial(self._answered, log))
+            self._logs.ensure(log.name, self._partitions_of(log), partial(self._answered, log))
 
     def let_go(self, topic_filter: str) -> None:
         """Of a claim: the subscription has been made, or never will be."""

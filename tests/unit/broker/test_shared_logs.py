@@ -309,3 +309,13 @@ def test_a_log_is_kept_for_a_subscribe_that_waits_for_another_one(
     hand.settle()
     assert link.last(Suback).reason_codes == (1, 1)
     assert {row.identity for row in hand.store.shared.groups.values()} == {"made once"}
+
+
+def test_a_log_keeps_the_partitions_that_it_was_made_with(hand: HandDrivenBroker, logs: HandLogs) -> None:
+    logs.found = FoundLog({0: 0, 1: 0, 2: 0}, "made with more")
+    an_application(hand, "one").subscribes("$share/g/orders/#")
+    logs.answers = False
+    again = hand.restarted()
+    assert [partitions for _, partitions, _ in logs.asked] == [3]
+    assert again.state.shared_logs is not None
+    assert [count for count, _ in again.state.shared_logs.wanted().values()] == [3]

@@ -18,6 +18,9 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     shared_topic_validation: bool = True
     """The same for the filters of shared subscriptions, whose levels are letters and digits, `#` or `+`. Off: SUBSCRIBE
     of such a filter is refused."""
+    shared_partitions: Annotated[int, Meta(ge=1, le=1_000)] = 8
+    """Partitions of the log of a shared filter when it is made; it keeps them. So many members of a group have
+    something to do. The order of an MQTT topic holds in its partition."""
     log_replicas: Annotated[int, Meta(ge=0, le=32)] = 0
     """Copies of a log; 0 is as many as `kafka.replication_factor` says."""
     log_retention_hours: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0

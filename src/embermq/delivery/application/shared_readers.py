@@ -100,6 +100,7 @@ class SharedReaders:
     def restore(self, shared_logs: SharedLogs) -> None:
         """Go on from what is stored, before sessions are restored. Raises StoreError."""
         self._shared_logs = shared_logs
+        shared_logs.begin_tick = self._begin_tick
         shared_logs.on_joined = self._joined
         shared_logs.on_left = self._left
         shared_logs.on_found = self._found
@@ -108,6 +109,9 @@ class SharedReaders:
         for group, partition, offset in stored.claims:
             self._claims.setdefault((group, partition), set()).add(offset)
         shared_logs.restore(stored.groups)
+
+    def _begin_tick(self) -> None:
+        self.begin_tick()
 
     # Groups
 
@@ -154,6 +158,11 @@ class SharedReaders:
                     self._join(session, subscriber)
 
     def _begin_anew(self, group: Group) -> None:
+        LOG.error(
+            "the shared log %s is another one than before: what it held and group %s had not got is lost",
+            group.shared.log.name,
+            group.shared.name,
+        )
         again = Group(group.shared, {})
         group.identity = again.identity
         for number, partition in again.partitions.items():
