@@ -281,10 +281,10 @@ def test_positions_move_when_the_pipeline_says_how_far_it_is(play: Play) -> None
 
 
 def test_a_log_is_trimmed_below_what_all_its_groups_need(play: Play) -> None:
-    play.comes("one", 0, 1)
     link = play.hand.keeps("away", client_type=ClientType.APPLICATION)
     link.subscribes("$share/other/t/#")
     link.drops()
+    play.comes("one", 0, 1)
     for start in (0, 1_000):
         play.publishes("t/0", *numbered(1_000, start))
     play.logs.end = {(LOG, 0): 2_000, (LOG, 1): 0}
@@ -381,3 +381,53 @@ def test_an_expired_message_is_passed_over(play: Play) -> None:
     play.give("one", 0, 1)
     play.dispatch()
     assert play.hand.state.counters.dropped_expired == 1
+
+
+def test_what_waits_for_a_member_that_loses_its_partition_is_released(play: Play) -> None:
+    one = play.comes("one", 0, 1)
+    one.paused = True
+    play.publishes("t/0", *numbered(5))
+    member = play.member("one")
+    assert member.unreleased > 0
+    del member.read[0]
+    member.taker.revoked(0)
+    assert member.unreleased == 0
+
+
+def test_what_is_too_large_for_the_client_takes_no_room_in_its_window(play: Play) -> None:
+    play = Play(max_poll_records=2)
+    one = play.comes("one", 0, 1, properties=Properties(maximum_packet_size=500))
+    play.publishes("t/0", *(b"x" * 1_000 for _ in range(7)), qos=2)
+    play.publishes("t/0", b"small", qos=2)
+    assert (one.payloads, play.hand.state.counters.dropped_too_large) == ([b"small"], 7)
+    assert (play.committed(0), play.hand.store.shared.marks) == (8, {})
+
+
+def test_what_is_parked_takes_no_room_in_its_window_and_may_be_acknowledged_late(play: Play) -> None:
+    play = Play(max_poll_records=2, pack_timeout_s=1, retries=1)
+    one = play.comes("one", 0, 1, acknowledges=False, version=ProtocolVersion.V311)
+    one.in_flight = type("Any", (set,), {"__contains__": lambda *_: False})()
+    play.publishes("t/0", *numbered(6))
+    play.hand.passes(s=15)
+    assert list(dict.fromkeys(one.payloads)) == numbered(6)
+    assert (len(play.hand.parking), play.committed(0)) == (6, 6)
+    one.does(*(Puback(packet_id) for packet_id in {message.packet_id for message in one.messages}))
+    play.hand.settle()
+    assert len(play.hand.parking) == 0
+
+
+@pytest.mark.promise("application-8")
+def test_packet_ids_go_on_after_a_crash(play: Play) -> None:
+    one = play.comes("one", 0, 1, acknowledges=False)
+    play.publishes("t/0", *numbered(4))
+    play.publishes("t/0", b"held", qos=2)
+    held = one.messages[-1].packet_id
+    one.does(*(Puback(message.packet_id) for message in one.messages[:-1]))
+    play.hand.settle()
+    again = play.crashes()
+    back = again.comes("one", 0, 1)
+    again.publishes("t/0", b"new")
+    assert [(message.payload, message.packet_id) for message in back.messages] == [
+        (b"held", held),
+        (b"new", held + 1),
+    ]
