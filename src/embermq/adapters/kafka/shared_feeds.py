@@ -43,6 +43,7 @@ LOOK_S = 1.0
 SESSION_MS = 10_000
 """After that the partitions of a broker that has died go to other members."""
 LEAVE_S = 5.0
+"""How long an end waits for members to leave."""
 
 
 class _Member(OpenFeed, SharedFeed):
@@ -132,15 +133,18 @@ class KafkaSharedFeeds(SharedFeeds):
         return member
 
     def close(self) -> None:
-        """All members leave, with their positions; waits at most `LEAVE_S` for each."""
+        """All members leave, with their positions; with a Kafka that does not answer they do so with the process."""
         self._closing = True
         self._ordered.set()
-        self._thread.join()
+        self._thread.join(LEAVE_S)
+        if self._thread.is_alive():
+            return
         for member in list(self._members):
             member.closed = True
             self.leave(member)
+        until_s = time.monotonic() + LEAVE_S
         for thread in self._leaving:
-            thread.join(LEAVE_S)
+            thread.join(max(0.0, until_s - time.monotonic()))
 
     def order(self, what: Callable[[], None]) -> None:
         """Have something done on the thread."""
