@@ -415,6 +415,20 @@ def test_a_shared_log_that_is_deleted_is_told_by_name(place: Place, shared: Kafk
     assert f"shared log {log} is gone" in member.reasons[0]
 
 
+@pytest.mark.promise("application-11")
+def test_a_shared_log_that_is_made_anew_is_told(place: Place, shared: KafkaSharedFeeds) -> None:
+    """Its offsets begin at 0: what was known of the one before would take its records for old ones."""
+    log = place.names.shared_log("t")
+    make_log(place.topics, log)
+    place.writer.write(log, numbered(10))
+    member = Member()
+    known = StoredPositions(11, 11)
+    member.feed = shared.join(f"{place.settings.prefix}-group", log, member, lambda _: known)
+    place.loop.run_until(lambda: member.reasons)
+    assert "was made anew: offset 11 of partition 0 was to be read, it ends at 10" in member.reasons[0]
+    assert (member.came, member.partitions) == ([], {0: known})
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_ended_is_told(
     place: Place, shared: KafkaSharedFeeds, monkeypatch: pytest.MonkeyPatch

@@ -199,6 +199,8 @@ class KafkaSharedFeeds(SharedFeeds):
         batches: dict[int, Found] = {}
         for message in messages:
             self._take(member, message, batches)
+        if member not in self._members:
+            return True
         if batches:
             self._failing = ""
             member.fetched += sum(entry.size for _, _, entries in batches.values() for entry in entries)
@@ -305,12 +307,21 @@ class KafkaSharedFeeds(SharedFeeds):
         member.consumer.incremental_unassign(member.places(begun))
 
     def _find_again(self, member: _Member, partition: int) -> None:
-        """The offset that was asked for is not there: what is left of the log is read from its beginning."""
+        """The offset that was asked for is not there: what is left of the log is read from its beginning, unless it is
+        another log."""
         consumer, wanted = member.consumer, member.next_offsets.get(partition)
         if consumer is None or wanted is None:
             return
         member.unplaced.discard(partition)
         first, end = consumer.get_watermark_offsets(TopicPartition(member.log, partition), COMMITTED_S)
+        if wanted > end:
+            reason = (
+                f"{self._address}: shared log {member.log} was made anew: offset {wanted} of partition {partition} was "
+                f"to be read, it ends at {end}"
+            )
+            self._post(partial(tell_gone, member, reason))
+            self.leave(member)
+            return
         LOG.error(
             "%s: shared log %s, partition %d: offset %d was to be read, there are %d to %d: it is read from %d",
             self._address,

@@ -158,11 +158,12 @@ class SharedReaders:
                     self._join(session, subscriber)
 
     def _begin_anew(self, group: Group) -> None:
-        LOG.error(
-            "the shared log %s is another one than before: what it held and group %s had not got is lost",
-            group.shared.log.name,
-            group.shared.name,
-        )
+        if group.identity:  # else the group is new
+            LOG.error(
+                "the shared log %s is another one than before: what it held and group %s had not got is lost",
+                group.shared.log.name,
+                group.shared.name,
+            )
         again = Group(group.shared, {})
         group.identity = again.identity
         for number, partition in again.partitions.items():
