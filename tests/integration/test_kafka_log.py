@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -312,6 +313,24 @@ def test_a_topic_that_goes_away_ends_the_appender_with_its_name(
     leave(stores)
     stores.reopen()  # whoever says that an empty log is all right gets one, and no number twice
     assert stores.write(records=[record(b"2")]).base_offset > 1
+
+
+def test_what_nobody_expected_where_reports_are_heard_ends_the_broker_and_is_named(
+    stores: KafkaStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise LookupError("not this one")
+
+    group = SimpleNamespace(tell=fail, passed=lambda floor: None, close=lambda: None)
+    monkeypatch.setattr(stores.appender, "_group", group)
+    serve(stores, lambda: bool(stores.failures), "the appender has ended")
+    assert "LookupError('not this one')" in str(stores.failures[0])
+
+
+def test_a_clock_ahead_of_kafkas_is_no_reason_to_refuse_records(stores: KafkaStores) -> None:
+    ahead_ms = time.time_ns() // 1_000_000 + 10 * 3_600_000
+    frame = encode_record(Message("t", b"x", 1, False, "", 4, ahead_ms))
+    assert stores.write(records=[frame]).record_count == 1
 
 
 def _topic(kafka: KafkaServer, **settings: object) -> LogTopic:

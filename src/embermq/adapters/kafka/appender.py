@@ -213,10 +213,14 @@ class KafkaAppender(LogAppender):
         self._post(tell)
 
     def _poll_forever(self) -> None:
-        while not self._closing:
-            self._producer.poll(POLL_S)
-            if self._group is not None:
-                self._group.tell()
+        try:
+            while not self._closing:
+                self._producer.poll(POLL_S)
+                if self._group is not None:
+                    self._group.tell()
+        except Exception as error:  # whatever it was: nobody would hear any more what Kafka confirms
+            LOG.exception("the thread that hears what Kafka confirms has failed")
+            self._end(f"reports of records cannot be heard any more: {error!r}")
 
     def passed(self, floor: int) -> None:
         if self._group is not None:

@@ -27,6 +27,9 @@ KEPT: dict[str, str] = {
 }
 """What the topic must have, and why it is refused otherwise: records would vanish, or lie about their time."""
 
+ANY_TIME = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+"""A clock that is ahead of Kafka's does not make records that are refused. Kafka before 3.6 has no such limit."""
+
 
 def message_topic(prefix: str) -> str:
     """Name of the topic that is the message log."""
@@ -160,6 +163,19 @@ class LogTopic:
         config = KEPT | {"max.message.bytes": str(self.record_bytes_max)}
         if settings.min_insync_replicas:
             config["min.insync.replicas"] = str(settings.min_insync_replicas)
+        try:
+            self._make(config | ANY_TIME)
+        except KafkaException as error:
+            if error_of(error).code() != KafkaError.INVALID_CONFIG:
+                raise unavailable(self._admin.address, f"cannot make topic {self.name}", error) from None
+            try:
+                self._make(config)
+            except KafkaException as other:
+                raise unavailable(self._admin.address, f"cannot make topic {self.name}", other) from None
+
+    def _make(self, config: dict[str, str]) -> None:
+        """Raises KafkaException, unless it is there already."""
+        settings = self._settings
         topic = NewTopic(
             self.name,
             num_partitions=settings.partitions,
@@ -174,7 +190,7 @@ class LogTopic:
             answers[self.name].result(timeout_s * 2)
         except KafkaException as error:
             if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise unavailable(self._admin.address, f"cannot make topic {self.name}", error) from None
+                raise
 
     def _describe(self) -> dict[str, str]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)

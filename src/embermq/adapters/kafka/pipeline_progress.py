@@ -8,7 +8,7 @@ from threading import Event, Thread
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.client import LOG, client_options, error_of, may_work_later, told
+from embermq.adapters.kafka.client import client_options, error_of, let_go, may_work_later, told
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.pipeline_progress import progress_topic, read_progress
 from embermq.ports.errors import StoreUnavailable
@@ -69,13 +69,13 @@ class KafkaPipelineProgress(PipelineProgress):
         return self._failing
 
     def close(self) -> None:
-        """Listen no more; waits for the thread."""
+        """Listen no more; a Kafka that hangs is not waited for."""
         self._closing.set()
+        let_go(self._end)
+
+    def _end(self) -> None:
         self._thread.join()
-        try:
-            self._consumer.close()
-        except KafkaException as error:
-            LOG.debug("%s: closing a consumer: %s", self._address, told(error_of(error)))
+        self._consumer.close()
 
     # On the thread
 
