@@ -15,6 +15,7 @@ from embermq.delivery.retention import Pin, RetentionState
 from embermq.observability.metrics import Metrics, Snapshot
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
 from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
@@ -127,6 +128,7 @@ def measured() -> set[str]:
             pipeline=pipeline,
             supervisor=SupervisorStatistics("running", 1, 0, ""),
             session_store=SessionStoreStatistics("", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+            receipts=ReceiptStatistics(0, 0, 0),
         )
     )
     return set(re.findall(r"^(embermq_\w+)", text, re.MULTILINE))
