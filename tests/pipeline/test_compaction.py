@@ -24,6 +24,7 @@ from embermq.pipeline.errors import CompactionError
 from embermq.pipeline.jobs import compact as job
 from embermq.pipeline.jobs.compact import Compaction, CompactionReport, CompactionTerms
 from embermq.pipeline.places import Places
+from embermq.pipeline.sinks import lake_files
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sinks.lake_files import LakeDirectory
 from embermq.pipeline.transforms.lake import lake_rows
@@ -94,6 +95,7 @@ def check_recipes(spark: SparkSession, lake: Path) -> None:
 def test_files_become_few_and_the_lake_query_goes_on_where_it_was(
     spark: SparkSession, log: LogWriter, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lake_files, "GRACE_S", 0.1)
     before, files = rows_of(places.lake), files_of(places.lake)
     broken = next(places.lake.glob("date=*/root=a%3Db")) / "part-0-28-7.parquet"
     broken.write_bytes(b"PAR1 torn")
@@ -112,7 +114,7 @@ def test_files_become_few_and_the_lake_query_goes_on_where_it_was(
     monkeypatch.setattr(job, "_write", forgetful)
     with pytest.raises(CompactionError, match="nothing was changed"):
         run(spark, places)
-    monkeypatch.undo()
+    monkeypatch.setattr(job, "_write", write)
     assert run(spark, places).files_merged == BATCHES
 
     after = files_of(places.lake)

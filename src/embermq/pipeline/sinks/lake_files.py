@@ -2,8 +2,10 @@
 
 A directory `date=.../root=...` is never changed for compaction: one with the same files but for those that are merged
 is made beside it, of hard links, and the two change places in one step. That step is the commit; there is no ledger. A
-crash before it leaves the directory as it was, one after it leaves the old one below `_compacting/`, and whatever is
-there is removed by the next run.
+crash before it leaves the directory as it was, one after it leaves the old one below `_compacting-old/`.
+
+The old one stays there for a while with all its files: who has opened it to list it gets all of its names. Whatever a
+crash leaves is removed by the next run.
 """
 
 import fcntl
@@ -11,6 +13,7 @@ import os
 import re
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +25,14 @@ from embermq.pipeline.errors import CompactionError, NewerFileError
 from embermq.pipeline.sinks.exchange import NoExchangeError, exchange
 
 WORK = "_compacting"
+RETIRED = "_compacting-old"
 SPILL = "_compacting-spill"
 RUN_LOCK = "_compacting.lock"
 SWAP_LOCK = "_swap.lock"
 """Held while directories change places; who copies the whole lake shares it, so that it stays as it is meanwhile."""
 LEDGER_WAIT_S = 60.0
+GRACE_S = 3.0
+"""How long a directory that was replaced keeps its files, for listings that have begun."""
 
 _NAME = re.compile(r"(?:part|merged)-(\d+)-(\d+)-(\d+)\.parquet")
 
@@ -113,6 +119,7 @@ class LakeDirectory:
         self.lake = lake
         self._ledger = ledger
         self.work = lake / WORK
+        self._retired = lake / RETIRED
         self.spill = lake / SPILL
         """For what Spark cannot hold in memory: there is room where the lake is."""
 
@@ -125,17 +132,22 @@ class LakeDirectory:
             except BlockingIOError:
                 raise CompactionError(f"{self.lake}: another compaction is running") from None
             self._check_ledger()
+            self._retired.mkdir(exist_ok=True)
+            self._forget_retired(wait=True)
             self.clear()
             shutil.rmtree(self.spill, ignore_errors=True)
             self._check_exchange()
             try:
                 yield
             finally:
+                self._forget_retired(wait=True)
+                self._retired.rmdir()
                 shutil.rmtree(self.work, ignore_errors=True)
                 shutil.rmtree(self.spill, ignore_errors=True)
 
     def clear(self) -> None:
-        """Nothing below `_compacting/`."""
+        """Nothing below `_compacting/`, and of the directories that were replaced only those that are still listed."""
+        self._forget_retired(wait=False)
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir()
 
@@ -146,8 +158,7 @@ class LakeDirectory:
     def swap(self, directory: Path, made: list[Made]) -> None:
         """Put the files that were made in place of those they were made of. Raises ChangedMeanwhile; then nothing is
         changed."""
-        fresh = self.work / "next"
-        shutil.rmtree(fresh, ignore_errors=True)
+        fresh = self._retired / str(time.time_ns())
         with self._alone():
             present = _same_files(directory, made)
             fresh.mkdir()
@@ -163,9 +174,17 @@ class LakeDirectory:
                 os.link(one.path, fresh / name)
             sync(fresh)
             exchange(fresh, directory)
+            os.utime(fresh)  # its time of change says since when it is retired
             sync(directory.parent)
-            sync(self.work)
-        shutil.rmtree(fresh)
+            sync(self._retired)
+
+    def _forget_retired(self, *, wait: bool) -> None:
+        for path in sorted(self._retired.iterdir()):
+            left_s = path.stat().st_ctime + GRACE_S - time.time()
+            if left_s > 0 and not wait:
+                continue
+            time.sleep(min(max(left_s, 0.0), GRACE_S))
+            shutil.rmtree(path)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
