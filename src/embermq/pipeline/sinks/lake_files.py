@@ -31,6 +31,8 @@ RUN_LOCK = "_compacting.lock"
 SWAP_LOCK = "_swap.lock"
 """Held while directories change places; who copies the whole lake shares it, so that it stays as it is meanwhile."""
 LEDGER_WAIT_S = 60.0
+PAUSE_S_MIN = 0.02
+"""Between two directories; longer when one has taken longer."""
 GRACE_S = 3.0
 """How long a directory that was replaced keeps its files, for listings that have begun."""
 
@@ -192,14 +194,18 @@ class LakeDirectory:
         with (self.lake / SWAP_LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             connection = sqlite3.connect(self._ledger, isolation_level=None, timeout=LEDGER_WAIT_S)
+            began = time.monotonic()
             try:
                 connection.execute("BEGIN IMMEDIATE")
+                began = time.monotonic()
                 yield
                 connection.execute("ROLLBACK")
             except sqlite3.Error as error:
                 raise CompactionError(f"{self._ledger}: {error}") from error
             finally:
                 connection.close()
+        # SQLite lets nobody queue: with one directory right after the other the lake query might never have its turn.
+        time.sleep(max(PAUSE_S_MIN, time.monotonic() - began))
 
     def _check_ledger(self) -> None:
         connection = sqlite3.connect(f"{self._ledger.as_uri()}?mode=ro", uri=True, timeout=LEDGER_WAIT_S)
