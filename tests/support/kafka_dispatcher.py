@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 from threading import Event, Thread
 from types import TracebackType
 from typing import cast
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from tests.support.kafka_server import KafkaServer, create_topic
 
 from embermq.model.kafka_record import SourcePosition, encode_source
@@ -38,6 +39,7 @@ class KafkaDispatcher:
         """All of the message log, in the order of each partition."""
         self.carried = 0
         self.repeated = 0
+        self._reported = 0
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="dispatch for a test", daemon=True)
         self._error: BaseException | None = None
@@ -103,18 +105,20 @@ class KafkaDispatcher:
 
     def _run(self) -> None:
         try:
-            since_report = 0
             while not self._stopping.wait(ROUND_S):
-                begin = self.carried
-                self.carry()
-                if self._random.random() < 0.05 and since_report < begin:
-                    self.write(self.records[since_report : self.carried])  # killed, and begun again
-                    self.repeated += self.carried - since_report
-                if self._random.random() < 0.1:
-                    self.report()
-                    since_report = self.carried
+                with suppress(KafkaException):  # it is away: what was written of a round is written again
+                    self._round()
         except BaseException as error:
             self._error = error
+
+    def _round(self) -> None:
+        self.carry()
+        if self._random.random() < 0.05 and self._reported < self.carried:
+            self.write(self.records[self._reported : self.carried])  # killed, and begun again
+            self.repeated += self.carried - self._reported
+        if self._random.random() < 0.1:
+            self.report()
+            self._reported = self.carried
 
     def __enter__(self) -> KafkaDispatcher:
         self._thread.start()

@@ -325,6 +325,15 @@ def test_a_log_that_was_made_again_meanwhile_is_known_by_its_identity(
     assert comes(hand).payloads == numbered(5, 3)
 
 
+def test_records_that_somebody_deleted_are_counted(hand: HandDrivenBroker, kafka: HandKafka) -> None:
+    comes(hand).drops()
+    publishes(hand, *numbered(9))
+    kafka.carry(*range(9))
+    kafka.logs.trim({(kafka.logs.name("app"), 0): 4})
+    assert comes(hand).payloads == numbered(5, 4)
+    assert hand.applications.lost == 4
+
+
 def test_a_log_that_has_lost_its_tail_goes_on_at_its_end(
     hand: HandDrivenBroker, kafka: HandKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
