@@ -97,11 +97,12 @@ class Mark(Struct, frozen=True, gc=False):
 
 
 class QueueRow(Struct, frozen=True):
-    """A queue; `settings` is its JSON."""
+    """A queue; `settings` is its JSON. Sequences and tickets below `sequences_reserved` may have been given."""
 
     generation: int
     name: str
     settings: bytes
+    sequences_reserved: int
 
 
 MarkKey = tuple[int, str, int]
@@ -109,22 +110,38 @@ MarkKey = tuple[int, str, int]
 
 
 class QueueWrites(Struct):
-    """Of one tick, put in the order of the fields, then `ended`, `removed` and the rest of what goes.
+    """Of one tick: `ended_groups` go first, with their marks; then everything is put; what is removed goes last,
+    entries with their marks. Putting and removing what is there, or is not, is no error."""
 
-    An entry that is removed takes its marks with it; so does a group.
-    """
-
+    ended_groups: set[tuple[int, str]] = field(default_factory=set)
     queues: dict[int, QueueRow] = field(default_factory=dict)
     groups: dict[tuple[int, str], GroupRow] = field(default_factory=dict)
     entries: dict[tuple[int, int], EntryRow] = field(default_factory=dict)
+    """By queue and sequence."""
     delayed: dict[tuple[int, int], DelayedRow] = field(default_factory=dict)
+    """By queue and ticket."""
     marks: dict[MarkKey, Mark] = field(default_factory=dict)
     dedup_ids: dict[tuple[int, str], int] = field(default_factory=dict)
-    """-> until when, Unix milliseconds; those of the past mean nothing and may be deleted at any time."""
+    """By queue and id: until when, Unix milliseconds. Those of the past mean nothing and may be deleted at any time."""
     removed: set[tuple[int, int]] = field(default_factory=set)
-    """Queue, sequence of entries."""
+    """Queue and sequence of entries."""
     removed_delayed: set[tuple[int, int]] = field(default_factory=set)
-    ended_groups: set[tuple[int, str]] = field(default_factory=set)
+    """Queue and ticket."""
+
+    def put_before(self, refused: "QueueWrites") -> None:
+        """Take what a tick wanted that could not be stored, in front of what is here, without its publishes."""
+        for mark in [mark for mark in refused.marks if mark[:2] in self.ended_groups]:
+            del refused.marks[mark]
+        for group in self.ended_groups:
+            refused.groups.pop(group, None)
+        self.ended_groups |= refused.ended_groups
+        self.queues = refused.queues | self.queues
+        self.groups = refused.groups | self.groups
+        stays = {key: row for key, row in refused.entries.items() if row.record < 0}
+        self.entries = stays | self.entries
+        self.marks = refused.marks | self.marks
+        self.removed |= refused.removed
+        self.removed_delayed |= refused.removed_delayed
 
 
 class StoredQueue(Struct, frozen=True):

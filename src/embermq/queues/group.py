@@ -1,0 +1,481 @@
+"""One consumer group of one queue: who gets what, and what becomes of it.
+
+The queue offers messages and drains `finished` and `marks` after each call; consumers come, go, settle; time passes.
+Each message is offered once and stays in the group until it is finished or dropped.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Mapping
+from heapq import heappop, heappush
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from embermq.model.queue_rows import Attempts, DeadLetterReason, Mark, MessageState
+from embermq.queues.assignment import assign
+from embermq.queues.consumer import Consumer, LoadTable
+from embermq.queues.lane import Lane
+from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Action, Event
+from embermq.queues.names import QueueKind, kind_of
+from embermq.queues.retries import wait_of
+from embermq.queues.settings import GroupSettings, Ordering, QueueSettings
+from embermq.queues.settling import Outcome, SettleRequest
+
+LOOKED_AT_MAX = 10_000
+"""Messages that one call of `deliver` looks at; the rest is the next call's."""
+LEASE_OVER = "the lease is over"
+CONSUMER_GONE = "the consumer is gone"
+
+_STRICT_KEY = ""
+_NO_ATTEMPTS = Attempts()
+
+
+class Entry(Struct, gc=False):
+    """A message of the queue. `owed` is how many groups have not settled it."""
+
+    partition: int
+    offset: int
+    key: str | None
+    expires_ms: int
+    owed: int = 0
+
+
+class Standing(Struct):
+    """What a group knows of a message that was handed out before."""
+
+    state: MessageState
+    holder: str = ""
+    epoch: int = 0
+    is_written: bool = False
+    due_ms: int = 0
+    attempts: Attempts = _NO_ATTEMPTS
+
+
+class Finish(Struct, frozen=True, gc=False):
+    """The group owes a message no more. `reason` is "" when it was acked, else why it goes to the dead letters."""
+
+    sequence: int
+    reason: str
+    attempts: Attempts
+
+
+class Handed(Struct, frozen=True, gc=False):
+    """A message for a consumer."""
+
+    sequence: int
+    client_id: str
+    epoch: int
+    attempts: Attempts
+    """Before this delivery."""
+
+
+class Group:
+    """Pure: everything that happens is a call."""
+
+    def __init__(
+        self,
+        name: str,
+        first_sequence: int,
+        settings: QueueSettings,
+        timing: GroupSettings,
+        entries: Mapping[int, Entry],
+    ) -> None:
+        self.name = name
+        self.first_sequence = first_sequence
+        """It owes nothing below."""
+        self.owed = 0
+        """Messages that it has not settled."""
+        self.settled: set[int] = set()
+        """Messages of the queue that other groups owe and this one does not."""
+        self.finished: list[Finish] = []
+        self.marks: dict[int, Mark] = {}
+        self.members: dict[str, Consumer] = {}
+        self.idle_since_ms = 0
+        self._settings = settings
+        self._timing = timing
+        self._entries = entries
+        self._buries = kind_of(settings.name) is not QueueKind.DEAD_LETTERS
+        self._pinned = settings.ordering is not Ordering.NONE
+        self._lanes = self._new_lanes()
+        self._loads = LoadTable()
+        self._awake: OrderedDict[str, Consumer] = OrderedDict()
+        """Consumers that may have room and work."""
+        self._standings: dict[int, Standing] = {}
+        self._leases: OrderedDict[int, int] = OrderedDict()
+        """Sequence -> until when, in the order of time: all are equally long."""
+        self._waits: list[tuple[int, int]] = []
+        """A heap of (due, sequence); what is not RETRY until then is left over."""
+        self._rebalance_at_ms = 0
+
+    def offer(self, sequence: int, mark: Mark | None = None) -> None:
+        """A message is there for this group. `mark` is what was stored of it."""
+        self.owed += 1
+        lane = self._lane(sequence)
+        if mark is not None:
+            standing = self._standings[sequence] = Standing(mark.state, attempts=mark.attempts)
+            key = self._key(sequence)
+            if key is not None:
+                lane.take_turn(key, sequence)
+            if mark.state is MessageState.RETRY:
+                standing.due_ms = mark.due_ms
+                heappush(self._waits, (mark.due_ms, sequence))
+                return
+        lane.ready.append(sequence)
+        self._list(lane)
+
+    def drop(self, sequence: int, *, even_held: bool) -> bool:
+        """The queue lets go of a message; False when a consumer holds it and it stays."""
+        standing = self._standings.get(sequence)
+        if standing is not None:
+            if standing.state is MessageState.DELIVERED and not even_held:
+                return False
+            self._unhold(sequence, standing)
+            del self._standings[sequence]
+        self.settled.add(sequence)
+        self._leave_line(sequence)
+        self._lane(sequence).trim()
+        return True
+
+    def owes(self, sequence: int) -> bool:
+        """Whether it has not settled a message that is for it."""
+        return sequence in self._entries and sequence not in self.settled and sequence >= self.first_sequence
+
+    def attempts_of(self, sequence: int) -> Attempts:
+        """How often a message that the group owes was tried."""
+        standing = self._standings.get(sequence)
+        return _NO_ATTEMPTS if standing is None else standing.attempts
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Take other settings. Partitions and ordering change only while the queue is empty."""
+        before, self._settings = self._settings, settings
+        if (before.partitions, before.ordering) != (settings.partitions, settings.ordering):
+            self._pinned = settings.ordering is not Ordering.NONE
+            self._lanes = self._new_lanes()
+            for consumer in self.members.values():
+                consumer.work.clear()
+                self._loads.remove(consumer)
+                self._update_room(consumer)
+            self._rebalance()
+
+    def holds(self, sequence: int) -> bool:
+        """Whether a consumer holds it now."""
+        standing = self._standings.get(sequence)
+        return standing is not None and standing.state is MessageState.DELIVERED
+
+    def state_of(self, sequence: int) -> MessageState:
+        """Of a message that the group owes [queues-20]."""
+        standing = self._standings.get(sequence)
+        return MessageState.QUEUED if standing is None else standing.state
+
+    def join(self, client_id: str, epoch: int, prefetch: int, now_ms: int, kept: Container[int] = ()) -> None:
+        """A consumer subscribes, or comes back with another epoch: of what it held it has `kept`; the rest is given
+        back [queues-16] [queues-19]."""
+        consumer = self.members.get(client_id)
+        if consumer is None:
+            consumer = self.members[client_id] = Consumer(client_id, epoch, prefetch, now_ms)
+            if len(self.members) == 1:
+                self._rebalance()
+            elif not self._rebalance_at_ms:
+                self._rebalance_at_ms = now_ms + self._timing.join_debounce_ms
+        elif consumer.epoch != epoch:
+            consumer.epoch = epoch
+            for sequence in sorted(consumer.held):
+                standing = self._standings[sequence]
+                if sequence in kept:
+                    standing.epoch = epoch
+                else:
+                    self._apply(sequence, standing, Event.HOLDER_GONE, now_ms)
+        consumer.away_until_ms = 0
+        consumer.prefetch = prefetch
+        self.idle_since_ms = 0
+        self._update_room(consumer)
+
+    def leave(self, client_id: str, now_ms: int) -> None:
+        """A consumer has unsubscribed, or is gone for good. Unknown ones are none of ours."""
+        consumer = self.members.pop(client_id, None)
+        if consumer is None:
+            return
+        for sequence in sorted(consumer.held):
+            self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
+        self._loads.remove(consumer)
+        self._awake.pop(client_id, None)
+        if not self.members:
+            self.idle_since_ms = now_ms
+        self._rebalance()
+
+    def go_away(self, client_id: str, now_ms: int) -> None:
+        """The connection of a consumer with a kept session is gone: it has a while to come back [queues-19]."""
+        consumer = self.members.get(client_id)
+        if consumer is not None and not consumer.away_until_ms:
+            consumer.away_until_ms = now_ms + self._timing.disconnect_grace_ms
+            self._update_room(consumer)
+
+    def written(self, sequence: int, client_id: str, epoch: int, now_ms: int) -> None:
+        """The PUBLISH has been written to the socket: the lease begins [queues-22]. Too late is no fault."""
+        standing = self._standings.get(sequence)
+        if (
+            standing is None
+            or standing.state is not MessageState.DELIVERED
+            or standing.is_written
+            or (standing.holder, standing.epoch) != (client_id, epoch)
+        ):
+            return
+        standing.is_written = True
+        before = standing.attempts
+        standing.attempts = replace(
+            before, deliveries=before.deliveries + 1, first_delivered_ms=before.first_delivered_ms or now_ms
+        )
+        self._leases[sequence] = now_ms + self._settings.performance.delivery_timeout
+
+    def settle(
+        self, sequence: int, request: SettleRequest, client_id: str, epoch: int, now_ms: int
+    ) -> Outcome:
+        """What a consumer says of a message that the group owes [queues-23] [queues-28]."""
+        standing = self._standings.get(sequence)
+        if standing is None or not standing.holder:
+            return Outcome.UNKNOWN
+        if (standing.holder, standing.epoch) != (client_id, epoch):
+            return Outcome.NOT_YOURS
+        action = self._apply(sequence, standing, VERB_EVENTS[request.verb], now_ms, request)
+        return Outcome.LATE if action is Action.IGNORE else Outcome.DONE
+
+    def advance(self, now_ms: int) -> None:
+        """Time has passed: leases, retries, consumers that did not come back, joins that waited."""
+        while self._leases:
+            sequence, until_ms = next(iter(self._leases.items()))
+            if until_ms > now_ms:
+                break
+            self._apply(sequence, self._standings[sequence], Event.LEASE_OVER, now_ms)
+        while self._waits and self._waits[0][0] <= now_ms:
+            due_ms, sequence = heappop(self._waits)
+            standing = self._standings.get(sequence)
+            if standing is not None and standing.state is MessageState.RETRY and standing.due_ms == due_ms:
+                self._apply(sequence, standing, Event.DUE, now_ms)
+        for consumer in [each for each in self.members.values() if 0 < each.away_until_ms <= now_ms]:
+            self.leave(consumer.client_id, now_ms)
+        if 0 < self._rebalance_at_ms <= now_ms:
+            self._rebalance()
+
+    def next_due_ms(self) -> int | None:
+        """When `advance` or `deliver` has something to do next; 0 for at once."""
+        if self._awake or (not self._pinned and self._lanes[0].has_work() and self._loads.least()):
+            return 0
+        times = [consumer.away_until_ms for consumer in self.members.values() if consumer.away_until_ms]
+        if self._leases:
+            times.append(next(iter(self._leases.values())))
+        if self._waits:
+            times.append(self._waits[0][0])
+        if self._rebalance_at_ms:
+            times.append(self._rebalance_at_ms)
+        if self.idle_since_ms:
+            times.append(self.idle_since_ms + self._timing.idle_expiry_ms)
+        return min(times, default=None)
+
+    def deliver(self) -> list[Handed]:
+        """Hand out what there is and whom there is room for, `batch_size` messages to one consumer at a time."""
+        handed: list[Handed] = []
+        looked_at = LOOKED_AT_MAX
+        while looked_at > 0:
+            if self._pinned:
+                if not self._awake:
+                    break
+                consumer = self._awake.popitem(last=False)[1]
+            else:
+                least = self._loads.least()
+                if least is None or not self._lanes[0].has_work():
+                    break
+                consumer = least
+            room = self._settings.performance.batch_size
+            while room and looked_at > 0 and consumer.has_room():
+                lane = self._work_of(consumer)
+                if lane is None:
+                    break
+                looked_at -= 1
+                sequence = lane.next()
+                if self.owes(sequence) and self._may_go(lane, sequence):
+                    handed.append(self._hand(sequence, consumer))
+                    room -= 1
+            if self._pinned and consumer.has_room() and consumer.work:
+                self._awake[consumer.client_id] = consumer
+        return handed
+
+    def _work_of(self, consumer: Consumer) -> Lane | None:
+        """A lane of the consumer with work, another one each time."""
+        if not self._pinned:
+            return self._lanes[0] if self._lanes[0].has_work() else None
+        while consumer.work:
+            lane = consumer.work.popleft()
+            if lane.owner is consumer and lane.has_work():
+                consumer.work.append(lane)
+                return lane
+            if lane.listed is consumer:
+                lane.listed = None
+        return None
+
+    def _may_go(self, lane: Lane, sequence: int) -> bool:
+        key = self._key(sequence)
+        return key is None or lane.take_turn(key, sequence)
+
+    def _hand(self, sequence: int, consumer: Consumer) -> Handed:
+        standing = self._standings.get(sequence)
+        if standing is None:
+            standing = self._standings[sequence] = Standing(MessageState.DELIVERED)
+        standing.state = MessageState.DELIVERED
+        standing.holder = consumer.client_id
+        standing.epoch = consumer.epoch
+        standing.is_written = False
+        consumer.held.add(sequence)
+        if not self._pinned:
+            self._loads.update(consumer)
+        return Handed(sequence, consumer.client_id, consumer.epoch, standing.attempts)
+
+    def _apply(
+        self,
+        sequence: int,
+        standing: Standing,
+        event: Event,
+        now_ms: int,
+        request: SettleRequest | None = None,
+    ) -> Action:
+        action = TRANSITIONS[standing.state, event]
+        if action is Action.FINISH:
+            self._finish(sequence, standing, "")
+        elif action is Action.BURY:
+            if request is not None and request.reason:
+                standing.attempts = replace(standing.attempts, last_error=request.reason)
+            self._finish(sequence, standing, DeadLetterReason.REJECTED if self._buries else "")
+        elif action is Action.RENEW:
+            if standing.is_written:
+                self._leases[sequence] = now_ms + self._settings.performance.delivery_timeout
+                self._leases.move_to_end(sequence)
+        elif action is Action.QUEUE:
+            self._after_failure(sequence, standing, 0, now_ms)
+            self.marks.pop(sequence, None)  # what is stored says the same: RETRY, and the time has come
+        elif action is Action.FAIL:
+            self._unhold(sequence, standing)
+            self._fail(sequence, standing, now_ms, request)
+        elif action is Action.GIVE_BACK:
+            self._unhold(sequence, standing)
+            if standing.is_written:
+                before = standing.attempts
+                standing.attempts = replace(before, failures=before.failures + 1, last_error=CONSUMER_GONE)
+            self._after_failure(sequence, standing, 0, now_ms)
+        return action
+
+    def _fail(self, sequence: int, standing: Standing, now_ms: int, request: SettleRequest | None) -> None:
+        """A nack, or without a request a lease that is over."""
+        before = standing.attempts
+        wait_ms, uses_step = wait_of(self._settings.retry_policy, before, is_nack=request is not None)
+        error = LEASE_OVER
+        if request is not None:
+            error = request.reason
+            if request.delay_ms is not None:
+                wait_ms, uses_step = request.delay_ms, False
+        standing.attempts = replace(
+            before,
+            failures=before.failures + 1,
+            nacks=before.nacks + (request is not None),
+            steps=before.steps + uses_step,
+            last_error=error,
+        )
+        self._after_failure(sequence, standing, wait_ms, now_ms)
+
+    def _after_failure(self, sequence: int, standing: Standing, wait_ms: int, now_ms: int) -> None:
+        """DLQ, RETRY or QUEUED [queues-25]."""
+        policy, attempts = self._settings.retry_policy, standing.attempts
+        due_ms = now_ms + wait_ms
+        if self._entries[sequence].expires_ms <= now_ms:
+            self._finish(sequence, standing, DeadLetterReason.EXPIRED)
+            return
+        if self._buries and attempts.failures:
+            if attempts.failures > policy.max_retries:
+                self._finish(sequence, standing, DeadLetterReason.MAX_RETRIES)
+                return
+            if attempts.first_delivered_ms:
+                last_ms = attempts.first_delivered_ms + policy.total_timeout
+                if now_ms >= last_ms:
+                    self._finish(sequence, standing, DeadLetterReason.TIMEOUT)
+                    return
+                due_ms = min(due_ms, last_ms)
+        if due_ms > now_ms:
+            standing.state, standing.due_ms = MessageState.RETRY, due_ms
+            heappush(self._waits, (due_ms, sequence))
+        else:
+            standing.state, standing.due_ms = MessageState.QUEUED, 0
+            lane = self._lane(sequence)
+            lane.give_back(sequence)
+            self._list(lane)
+        if attempts.failures:
+            self.marks[sequence] = Mark(standing.state, attempts, standing.due_ms)
+
+    def _finish(self, sequence: int, standing: Standing, reason: str) -> None:
+        self._unhold(sequence, standing)
+        del self._standings[sequence]
+        self.marks.pop(sequence, None)
+        self.settled.add(sequence)
+        self._leave_line(sequence)
+        self.finished.append(Finish(sequence, reason, standing.attempts))
+
+    def _leave_line(self, sequence: int) -> None:
+        """It is settled or dropped: the next of its key may go."""
+        self.owed -= 1
+        lane, key = self._lane(sequence), self._key(sequence)
+        if key is not None and lane.end_turn(key, sequence):
+            self._list(lane)
+
+    def _unhold(self, sequence: int, standing: Standing) -> None:
+        """Nobody holds it now. Who held it last is remembered."""
+        if standing.state is not MessageState.DELIVERED:
+            return
+        self._leases.pop(sequence, None)
+        consumer = self.members.get(standing.holder)
+        if consumer is not None:
+            consumer.held.discard(sequence)
+            self._update_room(consumer)
+
+    def _update_room(self, consumer: Consumer) -> None:
+        if not self._pinned:
+            self._loads.update(consumer)
+        elif consumer.work and consumer.has_room():
+            self._awake[consumer.client_id] = consumer
+
+    def _list(self, lane: Lane) -> None:
+        """The lane may have work: its owner hears of it."""
+        owner = lane.owner
+        if owner is None or not lane.has_work():
+            return
+        if lane.listed is not owner:
+            lane.listed = owner
+            owner.work.append(lane)
+        if owner.has_room():
+            self._awake[owner.client_id] = owner
+
+    def _rebalance(self) -> None:
+        """Only what has another owner than before is touched [queues-16]."""
+        self._rebalance_at_ms = 0
+        if not self._pinned:
+            return
+        members = sorted(self.members.values(), key=lambda each: (each.joined_ms, each.client_id))
+        for lane, owner in zip(self._lanes, assign(len(self._lanes), members), strict=True):
+            if lane.owner is not owner:
+                lane.owner = owner
+                self._list(lane)
+
+    def owners(self) -> list[str]:
+        """Client id for each partition, "" for nobody; empty where partitions are not pinned."""
+        return [lane.owner.client_id if lane.owner else "" for lane in self._lanes] if self._pinned else []
+
+    def _new_lanes(self) -> list[Lane]:
+        return [Lane(self.owes) for _ in range(self._settings.partitions if self._pinned else 1)]
+
+    def _lane(self, sequence: int) -> Lane:
+        return self._lanes[self._entries[sequence].partition if self._pinned else 0]
+
+    def _key(self, sequence: int) -> str | None:
+        """What its order hangs on; None for nothing [queues-30]."""
+        ordering = self._settings.ordering
+        if ordering is Ordering.PARTITION:
+            return self._entries[sequence].key
+        return _STRICT_KEY if ordering is Ordering.STRICT else None

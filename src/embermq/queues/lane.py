@@ -1,0 +1,78 @@
+"""One partition of a group: what is ready, what came back, and whose turn a key is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from embermq.queues.consumer import Consumer
+
+
+class Turn(Struct):
+    """A key with a message that is not settled: `head`. What came behind it waits, in order."""
+
+    head: int
+    waiting: deque[int] | None = None
+
+
+class Lane:
+    """Sequences of one partition. `owes` tells whether the group still owes one: what it does not is passed over."""
+
+    __slots__ = ("_owes", "listed", "owner", "ready", "returned", "turns")
+
+    def __init__(self, owes: Callable[[int], bool]) -> None:
+        self._owes = owes
+        self.ready: deque[int] = deque()
+        self.returned: list[int] = []
+        """A heap. All of it is older than what is ready."""
+        self.turns: dict[str, Turn] = {}
+        self.owner: Consumer | None = None
+        self.listed: Consumer | None = None
+        """Whose work it stands in."""
+
+    def has_work(self) -> bool:
+        """Whether there may be something to take."""
+        return bool(self.returned or self.ready)
+
+    def next(self) -> int:
+        """Take the oldest; the caller knows that there is one."""
+        return heappop(self.returned) if self.returned else self.ready.popleft()
+
+    def give_back(self, sequence: int) -> None:
+        """It is owed again, in its old place."""
+        heappush(self.returned, sequence)
+
+    def take_turn(self, key: str, sequence: int) -> bool:
+        """Whether a message may go out now; else it waits in the line of its key [queues-30]."""
+        turn = self.turns.get(key)
+        if turn is None:
+            self.turns[key] = Turn(sequence)
+            return True
+        if turn.head == sequence:
+            return True
+        if turn.waiting is None:
+            turn.waiting = deque()
+        turn.waiting.append(sequence)
+        return False
+
+    def end_turn(self, key: str, sequence: int) -> bool:
+        """A message is not owed any more; whether another one has become ready by that."""
+        turn = self.turns.get(key)
+        if turn is None or turn.head != sequence:
+            return False
+        while turn.waiting:
+            following = turn.waiting.popleft()
+            if self._owes(following):
+                turn.head = following
+                self.give_back(following)
+                return True
+        del self.turns[key]
+        return False
+
+    def trim(self) -> None:
+        """Let go of what is not owed, at the front: nobody may come to take it."""
+        while self.ready and not self._owes(self.ready[0]):
+            self.ready.popleft()

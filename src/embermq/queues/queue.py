@@ -1,0 +1,584 @@
+"""One durable queue: its messages, its groups, its limits.
+
+Everything it decides goes into the tick's `QueueWrites` at once; dead letters for another queue gather in `buried`,
+and whoever calls has to place them in the same tick. A message is enqueued in two steps, `accept` before the commit
+of its record and `commit` after it; groups see nothing of it in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from heapq import heapify, heappop, heappush
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from embermq.model.queue_rows import (
+    Attempts,
+    DeadLetter,
+    DeadLetterReason,
+    DelayedRow,
+    EntryRow,
+    GroupRow,
+    Mark,
+    MarkKey,
+    MessageState,
+    QueueRow,
+    QueueWrites,
+    StoredQueue,
+)
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.deadlines import Deadlines
+from embermq.queues.dedup import DedupWindow
+from embermq.queues.errors import QueueRefusal
+from embermq.queues.group import Entry, Group
+from embermq.queues.partitioner import partition_of_key
+from embermq.queues.publication import Publication, Stamps
+from embermq.queues.settings import (
+    GroupSettings,
+    Overflow,
+    QueueSettings,
+    TtlAction,
+    check_change,
+    format_settings,
+)
+from embermq.queues.settling import Outcome, SettleRequest, message_id_of, sequence_of
+
+SEQUENCES_RESERVED = 10_000
+"""Numbers that the stored row of a queue is ahead: a start leaves out what was not used of them."""
+
+_SETTLED = (MessageState.ACKED, MessageState.DLQ)
+
+
+class Fate(Enum):
+    """What becomes of a publish that is not refused."""
+
+    ENQUEUED = auto()
+    DELAYED = auto()
+    REPEATED = auto()
+    """Known by its dedup id: acknowledged, not enqueued."""
+    DROPPED = auto()
+    """The queue is full and drops what is new: acknowledged, counted."""
+
+
+class Acceptance(Struct, frozen=True):
+    """`ticket` is for `commit` or `withdraw`; -1 when nothing waits for the record."""
+
+    fate: Fate
+    ticket: int = -1
+
+
+class Delivery(Struct, frozen=True):
+    """A message for a consumer; its body is the record at `offset`."""
+
+    queue: str
+    client_id: str
+    epoch: int
+    offset: int
+    expires_ms: int
+    stamps: Stamps
+
+
+class Newcomer(Struct, frozen=True):
+    """Who joins a group. Of what it held under an earlier epoch it has `kept_ids`; the rest is given back."""
+
+    client_id: str
+    epoch: int
+    prefetch: int
+    kept_ids: tuple[str, ...] = ()
+
+
+class Burial(Struct, frozen=True):
+    """A dead letter on its way to queue `target`."""
+
+    target: str
+    offset: int
+    key: str | None
+    letter: DeadLetter
+
+
+class Particulars(Struct, frozen=True):
+    """What few entries have."""
+
+    only_group: str
+    origin_id: str
+    dead_letter: DeadLetter | None
+
+
+class _Pending(Struct, frozen=True):
+    row: EntryRow | DelayedRow
+    dedup_id: str | None
+
+
+class Queue:
+    """Pure. `writes` gives the present tick's."""
+
+    def __init__(
+        self,
+        generation: int,
+        settings: QueueSettings,
+        timing: GroupSettings,
+        writes: Callable[[], QueueWrites],
+    ) -> None:
+        self.generation = generation
+        self.settings = settings
+        self.entries: dict[int, Entry] = {}
+        self.groups: dict[str, Group] = {}
+        self.buried: list[Burial] = []
+        self.dead_letters: Counter[str] = Counter()
+        """By reason, those that were dropped for want of a dead-letter queue too."""
+        self.dropped: Counter[str] = Counter()
+        """By reason: messages that ended without having been settled by all."""
+        self._timing = timing
+        self._writes = writes
+        self._next_sequence = self._reserved = 1
+        self._keyless = 0
+        self._pending: dict[int, _Pending] = {}
+        self._delayed: list[tuple[int, int]] = []
+        self._delayed_rows: dict[int, DelayedRow] = {}
+        self._particulars: dict[int, Particulars] = {}
+        self._origins: dict[tuple[str, str], int] = {}
+        self._deadlines = Deadlines(self.entries, self._pending)
+        self._dedup = DedupWindow(timing.dedup_window_ms, timing.dedup_ids_max)
+        self._head = 1
+        """Below it nothing is dropped for want of room."""
+
+    # Messages come.
+
+    def accept(
+        self, publication: Publication, size: int, expires_ms: int, record: int, now_ms: int
+    ) -> Acceptance:
+        """A PUBLISH of `size` bytes of payload, whose record is to be number `record` of this tick. `expires_ms` is the
+        publisher's own deadline, 0 for none. Raises QueueRefusal when it is too large, or the queue is full."""
+        limits = self.settings.limits
+        if size > limits.max_message_size:
+            raise QueueRefusal(
+                f"queue {self.settings.name}: payload of {size} bytes, the limit is {limits.max_message_size}",
+                ReasonCode.QUOTA_EXCEEDED,
+            )
+        dedup_id = publication.dedup_id
+        if dedup_id is not None and self._dedup.knows(dedup_id, now_ms):
+            return Acceptance(Fate.REPEATED)
+        if not self._make_room(now_ms):
+            self.dropped[DeadLetterReason.OVERFLOW] += 1
+            return Acceptance(Fate.DROPPED)
+        ticket = self._take_number()
+        row: EntryRow | DelayedRow
+        if publication.visible_ms > now_ms:
+            row = DelayedRow(
+                self.generation, ticket, -1, record, publication.key, publication.visible_ms, expires_ms
+            )
+            self._writes().delayed[self.generation, ticket] = row
+        else:
+            row = EntryRow(
+                self.generation,
+                ticket,
+                self._partition(publication.key),
+                -1,
+                record,
+                publication.key,
+                self._deadline(now_ms, expires_ms),
+            )
+            self._writes().entries[self.generation, ticket] = row
+        self._pending[ticket] = _Pending(row, dedup_id)
+        if dedup_id is not None:
+            self._writes().dedup_ids[self.generation, dedup_id] = self._dedup.add(dedup_id, now_ms)
+        return Acceptance(Fate.DELAYED if isinstance(row, DelayedRow) else Fate.ENQUEUED, ticket)
+
+    def commit(self, ticket: int, offset: int) -> None:
+        """Its record is durable, and stands there. To be called in the order of `accept`."""
+        row = self._pending.pop(ticket).row
+        if isinstance(row, DelayedRow):
+            self._delayed_rows[ticket] = DelayedRow(
+                row.queue, row.ticket, offset, -1, row.key, row.visible_ms, row.expires_ms
+            )
+            heappush(self._delayed, (row.visible_ms, ticket))
+        else:
+            self._place(row, offset, {})
+
+    def withdraw(self, ticket: int) -> None:
+        """Its tick was refused: nothing of it is stored."""
+        dedup_id = self._pending.pop(ticket).dedup_id
+        if dedup_id is not None:
+            self._dedup.forget(dedup_id)
+
+    def bury(self, burial: Burial, now_ms: int) -> None:
+        """A dead letter comes: never refused, with the time to live of this queue [queues-34]."""
+        self._put(self._new_row(burial.offset, burial.key, now_ms, dead_letter=burial.letter))
+
+    def take_dead_letter(self, sequence: int) -> tuple[Entry, DeadLetter] | None:
+        """Take a dead letter out, to be put back where it came from in the same tick; None when there is none, or a
+        consumer holds it [queues-35]."""
+        entry, particulars = self.entries.get(sequence), self._particulars.get(sequence)
+        if entry is None or particulars is None or particulars.dead_letter is None:
+            return None
+        if any(group.holds(sequence) for group in self.groups.values()):
+            return None
+        for group in self.groups.values():
+            if group.owes(sequence):
+                group.drop(sequence, even_held=False)
+        self._remove(sequence)
+        return entry, particulars.dead_letter
+
+    def retry(self, entry: Entry, letter: DeadLetter, now_ms: int) -> None:
+        """A dead letter comes back, at the tail, with its message id, for the group that failed [queues-35]."""
+        if letter.group:
+            self.group(letter.group, now_ms, is_latest=True)
+        row = self._new_row(entry.offset, entry.key, now_ms)
+        self._put(replace(row, only_group=letter.group, origin_id=letter.message_id))
+
+    # Consumers come, settle and go.
+
+    def group(self, name: str, now_ms: int, *, is_latest: bool = False) -> Group:
+        """The group of this name. A new one gets the earliest messages first, or with `is_latest` none of those that
+        are there [queues-18]."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self._open_group(name, self._next_sequence if is_latest else 0, now_ms)
+            self._store_group(group)
+        return group
+
+    def remove_group(self, name: str, now_ms: int) -> None:
+        """What only this group owed is deleted, unless it was the last one [queues-17]."""
+        group = self.groups.pop(name)
+        writes = self._writes()
+        key = (self.generation, name)
+        writes.groups.pop(key, None)
+        for mark in [mark for mark in writes.marks if mark[:2] == key]:
+            del writes.marks[mark]
+        writes.ended_groups.add(key)
+        for sequence in [each for each in self.entries if group.owes(each)]:
+            entry = self.entries[sequence]
+            entry.owed -= 1
+            if self.groups and not entry.owed:
+                self._remove(sequence)
+
+    def join(self, name: str, consumer: Newcomer, now_ms: int, *, is_latest: bool = False) -> None:
+        """A consumer subscribes or comes back to the group `name`, which is made when it is missing."""
+        group = self.group(name, now_ms, is_latest=is_latest)
+        was_idle = group.idle_since_ms
+        kept = frozenset(self._find(name, message_id) for message_id in consumer.kept_ids)
+        group.join(consumer.client_id, consumer.epoch, consumer.prefetch, now_ms, kept)
+        if was_idle:
+            self._store_group(group)
+        self._drain(group, now_ms)
+
+    def leave(self, name: str, client_id: str, now_ms: int, *, may_return: bool = False) -> None:
+        """It unsubscribes, or its connection is gone; with `may_return` its session is kept."""
+        group = self.groups.get(name)
+        if group is None:
+            return
+        if may_return:
+            group.go_away(client_id, now_ms)
+        else:
+            group.leave(client_id, now_ms)
+            if group.idle_since_ms:
+                self._store_group(group)
+        self._drain(group, now_ms)
+
+    def written(self, delivery: Delivery, now_ms: int) -> None:
+        """Its PUBLISH has been written to the socket: the lease begins."""
+        group = self.groups.get(delivery.stamps.group)
+        if group is not None:
+            group.written(delivery.stamps.sequence, delivery.client_id, delivery.epoch, now_ms)
+
+    def settle(self, request: SettleRequest, client_id: str, epoch: int, now_ms: int) -> list[Outcome]:
+        """One outcome a message id. Without a group in the request it is the one in which the consumer is."""
+        names = [request.group] if request.group else self._groups_of(client_id)
+        outcomes: list[Outcome] = []
+        for message_id in request.message_ids:
+            outcome = Outcome.NOT_YOURS
+            for name in names:
+                outcome = self._settle_one(name, message_id, request, (client_id, epoch), now_ms)
+                if outcome is Outcome.DONE:
+                    break
+            outcomes.append(outcome)
+        return outcomes
+
+    def deliver(self, now_ms: int) -> list[Delivery]:
+        """What is to be sent now. Call `advance` before."""
+        deliveries: list[Delivery] = []
+        for group in self.groups.values():
+            for handed in group.deliver():
+                sequence = handed.sequence
+                entry = self.entries[sequence]
+                particulars = self._particulars.get(sequence)
+                stamps = Stamps(
+                    self.message_id(sequence),
+                    group.name,
+                    handed.attempts.deliveries + 1,
+                    entry.partition,
+                    sequence,
+                    handed.attempts.first_delivered_ms or now_ms,
+                    particulars.dead_letter if particulars else None,
+                )
+                deliveries.append(
+                    Delivery(
+                        self.settings.name,
+                        handed.client_id,
+                        handed.epoch,
+                        entry.offset,
+                        entry.expires_ms,
+                        stamps,
+                    )
+                )
+        return deliveries
+
+    # Time passes.
+
+    def advance(self, now_ms: int) -> None:
+        """Whatever is due: delayed messages, ends of messages, leases, retries, rebalancing, groups without
+        consumers."""
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            row = self._delayed_rows.pop(heappop(self._delayed)[1])
+            self._writes().removed_delayed.add((self.generation, row.ticket))
+            self._put(self._new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
+        for sequence in self._deadlines.take_over(now_ms, self._next_sequence):
+            if sequence in self.entries:
+                self._end(sequence, DeadLetterReason.EXPIRED, now_ms)
+        for group in list(self.groups.values()):
+            was_idle = group.idle_since_ms
+            group.advance(now_ms)
+            self._drain(group, now_ms)
+            if group.idle_since_ms and not was_idle:
+                self._store_group(group)
+            if group.idle_since_ms and now_ms >= group.idle_since_ms + self._timing.idle_expiry_ms:
+                self.remove_group(group.name, now_ms)
+
+    def next_due_ms(self) -> int | None:
+        """When `advance` and `deliver` have something to do; 0 for at once, None for never."""
+        times = [due for group in self.groups.values() if (due := group.next_due_ms()) is not None]
+        if self._delayed:
+            times.append(self._delayed[0][0])
+        ends_ms = self._deadlines.next_due_ms()
+        if ends_ms is not None:
+            times.append(ends_ms)
+        return min(times, default=None)
+
+    # What there is.
+
+    def depth(self) -> int:
+        """Messages that the slowest group has not settled; without groups, all. Delayed ones count [queues-31]."""
+        slowest = max((group.owed for group in self.groups.values()), default=len(self.entries))
+        return slowest + len(self._pending) + len(self._delayed_rows)
+
+    def message_id(self, sequence: int) -> str:
+        """That of an entry, its own or the one that it came back with."""
+        particulars = self._particulars.get(sequence)
+        return (particulars.origin_id if particulars else "") or message_id_of(self.generation, sequence)
+
+    def states(self, sequence: int) -> dict[str, MessageState]:
+        """Of an entry, for each group that owes it."""
+        return {name: group.state_of(sequence) for name, group in self.groups.items() if group.owes(sequence)}
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Take other settings. Raises SettingsRefused when they need an empty queue [queues-10]. Leases that run stay
+        as long as they were."""
+        check_change(self.settings, settings, self.depth())
+        self.settings = settings
+        for group in self.groups.values():
+            group.configure(settings)
+        self._store_row()
+
+    def restore(self, stored: StoredQueue, now_ms: int) -> None:
+        """Take over what the store holds; nobody is connected yet. To be called once, on a new queue."""
+        for row in stored.groups:
+            self._open_group(row.group, row.first_sequence, row.idle_since_ms or now_ms)
+        for entry in stored.entries:
+            self._next_sequence = max(self._next_sequence, entry.sequence + 1)
+            self._place(entry, entry.offset, stored.marks)
+        for delayed in stored.delayed:
+            self._next_sequence = max(self._next_sequence, delayed.ticket + 1)
+            self._delayed_rows[delayed.ticket] = delayed
+        self._delayed = [(row.visible_ms, row.ticket) for row in stored.delayed]
+        heapify(self._delayed)
+        for dedup_id, until_ms in sorted(stored.dedup_ids.items(), key=lambda item: item[1]):
+            self._dedup.restore(dedup_id, until_ms)
+        self._next_sequence = self._reserved = max(self._next_sequence, stored.row.sequences_reserved)
+
+    # Inside.
+
+    def _take_number(self) -> int:
+        """Never one that was given before, not even by a broker that has ended since."""
+        number = self._next_sequence
+        self._next_sequence += 1
+        if number >= self._reserved:
+            self._reserved = number + SEQUENCES_RESERVED
+            self._store_row()
+        return number
+
+    def _store_row(self) -> None:
+        self._writes().queues[self.generation] = QueueRow(
+            self.generation, self.settings.name, format_settings(self.settings), self._reserved
+        )
+
+    def _store_group(self, group: Group) -> None:
+        self._writes().groups[self.generation, group.name] = GroupRow(
+            self.generation, group.name, group.first_sequence, group.idle_since_ms
+        )
+
+    def _deadline(self, now_ms: int, expires_ms: int) -> int:
+        by_ttl = now_ms + self.settings.limits.message_ttl
+        return min(by_ttl, expires_ms) if expires_ms else by_ttl
+
+    def _partition(self, key: str | None) -> int:
+        if key is not None:
+            return partition_of_key(key, self.settings.partitions)
+        self._keyless += 1
+        return self._keyless % self.settings.partitions
+
+    def _new_row(
+        self,
+        offset: int,
+        key: str | None,
+        now_ms: int,
+        *,
+        expires_ms: int = 0,
+        dead_letter: DeadLetter | None = None,
+    ) -> EntryRow:
+        number, deadline = self._take_number(), self._deadline(now_ms, expires_ms)
+        return EntryRow(
+            self.generation, number, self._partition(key), offset, -1, key, deadline, dead_letter=dead_letter
+        )
+
+    def _put(self, row: EntryRow) -> None:
+        """An entry whose record is in the log already."""
+        self._writes().entries[self.generation, row.sequence] = row
+        self._place(row, row.offset, {})
+
+    def _place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, Mark]) -> None:
+        sequence = row.sequence
+        entry = self.entries[sequence] = Entry(row.partition, offset, row.key, row.expires_ms)
+        self._deadlines.add(sequence, row.expires_ms)
+        if row.only_group or row.origin_id or row.dead_letter is not None:
+            self._particulars[sequence] = Particulars(row.only_group, row.origin_id, row.dead_letter)
+            if row.origin_id:
+                self._origins[row.only_group, row.origin_id] = sequence
+        for group in self.groups.values():
+            self._offer(group, sequence, entry, marks.get((self.generation, group.name, sequence)))
+
+    def _offer(self, group: Group, sequence: int, entry: Entry, mark: Mark | None = None) -> None:
+        if sequence < group.first_sequence:
+            return
+        particulars = self._particulars.get(sequence)
+        is_others = particulars is not None and particulars.only_group not in ("", group.name)
+        if is_others or (mark is not None and mark.state in _SETTLED):
+            group.settled.add(sequence)
+            return
+        entry.owed += 1
+        group.offer(sequence, mark)
+
+    def _open_group(self, name: str, first_sequence: int, idle_since_ms: int) -> Group:
+        group = Group(name, first_sequence, self.settings, self._timing, self.entries)
+        group.idle_since_ms = idle_since_ms
+        self.groups[name] = group
+        for sequence, entry in self.entries.items():
+            self._offer(group, sequence, entry)
+        return group
+
+    def _groups_of(self, client_id: str) -> list[str]:
+        return [name for name, group in self.groups.items() if client_id in group.members]
+
+    def _find(self, group: str, message_id: str) -> int:
+        """The entry that a group knows by an id; -1 when the id is none of this queue's."""
+        found = self._origins.get((group, message_id)) or self._origins.get(("", message_id))
+        return found or sequence_of(self.generation, message_id)
+
+    def _settle_one(
+        self, name: str, message_id: str, request: SettleRequest, holder: tuple[str, int], now_ms: int
+    ) -> Outcome:
+        group = self.groups.get(name)
+        sequence = self._find(name, message_id)
+        if group is None or not group.first_sequence <= sequence < self._next_sequence or sequence < 1:
+            return Outcome.UNKNOWN
+        if not group.owes(sequence):
+            return Outcome.UNKNOWN if sequence in self._pending else Outcome.ALREADY_SETTLED
+        outcome = group.settle(sequence, request, *holder, now_ms)
+        self._drain(group, now_ms)
+        return outcome
+
+    def _drain(self, group: Group, now_ms: int) -> None:
+        """Write down what a group has decided."""
+        writes = self._writes()
+        for finish in group.finished:
+            sequence, entry = finish.sequence, self.entries[finish.sequence]
+            entry.owed -= 1
+            if finish.reason:
+                self._lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
+            if entry.owed:
+                state = MessageState.DLQ if finish.reason else MessageState.ACKED
+                writes.marks[self.generation, group.name, sequence] = Mark(state)
+            else:
+                self._remove(sequence)
+        group.finished.clear()
+        for sequence, mark in group.marks.items():
+            writes.marks[self.generation, group.name, sequence] = mark
+        group.marks.clear()
+
+    def _end(self, sequence: int, reason: str, now_ms: int) -> None:
+        """A message ends, for every group that owes it and does not hold it."""
+        entry = self.entries[sequence]
+        owing = [group for group in self.groups.values() if group.owes(sequence)]
+        if not owing:
+            self._lose(sequence, "", reason, Attempts(), now_ms)
+        for group in owing:
+            attempts = group.attempts_of(sequence)
+            if group.drop(sequence, even_held=False):
+                entry.owed -= 1
+                self._lose(sequence, group.name, reason, attempts, now_ms)
+                self._writes().marks[self.generation, group.name, sequence] = Mark(MessageState.DLQ)
+        if not entry.owed:
+            self._remove(sequence)
+
+    def _lose(self, sequence: int, group: str, reason: str, attempts: Attempts, now_ms: int) -> None:
+        """To the dead letters, or counted."""
+        target = self.settings.dead_letter_queue
+        is_let_go = reason == DeadLetterReason.EXPIRED and self.settings.limits.ttl_action is TtlAction.DROP
+        if is_let_go or not target:
+            self.dropped[reason] += 1
+            return
+        self.dead_letters[reason] += 1
+        entry, message_id = self.entries[sequence], self.message_id(sequence)
+        letter = DeadLetter(self.settings.name, group, reason, message_id, attempts, now_ms)
+        self.buried.append(Burial(target, entry.offset, entry.key, letter))
+
+    def _remove(self, sequence: int) -> None:
+        del self.entries[sequence]
+        self._writes().removed.add((self.generation, sequence))
+        for group in self.groups.values():
+            group.settled.discard(sequence)
+        particulars = self._particulars.pop(sequence, None)
+        if particulars is not None:
+            self._origins.pop((particulars.only_group, particulars.origin_id), None)
+
+    def _make_room(self, now_ms: int) -> bool:
+        """Whether one more message may come; False when it is to be dropped. Raises QueueRefusal."""
+        limits = self.settings.limits
+        limit = limits.max_queue_depth
+        if len(self.entries) + len(self._pending) + len(self._delayed_rows) < limit or self.depth() < limit:
+            return True
+        if limits.overflow is Overflow.DROP_NEW:
+            return False
+        if limits.overflow is Overflow.DROP_HEAD and self._drop_head(now_ms):
+            return True
+        raise QueueRefusal(
+            f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}",
+            ReasonCode.QUOTA_EXCEEDED,
+        )
+
+    def _drop_head(self, now_ms: int) -> bool:
+        """End the oldest message that the slowest group owes and nobody holds; what was passed over stays."""
+        slowest = max(self.groups.values(), key=lambda group: group.owed, default=None)
+        while self._head < self._next_sequence:
+            sequence = self._head
+            if sequence in self._pending:
+                return False
+            self._head += 1
+            if sequence not in self.entries or (slowest is not None and not slowest.owes(sequence)):
+                continue
+            if not any(group.holds(sequence) for group in self.groups.values()):
+                self._end(sequence, DeadLetterReason.OVERFLOW, now_ms)
+                return True
+        return False

@@ -1,0 +1,161 @@
+"""All queues of a broker: the door of this room.
+
+A tick calls what happened, then `run`, and takes the writes; what comes back from `run` is to be sent. Dead letters
+are in the queue they go to by the time a call returns, so one `QueueWrites` has both ends of each move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import islice
+
+from embermq.model.queue_rows import QueueWrites, StoredQueue
+from embermq.queues.publication import Publication
+from embermq.queues.queue import Acceptance, Delivery, Newcomer, Queue
+from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
+from embermq.queues.settling import Outcome, SettleRequest
+
+
+class Queues:
+    """Queues by name. `next_generation` is above those of all queues that ever were."""
+
+    def __init__(self, timing: GroupSettings, next_generation: int = 1) -> None:
+        self.writes = QueueWrites()
+        self._timing = timing
+        self._next_generation = next_generation
+        self._queues: dict[str, Queue] = {}
+        self._touched: dict[str, Queue] = {}
+        self._due: list[tuple[int, str]] = []
+        self._scheduled: dict[str, int] = {}
+
+    def take_writes(self) -> QueueWrites:
+        """What the tick has to store; the next tick's begins."""
+        writes, self.writes = self.writes, QueueWrites()
+        return writes
+
+    def give_back(self, refused: QueueWrites) -> None:
+        """A tick could not be stored, and its publishes are withdrawn: what else it wanted is the next one's too."""
+        self.writes.put_before(refused)
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name, made with default settings when it is missing."""
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._make(self._next_generation, parse_settings(name, b"{}"))
+        return queue
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Make a queue, or give it other settings. Raises SettingsRefused."""
+        check_settings(settings)
+        queue = self._touch(settings.name)
+        queue.configure(settings)
+
+    def accept(
+        self, name: str, publication: Publication, size: int, record: int, now_ms: int, *, expires_ms: int = 0
+    ) -> Acceptance:
+        """See `Queue.accept`."""
+        queue = self._touch(name)
+        try:
+            return queue.accept(publication, size, expires_ms, record, now_ms)
+        finally:
+            self._bury(queue, now_ms)
+
+    def commit(self, name: str, ticket: int, offset: int) -> None:
+        """The record of an accepted publish is durable."""
+        self._touch(name).commit(ticket, offset)
+
+    def withdraw(self, name: str, ticket: int) -> None:
+        """It is not, and will not be."""
+        self._touch(name).withdraw(ticket)
+
+    def join(
+        self, name: str, group: str, consumer: Newcomer, now_ms: int, *, is_latest: bool = False
+    ) -> None:
+        """A consumer subscribes, or comes back."""
+        queue = self._touch(name)
+        queue.join(group, consumer, now_ms, is_latest=is_latest)
+        self._bury(queue, now_ms)
+
+    def leave(self, name: str, group: str, client_id: str, now_ms: int, *, may_return: bool = False) -> None:
+        """A consumer unsubscribes, or its connection is gone."""
+        if name not in self._queues:
+            return
+        queue = self._touch(name)
+        queue.leave(group, client_id, now_ms, may_return=may_return)
+        self._bury(queue, now_ms)
+
+    def written(self, delivery: Delivery, now_ms: int) -> None:
+        """A delivery has been written to the socket."""
+        self._touch(delivery.queue).written(delivery, now_ms)
+
+    def settle(
+        self, name: str, request: SettleRequest, client_id: str, epoch: int, now_ms: int
+    ) -> list[Outcome]:
+        """One outcome a message id. A queue that is not there knows none."""
+        if name not in self._queues:
+            return [Outcome.UNKNOWN] * len(request.message_ids)
+        queue = self._touch(name)
+        outcomes = queue.settle(request, client_id, epoch, now_ms)
+        self._bury(queue, now_ms)
+        return outcomes
+
+    def retry_dead_letters(self, name: str, sequences: Iterable[int], now_ms: int) -> int:
+        """Put dead letters of the queue `name` back where they came from; returns how many [queues-35]."""
+        dead, count = self._touch(name), 0
+        for sequence in sequences:
+            taken = dead.take_dead_letter(sequence)
+            if taken is not None:
+                entry, letter = taken
+                self._touch(letter.queue).retry(entry, letter, now_ms)
+                count += 1
+        return count
+
+    def run(self, now_ms: int) -> list[Delivery]:
+        """Do what is due, then hand out messages: of queues where something happened, or whose time has come."""
+        while self._due and self._due[0][0] <= now_ms:
+            name = heappop(self._due)[1]
+            self._scheduled.pop(name, None)
+            self._touch(name)
+        deliveries: list[Delivery] = []
+        for _ in range(len(self._touched)):
+            queue = self._touched.pop(next(islice(self._touched, 1)))
+            queue.advance(now_ms)
+            self._bury(queue, now_ms)
+            deliveries += queue.deliver(now_ms)
+            self._schedule(queue)
+        return deliveries
+
+    def next_due_ms(self) -> int | None:
+        """When `run` has something to do; 0 for at once, None for never."""
+        if self._touched:
+            return 0
+        return self._due[0][0] if self._due else None
+
+    def restore(self, stored: Iterable[StoredQueue], now_ms: int) -> None:
+        """Take over what the store holds, before anything else happens."""
+        for each in stored:
+            queue = self._make(each.row.generation, parse_settings(each.row.name, each.row.settings))
+            queue.restore(each, now_ms)
+
+    def _make(self, generation: int, settings: QueueSettings) -> Queue:
+        self._next_generation = max(self._next_generation, generation + 1)
+        queue = Queue(generation, settings, self._timing, lambda: self.writes)
+        self._queues[settings.name] = self._touched[settings.name] = queue
+        return queue
+
+    def _touch(self, name: str) -> Queue:
+        queue = self._touched[name] = self.queue(name)
+        return queue
+
+    def _bury(self, queue: Queue, now_ms: int) -> None:
+        """Dead letters go where they belong."""
+        for burial in queue.buried:
+            self._touch(burial.target).bury(burial, now_ms)
+        queue.buried.clear()
+
+    def _schedule(self, queue: Queue) -> None:
+        name, due_ms = queue.settings.name, queue.next_due_ms()
+        if due_ms is not None and due_ms < self._scheduled.get(name, due_ms + 1):
+            self._scheduled[name] = due_ms
+            heappush(self._due, (due_ms, name))

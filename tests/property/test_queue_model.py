@@ -1,0 +1,333 @@
+"""Producers and consumers of a durable queue against a model that knows what each group must have seen.
+
+Consumers ack, nack, reject, extend, stay silent, leave, crash and come back; the broker is killed before or after a
+commit, and starts again from what was stored. A message is told by the offset of its record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from msgspec import json
+from tests.support.queue_rows import QueueRows
+
+from embermq.model.queue_rows import MessageState
+from embermq.queues.names import Verb
+from embermq.queues.publication import Publication
+from embermq.queues.queue import Delivery, Fate, Newcomer
+from embermq.queues.queues import Queues
+from embermq.queues.settings import GroupSettings, Ordering, QueueSettings, parse_settings
+from embermq.queues.settling import Outcome, SettleRequest
+
+QUEUE = "work"
+DEAD = "dlq/work"
+GROUPS = ("g", "h")
+CLIENTS = ("c1", "c2", "c3")
+PREFETCH = 3
+PARTITIONS = 3
+MAX_RETRIES = 2
+LEASE_MS = 30_000
+
+groups = st.sampled_from(GROUPS)
+clients = st.sampled_from(CLIENTS)
+
+
+class QueueModel(RuleBasedStateMachine):
+    ordering = Ordering.PARTITION
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = 1_000_000
+        self.rows = QueueRows()
+        self.log_end = 0
+        self.epoch = 0
+        self.keys: dict[int, str | None] = {}
+        """Of every message that was stored and is not a repeat."""
+        self.acked: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.members: dict[tuple[str, str], int] = {}
+        """Connected consumers -> epoch."""
+        self.held: dict[tuple[str, int], Delivery] = {}
+        """(group, offset) -> what a consumer may settle now, as far as the model knows."""
+        self.delivered: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.timing = GroupSettings(join_debounce_ms=50, disconnect_grace_ms=5_000)
+        self.queues = Queues(self.timing)
+
+    @initialize()
+    def two_groups(self) -> None:
+        self.queues.configure(self.settings())
+        for group in GROUPS:
+            self.join(group, "c1")
+
+    def settings(self) -> QueueSettings:
+        return parse_settings(
+            QUEUE,
+            json.encode(
+                {
+                    "ordering": self.ordering.value,
+                    "partitions": 1 if self.ordering is Ordering.STRICT else PARTITIONS,
+                    "retry_policy": {"max_retries": MAX_RETRIES},
+                    "limits": {"max_queue_depth": 1_000},
+                }
+            ),
+        )
+
+    # What happens.
+
+    @rule(
+        key=st.sampled_from([None, "a", "b", "c"]),
+        delay_s=st.sampled_from([0, 0, 0, 20]),
+        dedup_id=st.sampled_from([None, None, "x", "y"]),
+        fate=st.sampled_from(["stored", "stored", "stored", "refused", "killed before", "killed after"]),
+    )
+    def publish(self, key: str | None, delay_s: int, dedup_id: str | None, fate: str) -> None:
+        visible_ms = self.now_ms + delay_s * 1_000 if delay_s else 0
+        publication = Publication(key, dedup_id, visible_ms)
+        acceptance = self.queues.accept(QUEUE, publication, 10, 0, self.now_ms)
+        if acceptance.fate is Fate.REPEATED:
+            self.tick()
+            return
+        offset = self.log_end
+        if fate == "killed before":
+            self.kill()
+            return
+        writes = self.queues.take_writes()
+        if fate == "refused":
+            self.queues.withdraw(QUEUE, acceptance.ticket)
+            self.queues.give_back(writes)
+            self.tick()
+            return
+        self.rows.apply(writes, offset)
+        self.log_end += 1
+        self.keys[offset] = key
+        if fate == "killed after":
+            self.kill()
+            return
+        self.queues.commit(QUEUE, acceptance.ticket, offset)
+        self.tick()
+
+    @rule(group=groups, client=clients)
+    def join(self, group: str, client: str) -> None:
+        self.epoch += 1
+        for key, delivery in list(self.held.items()):
+            if key[0] == group and delivery.client_id == client:
+                del self.held[key]
+        self.queues.join(QUEUE, group, Newcomer(client, self.epoch, PREFETCH), self.now_ms)
+        self.members[group, client] = self.epoch
+        self.tick()
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), may_return=st.booleans())
+    def disconnect(self, data: st.DataObject, may_return: bool) -> None:
+        group, client = data.draw(st.sampled_from(sorted(self.members)))
+        del self.members[group, client]
+        for key, delivery in list(self.held.items()):
+            if key[0] == group and delivery.client_id == client:
+                del self.held[key]
+        self.queues.leave(QUEUE, group, client, self.now_ms, may_return=may_return)
+        self.tick()
+
+    @precondition(lambda self: self.held)
+    @rule(
+        data=st.data(),
+        verb=st.sampled_from([Verb.ACK, Verb.ACK, *Verb]),
+        delay_ms=st.sampled_from([None, 7_000]),
+    )
+    def settle(self, data: st.DataObject, verb: Verb, delay_ms: int | None) -> None:
+        delivery = self.held[data.draw(st.sampled_from(sorted(self.held)))]
+        assert self.say(delivery, verb, delay_ms) is Outcome.DONE
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), client=clients)
+    def meddle(self, data: st.DataObject, client: str) -> None:
+        """Nobody but the holder settles."""
+        delivery = self.held[data.draw(st.sampled_from(sorted(self.held)))]
+        epoch = delivery.epoch + (client == delivery.client_id)
+        request = SettleRequest(Verb.ACK, (delivery.stamps.message_id,), delivery.stamps.group)
+        assert self.queues.settle(QUEUE, request, client, epoch, self.now_ms) == [Outcome.NOT_YOURS]
+
+    @rule(seconds=st.sampled_from([1, 4, 6, 29, 31, 400]))
+    def wait(self, seconds: int) -> None:
+        """Time passes, and everything is done when it is due."""
+        end_ms = self.now_ms + seconds * 1_000
+        while (due_ms := self.queues.next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.tick()
+        self.now_ms = end_ms
+
+    @rule()
+    def kill(self) -> None:
+        """Nothing of the process is left; consumers are gone, and come back by themselves."""
+        self.queues = Queues(self.timing)
+        self.queues.restore(self.rows.load(), self.now_ms)
+        self.held.clear()
+        self.members.clear()
+        self.tick()
+
+    @rule(data=st.data())
+    def retry_dead(self, data: st.DataObject) -> None:
+        dead = sorted(self.queues.queue(DEAD).entries)
+        chosen = data.draw(st.lists(st.sampled_from(dead), unique=True)) if dead else []
+        assert self.queues.retry_dead_letters(DEAD, chosen, self.now_ms) == len(chosen)
+        self.tick()
+
+    # What the model makes of it.
+
+    def say(self, delivery: Delivery, verb: Verb, delay_ms: int | None = None) -> Outcome:
+        group, offset = delivery.stamps.group, delivery.offset
+        request = SettleRequest(
+            verb,
+            (delivery.stamps.message_id,),
+            group,
+            "why",
+            delay_ms if verb is Verb.NACK else None,
+        )
+        (outcome,) = self.queues.settle(QUEUE, request, delivery.client_id, delivery.epoch, self.now_ms)
+        if verb is not Verb.EXTEND:
+            self.held.pop((group, offset), None)
+        if verb is Verb.ACK and outcome is Outcome.DONE:
+            self.acked[group].add(offset)
+        self.tick()
+        return outcome
+
+    def tick(self) -> None:
+        """One commit, then what is to be sent is sent."""
+        deliveries = self.queues.run(self.now_ms)
+        self.rows.apply(self.queues.take_writes(), self.log_end)
+        self.let_go()
+        for delivery in deliveries:
+            self.check(delivery)
+            self.held[delivery.stamps.group, delivery.offset] = delivery
+            self.delivered[delivery.stamps.group].add(delivery.offset)
+            self.queues.written(delivery, self.now_ms)
+        self.queues.run(self.now_ms)
+
+    def let_go(self) -> None:
+        """Forget what is not held any more: leases that are over."""
+        queue = self.queues.queue(QUEUE)
+        for (name, offset), delivery in list(self.held.items()):
+            states = (
+                queue.states(delivery.stamps.sequence) if delivery.stamps.sequence in queue.entries else {}
+            )
+            if states.get(name) is not MessageState.DELIVERED:
+                del self.held[name, offset]
+
+    def check(self, delivery: Delivery) -> None:
+        """A delivery that may be, by the rules of the ordering."""
+        group, offset, stamps = delivery.stamps.group, delivery.offset, delivery.stamps
+        assert self.members[group, delivery.client_id] == delivery.epoch, "to a consumer that is there"
+        assert (group, offset) not in self.held, "one consumer at a time"
+        assert offset not in self.acked[group], "an acked message does not come again"
+        holds = [
+            each
+            for each in self.held.values()
+            if (each.client_id, each.stamps.group) == (delivery.client_id, group)
+        ]
+        assert len(holds) < PREFETCH
+        owners = self.queues.queue(QUEUE).groups[group].owners()
+        assert not owners or owners[stamps.partition] == delivery.client_id, "from a partition of its own"
+        key = self.keys[offset]
+        if self.ordering is Ordering.NONE or (self.ordering is Ordering.PARTITION and key is None):
+            return
+        generation = self.queues.queue(QUEUE).generation
+        for (queue, sequence), row in self.rows.entries.items():
+            if queue != generation or sequence >= stamps.sequence or row.only_group not in ("", group):
+                continue
+            mark = self.rows.marks.get((generation, group, sequence))
+            is_settled = mark is not None and mark.state in (MessageState.ACKED, MessageState.DLQ)
+            same = self.ordering is Ordering.STRICT or row.key == key
+            assert is_settled or not same, "an older one of its key is not settled"
+
+    @invariant()
+    def each_message_is_in_one_place(self) -> None:
+        """For each group: owed, or acked, or in the dead letters; in what is stored, and in what the core has."""
+        work, dead = self.queues.queue(QUEUE), self.queues.queue(DEAD)
+        for group in GROUPS:
+            for places in (
+                [
+                    *(
+                        row.offset
+                        for (queue, _), row in self.rows.delayed.items()
+                        if queue == work.generation
+                    ),
+                    *self.owed_rows(work.generation, group),
+                    *self.dead_rows(dead.generation, group),
+                    *self.acked[group],
+                ],
+                [
+                    *(row.offset for row in work._delayed_rows.values()),
+                    *(
+                        entry.offset
+                        for number, entry in work.entries.items()
+                        if work.groups[group].owes(number)
+                    ),
+                    *(
+                        entry.offset
+                        for number, entry in dead.entries.items()
+                        if (letter := dead._particulars[number].dead_letter) is not None
+                        and letter.group == group
+                    ),
+                    *self.acked[group],
+                ],
+            ):
+                assert sorted(places) == sorted(self.keys)
+
+    def owed_rows(self, generation: int, group: str) -> Iterable[int]:
+        for (queue, sequence), row in self.rows.entries.items():
+            mark = self.rows.marks.get((generation, group, sequence))
+            is_settled = mark is not None and mark.state in (MessageState.ACKED, MessageState.DLQ)
+            if queue == generation and row.only_group in ("", group) and not is_settled:
+                yield row.offset
+
+    def dead_rows(self, generation: int, group: str) -> Iterable[int]:
+        for (queue, _), row in self.rows.entries.items():
+            if queue == generation and row.dead_letter is not None and row.dead_letter.group == group:
+                yield row.offset
+
+    def teardown(self) -> None:
+        """Whoever acks everything gets everything."""
+        if not self.members and not self.keys:
+            return
+        for group in GROUPS:
+            self.join(group, "c1")
+        self.retry_all()
+        for _ in range(200):
+            if all(self.acked[group] == set(self.keys) for group in GROUPS):
+                break
+            for delivery in list(self.held.values()):
+                if (delivery.stamps.group, delivery.offset) in self.held:
+                    assert self.say(delivery, Verb.ACK) is Outcome.DONE
+            self.wait(10)
+            self.retry_all()
+        for group in GROUPS:
+            assert self.acked[group] == set(self.keys)
+            assert self.delivered[group] >= set(self.keys), "at least once"
+        queue = self.queues.queue(QUEUE)
+        assert not queue.entries and queue.depth() == 0
+        assert not [key for key in self.rows.entries if key[0] == queue.generation]
+        assert not [key for key in self.rows.marks if key[0] == queue.generation]
+
+    def retry_all(self) -> None:
+        self.queues.retry_dead_letters(DEAD, sorted(self.queues.queue(DEAD).entries), self.now_ms)
+        self.tick()
+
+
+@pytest.mark.parametrize("ordering", Ordering)
+def test_each_group_sees_each_message_in_its_order(ordering: Ordering) -> None:
+    class Model(QueueModel):
+        pass
+
+    Model.ordering = ordering
+    run_state_machine_as_test(
+        Model, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
