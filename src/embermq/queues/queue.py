@@ -380,7 +380,13 @@ class Queue:
         self.settings = settings
         for group in self.groups.values():
             group.configure(settings)
-        self._store_row()
+        self.store_row()
+
+    def store_row(self) -> None:
+        """Have the queue itself stored: it is there, also while it is empty."""
+        self._writes().queues[self.generation] = QueueRow(
+            self.generation, self.settings.name, format_settings(self.settings), self._reserved
+        )
 
     def restore(self, stored: StoredQueue, now_ms: int) -> None:
         """Take over what the store holds; nobody is connected yet. To be called once, on a new queue."""
@@ -406,13 +412,8 @@ class Queue:
         self._next_sequence += 1
         if number >= self._reserved:
             self._reserved = number + SEQUENCES_RESERVED
-            self._store_row()
+            self.store_row()
         return number
-
-    def _store_row(self) -> None:
-        self._writes().queues[self.generation] = QueueRow(
-            self.generation, self.settings.name, format_settings(self.settings), self._reserved
-        )
 
     def _store_group(self, group: Group) -> None:
         self._writes().groups[self.generation, group.name] = GroupRow(

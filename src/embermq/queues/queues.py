@@ -43,6 +43,7 @@ class Queues:
         queue = self._queues.get(name)
         if queue is None:
             queue = self._make(self._next_generation, parse_settings(name, b"{}"))
+            queue.store_row()
         return queue
 
     def configure(self, settings: QueueSettings) -> None:

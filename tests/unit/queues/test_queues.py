@@ -713,3 +713,12 @@ def test_room_is_made_where_it_is_wanted() -> None:
     bench.publish(count=2)
     assert bench.dead() == [("g", "overflow")]
     assert bench.queues.queue("q").states(2) == {"h": MessageState.RETRY}
+
+
+def test_a_queue_that_was_only_subscribed_to_is_there_after_a_restart() -> None:
+    bench = Bench()
+    bench.queues.join("other", "g", Newcomer("c", 1, 1), bench.now_ms)
+    bench.run()
+    bench.restart()
+    assert list(bench.queues.queue("other").groups) == ["g"]
+    assert bench.queues.queue("other").generation == 2
