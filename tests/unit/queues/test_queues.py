@@ -2,116 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from msgspec import json
-from tests.support.queue_rows import QueueRows
+from tests.support.queue_bench import START_MS, Bench
 
 from embermq.model.queue_rows import MessageState
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.queues.durations import parse_duration
-from embermq.queues.errors import QueueRefusal, SettingsRefused
-from embermq.queues.group import LOOKED_AT_MAX
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Event
 from embermq.queues.names import Verb
 from embermq.queues.partitioner import partition_of_key
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Delivery, Fate, Newcomer
-from embermq.queues.queues import Queues
-from embermq.queues.settings import GroupSettings, parse_settings
+from embermq.queues.queue import Newcomer
 from embermq.queues.settling import Outcome, SettleRequest
-
-START_MS = 1_000_000
-TIMING = GroupSettings(join_debounce_ms=100, disconnect_grace_ms=5_000)
-
-
-class Bench:
-    """Queues, a store for their rows, and a clock. Everything is written to sockets at once unless it is told."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.queues = Queues(TIMING)
-        self.rows = QueueRows()
-        self.now_ms = START_MS
-        self.log_end = 0
-        self.sent: list[Delivery] = []
-        self.writes = True
-        self.configure(**settings)
-
-    def configure(self, **settings: Any) -> None:
-        self.queues.configure(parse_settings("q", json.encode(settings)))
-
-    def publish(self, key: str | None = None, count: int = 1, **more: Any) -> None:
-        for _ in range(count):
-            expires_ms = more.pop("expires_ms", 0)
-            acceptance = self.queues.accept(
-                "q", Publication(key, **more), 10, 0, self.now_ms, expires_ms=expires_ms
-            )
-            self.rows.apply(self.queues.take_writes(), self.log_end)
-            if acceptance.ticket >= 0:
-                self.queues.commit("q", acceptance.ticket, self.log_end)
-                self.log_end += 1
-        self.run()
-
-    def join(self, client: str, group: str = "g", *, epoch: int = 1, prefetch: int = 32, **more: Any) -> None:
-        newcomer = Newcomer(client, epoch, prefetch, more.pop("kept_ids", ()))
-        self.queues.join("q", group, newcomer, self.now_ms, **more)
-        self.run()
-
-    def leave(self, client: str, *, may_return: bool = False) -> None:
-        self.queues.leave("q", "g", client, self.now_ms, may_return=may_return)
-        self.run()
-
-    def settle(self, delivery: Delivery, verb: Verb, delay_ms: int | None = None, **other: Any) -> Outcome:
-        request = SettleRequest(verb, (delivery.stamps.message_id,), delivery.stamps.group, "why", delay_ms)
-        client, epoch = other.get("client", delivery.client_id), other.get("epoch", delivery.epoch)
-        (outcome,) = self.queues.settle("q", request, client, epoch, self.now_ms)
-        self.run()
-        return outcome
-
-    def run(self) -> None:
-        deliveries = self.queues.run(self.now_ms)
-        self.sent += deliveries
-        if self.writes:
-            for delivery in deliveries:
-                self.queues.written(delivery, self.now_ms)
-        self.queues.run(self.now_ms)
-        self.rows.apply(self.queues.take_writes(), self.log_end)
-
-    def wait(self, duration: str) -> None:
-        end_ms = self.now_ms + parse_duration(duration)
-        while (due_ms := self.queues.next_due_ms()) is not None and due_ms <= end_ms:
-            self.now_ms = max(self.now_ms, due_ms)
-            self.run()
-        self.now_ms = end_ms
-
-    def wait_for_one(self) -> None:
-        """Until something is sent, or a day is over."""
-        end_ms = self.now_ms + parse_duration("1d")
-        while not self.sent and (due_ms := self.queues.next_due_ms()) is not None and due_ms < end_ms:
-            self.now_ms = max(self.now_ms, due_ms)
-            self.run()
-
-    def restart(self) -> None:
-        self.queues = Queues(TIMING)
-        self.queues.restore(self.rows.load(), self.now_ms)
-        self.run()
-
-    def take(self) -> list[Delivery]:
-        taken, self.sent = self.sent, []
-        return taken
-
-    def one(self) -> Delivery:
-        (delivery,) = self.take()
-        return delivery
-
-    def offsets(self) -> list[int]:
-        return [delivery.offset for delivery in self.take()]
-
-    def dead(self) -> list[tuple[str, str]]:
-        """(group, reason) of dead letters, as they are stored."""
-        rows = [row for _, row in sorted(self.rows.entries.items()) if row.dead_letter is not None]
-        return [(row.dead_letter.group, row.dead_letter.reason) for row in rows if row.dead_letter]
 
 
 def test_the_table_has_an_answer_for_whatever_a_consumer_says() -> None:
@@ -292,40 +192,6 @@ def test_waits_go_on_after_a_restart() -> None:
     assert delivery.stamps.first_delivered_ms == START_MS
 
 
-@pytest.mark.promise("queues-25")
-@pytest.mark.parametrize("silent", [True, False])
-def test_after_eleven_deliveries_it_is_a_dead_letter(silent: bool) -> None:
-    bench = Bench(retry_policy={"total_timeout": "24h"})
-    bench.join("c")
-    bench.publish()
-    count = 0
-    while bench.sent:
-        delivery = bench.one()
-        count += 1
-        assert delivery.stamps.delivery_count == count
-        if not silent:
-            bench.settle(delivery, Verb.NACK)
-        bench.wait_for_one()
-    assert count == 11
-    assert bench.dead() == [("g", "max_retries")]
-    assert not bench.queues.queue("q").entries
-
-
-@pytest.mark.promise("queues-25")
-def test_three_hours_after_the_first_delivery_it_is_a_dead_letter() -> None:
-    bench = Bench(retry_policy={"max_retries": 1_000})
-    bench.publish()
-    bench.wait("5h")
-    bench.join("c")
-    bench.settle(bench.one(), Verb.NACK, 2 * 3_600_000)
-    bench.wait("2h")
-    bench.settle(bench.one(), Verb.NACK, 2 * 3_600_000)
-    bench.wait("59m")
-    assert not bench.dead()
-    bench.wait("1m")
-    assert bench.dead() == [("g", "timeout")]
-
-
 def test_late_words_of_the_last_holder() -> None:
     bench = Bench(retry_policy={"nack_delay": "backoff"})
     bench.join("c")
@@ -416,32 +282,6 @@ def test_groups_come_with_a_start_and_go_when_they_are_idle() -> None:
     assert not bench.rows.entries
 
 
-def test_a_repeat_is_known_within_its_window_and_after_a_restart() -> None:
-    bench = Bench()
-    bench.publish(dedup_id="d")
-    bench.publish(dedup_id="d")
-    bench.wait("119s")
-    bench.restart()
-    bench.publish(dedup_id="d")
-    assert len(bench.rows.entries) == 1
-    bench.wait("1s")
-    bench.publish(dedup_id="d")
-    assert len(bench.rows.entries) == 2
-
-
-def test_a_withdrawn_message_leaves_nothing() -> None:
-    bench = Bench()
-    bench.join("c")
-    acceptance = bench.queues.accept("q", Publication(dedup_id="d"), 10, 0, START_MS)
-    writes = bench.queues.take_writes()
-    bench.queues.withdraw("q", acceptance.ticket)
-    bench.queues.give_back(writes)
-    bench.run()
-    assert not bench.rows.entries and not bench.rows.dedup_ids
-    bench.publish(dedup_id="d")
-    assert len(bench.take()) == 1
-
-
 def test_a_delayed_message_takes_its_place_when_it_is_due() -> None:
     bench = Bench()
     bench.join("c", prefetch=32)
@@ -460,115 +300,6 @@ def test_a_delayed_message_takes_its_place_when_it_is_due() -> None:
     bench.run()
     assert bench.offsets() == [0]
     assert not bench.rows.delayed
-
-
-def test_a_full_queue_refuses() -> None:
-    bench = Bench(limits={"max_queue_depth": 3, "max_message_size": 10})
-    bench.publish(count=2)
-    bench.publish(visible_ms=START_MS + 1)
-    with pytest.raises(QueueRefusal, match="queue q holds 3 messages, the limit is 3") as refused:
-        bench.publish()
-    assert refused.value.reason_code is ReasonCode.QUOTA_EXCEEDED
-    with pytest.raises(QueueRefusal, match="payload of 11 bytes, the limit is 10"):
-        bench.queues.accept("q", Publication(), 11, 0, START_MS)
-    bench.join("c")
-    bench.settle(bench.take()[0], Verb.ACK)
-    bench.publish()
-
-
-def test_a_full_queue_drops_what_is_new_or_what_is_old() -> None:
-    bench = Bench(limits={"max_queue_depth": 3, "overflow": "drop-new"})
-    bench.publish(count=3)
-    assert bench.queues.accept("q", Publication(), 1, 0, START_MS).fate is Fate.DROPPED
-    assert bench.queues.queue("q").dropped["overflow"] == 1
-    bench.configure(limits={"max_queue_depth": 3, "overflow": "drop-head"})
-    bench.join("c", prefetch=1)
-    bench.join("d", "h", prefetch=1)
-    bench.leave("d")
-    bench.publish(count=2)
-    assert bench.offsets() == [0, 0]
-    assert bench.dead() == [("g", "overflow"), ("h", "overflow")] * 2
-    assert sorted(row.offset for row in bench.rows.entries.values() if not row.dead_letter) == [0, 3, 4]
-
-
-@pytest.mark.parametrize("action", ["drop", "dlq"])
-def test_what_is_not_taken_in_time_ends(action: str) -> None:
-    bench = Bench(limits={"message_ttl": "60s", "ttl_action": action})
-    bench.join("c", prefetch=1)
-    bench.publish("k", count=3)
-    held = bench.one()
-    bench.publish(expires_ms=START_MS + 10_000)
-    bench.wait("10s")
-    ended = [("g", "expired")] if action == "dlq" else []
-    assert bench.dead() == ended
-    bench.settle(held, Verb.EXTEND)
-    bench.wait("29s")
-    bench.settle(held, Verb.EXTEND)
-    bench.wait("21s")
-    assert bench.dead() == ended * 3
-    assert set(bench.queues.queue("q").entries) == {1}, "who holds it may still settle it"
-    bench.settle(held, Verb.NACK)
-    assert bench.dead() == ended * 4
-    assert not bench.queues.queue("q").entries
-    assert bench.queues.queue("q").dropped["expired"] == (4 if action == "drop" else 0)
-
-
-def test_a_rejected_message_moves_and_comes_back_for_its_group_alone() -> None:
-    bench = Bench()
-    bench.join("c")
-    bench.join("d", "h")
-    bench.publish("k")
-    first, other = bench.take()
-    bench.settle(other, Verb.ACK)
-    assert bench.settle(first, Verb.REJECT) is Outcome.DONE
-    assert bench.dead() == [("g", "rejected")]
-    bench.restart()
-    dead = bench.queues.queue("dlq/q")
-    (row,) = bench.rows.entries.values()
-    letter = row.dead_letter
-    assert letter is not None
-    assert (letter.queue, letter.message_id, letter.attempts.last_error) == (
-        "q",
-        first.stamps.message_id,
-        "why",
-    )
-    assert bench.queues.retry_dead_letters("dlq/q", list(dead.entries), bench.now_ms) == 1
-    bench.join("c", epoch=2)
-    bench.join("d", "h", epoch=2)
-    again = bench.one()
-    assert (again.client_id, again.offset) == ("c", first.offset)
-    assert (again.stamps.message_id, again.stamps.delivery_count) == (first.stamps.message_id, 1)
-    assert bench.settle(again, Verb.ACK) is Outcome.DONE
-    assert not bench.rows.entries
-
-
-def test_dead_letters_are_read_as_a_queue_and_never_buried_again() -> None:
-    bench = Bench(retry_policy={"max_retries": 0})
-    bench.join("c")
-    bench.publish()
-    bench.settle(bench.one(), Verb.NACK)
-    bench.queues.join("dlq/q", "g", Newcomer("c", 1, 1), bench.now_ms)
-    for _ in range(20):
-        bench.wait_for_one()
-        delivery = bench.one()
-        assert delivery.stamps.dead_letter is not None
-        request = SettleRequest(Verb.NACK, (delivery.stamps.message_id,), "g")
-        assert bench.queues.settle("dlq/q", request, "c", 1, bench.now_ms) == [Outcome.DONE]
-        bench.wait_for_one()
-    delivery = bench.one()
-    request = SettleRequest(Verb.REJECT, (delivery.stamps.message_id,), "g")
-    assert bench.queues.settle("dlq/q", request, "c", 1, bench.now_ms) == [Outcome.DONE]
-    bench.run()
-    assert not bench.rows.entries
-
-
-def test_without_dead_letters_what_fails_is_dropped_and_counted() -> None:
-    bench = Bench(dlq_config={"enabled": False})
-    bench.join("c")
-    bench.publish()
-    bench.settle(bench.one(), Verb.REJECT)
-    assert not bench.rows.entries
-    assert bench.queues.queue("q").dropped["rejected"] == 1
 
 
 @pytest.mark.promise("queues-30")
@@ -600,52 +331,6 @@ def test_strict_is_one_at_a_time() -> None:
         bench.settle(delivery, Verb.ACK)
 
 
-def test_partitions_change_while_the_queue_is_empty() -> None:
-    bench = Bench(partitions=2)
-    bench.join("c")
-    bench.publish()
-    with pytest.raises(SettingsRefused, match="partitions: 2 cannot become 3"):
-        bench.configure(partitions=3)
-    bench.settle(bench.one(), Verb.ACK)
-    bench.configure(partitions=3, ordering="none")
-    bench.publish(count=3)
-    assert len(bench.take()) == 3
-    bench.restart()
-    assert bench.queues.queue("q").settings.partitions == 3
-
-
-def test_a_long_line_behind_a_key_is_looked_at_in_pieces() -> None:
-    bench = Bench(partitions=1, limits={"max_queue_depth": 100_000})
-    for _ in range(2 * LOOKED_AT_MAX + 10):
-        ticket = bench.queues.accept("q", Publication("k"), 1, 0, START_MS).ticket
-        bench.queues.commit("q", ticket, 0)
-    bench.publish("other")
-    bench.queues.join("q", "g", Newcomer("c", 1, 32), START_MS)
-    calls = 0
-    while bench.queues.next_due_ms() == 0:
-        bench.sent += bench.queues.run(START_MS)
-        calls += 1
-    assert calls == 3
-    assert [each.stamps.sequence for each in bench.sent] == [1, 2 * LOOKED_AT_MAX + 11]
-
-
-def test_what_has_ended_for_one_group_stays_ended_after_a_restart() -> None:
-    bench = Bench(limits={"message_ttl": "60s"})
-    bench.join("c")
-    bench.join("d", "h", is_latest=True)
-    bench.queues.leave("q", "h", "d", bench.now_ms)
-    bench.publish()
-    held = bench.one()
-    bench.wait("29s")
-    bench.settle(held, Verb.EXTEND)
-    bench.wait("29s")
-    bench.settle(held, Verb.EXTEND)
-    bench.wait("3s")
-    queue = bench.queues.queue("q")
-    assert queue.states(1) == {"g": MessageState.DELIVERED}
-    assert bench.rows.marks[queue.generation, "h", 1].state is MessageState.DLQ
-
-
 def test_what_never_reached_a_socket_is_not_charged() -> None:
     bench = Bench(retry_policy={"max_retries": 0})
     bench.writes = False
@@ -668,51 +353,6 @@ def test_a_renewed_lease_does_not_keep_others() -> None:
     bench.settle(first, Verb.EXTEND)
     bench.wait("10s")
     assert bench.offsets() == [1]
-
-
-def test_a_message_that_ends_in_line_lets_nobody_pass() -> None:
-    bench = Bench()
-    bench.join("c")
-    bench.publish("k")
-    bench.publish("k", expires_ms=START_MS + 10_000)
-    bench.publish("k")
-    held = bench.one()
-    bench.wait("11s")
-    assert not bench.sent
-    bench.settle(held, Verb.ACK)
-    assert bench.offsets() == [2]
-
-
-def test_a_dead_letter_of_no_group_comes_back_for_all() -> None:
-    bench = Bench(limits={"max_queue_depth": 1, "overflow": "drop-head"})
-    bench.publish(count=2)
-    assert bench.dead() == [("", "overflow")]
-    bench.queues.retry_dead_letters("dlq/q", list(bench.queues.queue("dlq/q").entries), bench.now_ms)
-    bench.join("c")
-    bench.join("d", "h")
-    again = [each for each in bench.take() if each.offset == 0]
-    assert [each.stamps.message_id for each in again] == ["1-1", "1-1"]
-    assert [bench.settle(each, Verb.ACK) for each in again] == [Outcome.DONE] * 2
-    assert [row.offset for row in bench.rows.entries.values()] == [1]
-
-
-def test_room_is_made_where_it_is_wanted() -> None:
-    bench = Bench(ordering="none", limits={"max_queue_depth": 3, "overflow": "drop-head"})
-    bench.join("c")
-    bench.publish()
-    bench.settle(bench.one(), Verb.ACK)
-    bench.join("d", "h")
-    bench.publish(count=3)
-    for delivery in bench.take():
-        if delivery.client_id == "d" and delivery.offset > 1:
-            bench.settle(delivery, Verb.ACK)
-        elif delivery.client_id == "d" or delivery.offset > 1:
-            bench.settle(delivery, Verb.NACK, 60_000)
-        else:
-            bench.settle(delivery, Verb.ACK)
-    bench.publish(count=2)
-    assert bench.dead() == [("g", "overflow")]
-    assert bench.queues.queue("q").states(2) == {"h": MessageState.RETRY}
 
 
 def test_a_queue_that_was_only_subscribed_to_is_there_after_a_restart() -> None:

@@ -1,0 +1,107 @@
+"""Durable queues by hand: the room alone, a store for its rows, and a clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import json
+from tests.support.queue_rows import QueueRows
+
+from embermq.queues.durations import parse_duration
+from embermq.queues.names import Verb
+from embermq.queues.publication import Publication
+from embermq.queues.queue import Delivery, Newcomer
+from embermq.queues.queues import Queues
+from embermq.queues.settings import GroupSettings, parse_settings
+from embermq.queues.settling import Outcome, SettleRequest
+
+START_MS = 1_000_000
+TIMING = GroupSettings(join_debounce_ms=100, disconnect_grace_ms=5_000)
+
+
+class Bench:
+    """Queues, a store for their rows, and a clock. Everything is written to sockets at once unless it is told."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.queues = Queues(TIMING)
+        self.rows = QueueRows()
+        self.now_ms = START_MS
+        self.log_end = 0
+        self.sent: list[Delivery] = []
+        self.writes = True
+        self.configure(**settings)
+
+    def configure(self, **settings: Any) -> None:
+        self.queues.configure(parse_settings("q", json.encode(settings)))
+
+    def publish(self, key: str | None = None, count: int = 1, **more: Any) -> None:
+        for _ in range(count):
+            expires_ms = more.pop("expires_ms", 0)
+            acceptance = self.queues.accept(
+                "q", Publication(key, **more), 10, 0, self.now_ms, expires_ms=expires_ms
+            )
+            self.rows.apply(self.queues.take_writes(), self.log_end)
+            if acceptance.ticket >= 0:
+                self.queues.commit("q", acceptance.ticket, self.log_end)
+                self.log_end += 1
+        self.run()
+
+    def join(self, client: str, group: str = "g", *, epoch: int = 1, prefetch: int = 32, **more: Any) -> None:
+        newcomer = Newcomer(client, epoch, prefetch, more.pop("kept_ids", ()))
+        self.queues.join("q", group, newcomer, self.now_ms, **more)
+        self.run()
+
+    def leave(self, client: str, *, may_return: bool = False) -> None:
+        self.queues.leave("q", "g", client, self.now_ms, may_return=may_return)
+        self.run()
+
+    def settle(self, delivery: Delivery, verb: Verb, delay_ms: int | None = None, **other: Any) -> Outcome:
+        request = SettleRequest(verb, (delivery.stamps.message_id,), delivery.stamps.group, "why", delay_ms)
+        client, epoch = other.get("client", delivery.client_id), other.get("epoch", delivery.epoch)
+        (outcome,) = self.queues.settle("q", request, client, epoch, self.now_ms)
+        self.run()
+        return outcome
+
+    def run(self) -> None:
+        deliveries = self.queues.run(self.now_ms)
+        self.sent += deliveries
+        if self.writes:
+            for delivery in deliveries:
+                self.queues.written(delivery, self.now_ms)
+        self.queues.run(self.now_ms)
+        self.rows.apply(self.queues.take_writes(), self.log_end)
+
+    def wait(self, duration: str) -> None:
+        end_ms = self.now_ms + parse_duration(duration)
+        while (due_ms := self.queues.next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.run()
+        self.now_ms = end_ms
+
+    def wait_for_one(self) -> None:
+        """Until something is sent, or a day is over."""
+        end_ms = self.now_ms + parse_duration("1d")
+        while not self.sent and (due_ms := self.queues.next_due_ms()) is not None and due_ms < end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.run()
+
+    def restart(self) -> None:
+        self.queues = Queues(TIMING)
+        self.queues.restore(self.rows.load(), self.now_ms)
+        self.run()
+
+    def take(self) -> list[Delivery]:
+        taken, self.sent = self.sent, []
+        return taken
+
+    def one(self) -> Delivery:
+        (delivery,) = self.take()
+        return delivery
+
+    def offsets(self) -> list[int]:
+        return [delivery.offset for delivery in self.take()]
+
+    def dead(self) -> list[tuple[str, str]]:
+        """(group, reason) of dead letters, as they are stored."""
+        rows = [row for _, row in sorted(self.rows.entries.items()) if row.dead_letter is not None]
+        return [(row.dead_letter.group, row.dead_letter.reason) for row in rows if row.dead_letter]

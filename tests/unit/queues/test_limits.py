@@ -1,0 +1,275 @@
+"""What is refused, dropped, ended and buried, case by case."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.queue_bench import START_MS, Bench
+
+from embermq.model.queue_rows import MessageState
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.errors import QueueRefusal, SettingsRefused
+from embermq.queues.group import LOOKED_AT_MAX
+from embermq.queues.names import Verb
+from embermq.queues.publication import Publication
+from embermq.queues.queue import Fate, Newcomer
+from embermq.queues.settling import Outcome, SettleRequest
+
+
+@pytest.mark.promise("queues-25")
+@pytest.mark.parametrize("silent", [True, False])
+def test_after_eleven_deliveries_it_is_a_dead_letter(silent: bool) -> None:
+    bench = Bench(retry_policy={"total_timeout": "24h"})
+    bench.join("c")
+    bench.publish()
+    count = 0
+    while bench.sent:
+        delivery = bench.one()
+        count += 1
+        assert delivery.stamps.delivery_count == count
+        if not silent:
+            bench.settle(delivery, Verb.NACK)
+        bench.wait_for_one()
+    assert count == 11
+    assert bench.dead() == [("g", "max_retries")]
+    assert not bench.queues.queue("q").entries
+
+
+@pytest.mark.promise("queues-25")
+def test_three_hours_after_the_first_delivery_it_is_a_dead_letter() -> None:
+    bench = Bench(retry_policy={"max_retries": 1_000})
+    bench.publish()
+    bench.wait("5h")
+    bench.join("c")
+    bench.settle(bench.one(), Verb.NACK, 2 * 3_600_000)
+    bench.wait("2h")
+    bench.settle(bench.one(), Verb.NACK, 2 * 3_600_000)
+    bench.wait("59m")
+    assert not bench.dead()
+    bench.wait("1m")
+    assert bench.dead() == [("g", "timeout")]
+
+
+def test_a_repeat_is_known_within_its_window_and_after_a_restart() -> None:
+    bench = Bench()
+    bench.publish(dedup_id="d")
+    bench.publish(dedup_id="d")
+    bench.wait("119s")
+    bench.restart()
+    bench.publish(dedup_id="d")
+    assert len(bench.rows.entries) == 1
+    bench.wait("1s")
+    bench.publish(dedup_id="d")
+    assert len(bench.rows.entries) == 2
+
+
+def test_a_withdrawn_message_leaves_nothing() -> None:
+    bench = Bench()
+    bench.join("c")
+    acceptance = bench.queues.accept("q", Publication(dedup_id="d"), 10, 0, START_MS)
+    writes = bench.queues.take_writes()
+    bench.queues.withdraw("q", acceptance.ticket)
+    bench.queues.give_back(writes)
+    bench.run()
+    assert not bench.rows.entries and not bench.rows.dedup_ids
+    bench.publish(dedup_id="d")
+    assert len(bench.take()) == 1
+
+
+def test_a_full_queue_refuses() -> None:
+    bench = Bench(limits={"max_queue_depth": 3, "max_message_size": 10})
+    bench.publish(count=2)
+    bench.publish(visible_ms=START_MS + 1)
+    with pytest.raises(QueueRefusal, match="queue q holds 3 messages, the limit is 3") as refused:
+        bench.publish()
+    assert refused.value.reason_code is ReasonCode.QUOTA_EXCEEDED
+    with pytest.raises(QueueRefusal, match="payload of 11 bytes, the limit is 10"):
+        bench.queues.accept("q", Publication(), 11, 0, START_MS)
+    bench.join("c")
+    bench.settle(bench.take()[0], Verb.ACK)
+    bench.publish()
+
+
+def test_a_full_queue_drops_what_is_new_or_what_is_old() -> None:
+    bench = Bench(limits={"max_queue_depth": 3, "overflow": "drop-new"})
+    bench.publish(count=3)
+    assert bench.queues.accept("q", Publication(), 1, 0, START_MS).fate is Fate.DROPPED
+    assert bench.queues.queue("q").dropped["overflow"] == 1
+    bench.configure(limits={"max_queue_depth": 3, "overflow": "drop-head"})
+    bench.join("c", prefetch=1)
+    bench.join("d", "h", prefetch=1)
+    bench.leave("d")
+    bench.publish(count=2)
+    assert bench.offsets() == [0, 0]
+    assert bench.dead() == [("g", "overflow"), ("h", "overflow")] * 2
+    assert sorted(row.offset for row in bench.rows.entries.values() if not row.dead_letter) == [0, 3, 4]
+
+
+@pytest.mark.parametrize("action", ["drop", "dlq"])
+def test_what_is_not_taken_in_time_ends(action: str) -> None:
+    bench = Bench(limits={"message_ttl": "60s", "ttl_action": action})
+    bench.join("c", prefetch=1)
+    bench.publish("k", count=3)
+    held = bench.one()
+    bench.publish(expires_ms=START_MS + 10_000)
+    bench.wait("10s")
+    ended = [("g", "expired")] if action == "dlq" else []
+    assert bench.dead() == ended
+    bench.settle(held, Verb.EXTEND)
+    bench.wait("29s")
+    bench.settle(held, Verb.EXTEND)
+    bench.wait("21s")
+    assert bench.dead() == ended * 3
+    assert set(bench.queues.queue("q").entries) == {1}, "who holds it may still settle it"
+    bench.settle(held, Verb.NACK)
+    assert bench.dead() == ended * 4
+    assert not bench.queues.queue("q").entries
+    assert bench.queues.queue("q").dropped["expired"] == (4 if action == "drop" else 0)
+
+
+def test_a_rejected_message_moves_and_comes_back_for_its_group_alone() -> None:
+    bench = Bench()
+    bench.join("c")
+    bench.join("d", "h")
+    bench.publish("k")
+    first, other = bench.take()
+    bench.settle(other, Verb.ACK)
+    assert bench.settle(first, Verb.REJECT) is Outcome.DONE
+    assert bench.dead() == [("g", "rejected")]
+    bench.restart()
+    dead = bench.queues.queue("dlq/q")
+    (row,) = bench.rows.entries.values()
+    letter = row.dead_letter
+    assert letter is not None
+    assert (letter.queue, letter.message_id, letter.attempts.last_error) == (
+        "q",
+        first.stamps.message_id,
+        "why",
+    )
+    assert bench.queues.retry_dead_letters("dlq/q", list(dead.entries), bench.now_ms) == 1
+    bench.join("c", epoch=2)
+    bench.join("d", "h", epoch=2)
+    again = bench.one()
+    assert (again.client_id, again.offset) == ("c", first.offset)
+    assert (again.stamps.message_id, again.stamps.delivery_count) == (first.stamps.message_id, 1)
+    assert bench.settle(again, Verb.ACK) is Outcome.DONE
+    assert not bench.rows.entries
+
+
+def test_dead_letters_are_read_as_a_queue_and_never_buried_again() -> None:
+    bench = Bench(retry_policy={"max_retries": 0})
+    bench.join("c")
+    bench.publish()
+    bench.settle(bench.one(), Verb.NACK)
+    bench.queues.join("dlq/q", "g", Newcomer("c", 1, 1), bench.now_ms)
+    for _ in range(20):
+        bench.wait_for_one()
+        delivery = bench.one()
+        assert delivery.stamps.dead_letter is not None
+        request = SettleRequest(Verb.NACK, (delivery.stamps.message_id,), "g")
+        assert bench.queues.settle("dlq/q", request, "c", 1, bench.now_ms) == [Outcome.DONE]
+        bench.wait_for_one()
+    delivery = bench.one()
+    request = SettleRequest(Verb.REJECT, (delivery.stamps.message_id,), "g")
+    assert bench.queues.settle("dlq/q", request, "c", 1, bench.now_ms) == [Outcome.DONE]
+    bench.run()
+    assert not bench.rows.entries
+
+
+def test_without_dead_letters_what_fails_is_dropped_and_counted() -> None:
+    bench = Bench(dlq_config={"enabled": False})
+    bench.join("c")
+    bench.publish()
+    bench.settle(bench.one(), Verb.REJECT)
+    assert not bench.rows.entries
+    assert bench.queues.queue("q").dropped["rejected"] == 1
+
+
+def test_partitions_change_while_the_queue_is_empty() -> None:
+    bench = Bench(partitions=2)
+    bench.join("c")
+    bench.publish()
+    with pytest.raises(SettingsRefused, match="partitions: 2 cannot become 3"):
+        bench.configure(partitions=3)
+    bench.settle(bench.one(), Verb.ACK)
+    bench.configure(partitions=3, ordering="none")
+    bench.publish(count=3)
+    assert len(bench.take()) == 3
+    bench.restart()
+    assert bench.queues.queue("q").settings.partitions == 3
+
+
+def test_a_long_line_behind_a_key_is_looked_at_in_pieces() -> None:
+    bench = Bench(partitions=1, limits={"max_queue_depth": 100_000})
+    for _ in range(2 * LOOKED_AT_MAX + 10):
+        ticket = bench.queues.accept("q", Publication("k"), 1, 0, START_MS).ticket
+        bench.queues.commit("q", ticket, 0)
+    bench.publish("other")
+    bench.queues.join("q", "g", Newcomer("c", 1, 32), START_MS)
+    calls = 0
+    while bench.queues.next_due_ms() == 0:
+        bench.sent += bench.queues.run(START_MS)
+        calls += 1
+    assert calls == 3
+    assert [each.stamps.sequence for each in bench.sent] == [1, 2 * LOOKED_AT_MAX + 11]
+
+
+def test_what_has_ended_for_one_group_stays_ended_after_a_restart() -> None:
+    bench = Bench(limits={"message_ttl": "60s"})
+    bench.join("c")
+    bench.join("d", "h", is_latest=True)
+    bench.queues.leave("q", "h", "d", bench.now_ms)
+    bench.publish()
+    held = bench.one()
+    bench.wait("29s")
+    bench.settle(held, Verb.EXTEND)
+    bench.wait("29s")
+    bench.settle(held, Verb.EXTEND)
+    bench.wait("3s")
+    queue = bench.queues.queue("q")
+    assert queue.states(1) == {"g": MessageState.DELIVERED}
+    assert bench.rows.marks[queue.generation, "h", 1].state is MessageState.DLQ
+
+
+def test_a_message_that_ends_in_line_lets_nobody_pass() -> None:
+    bench = Bench()
+    bench.join("c")
+    bench.publish("k")
+    bench.publish("k", expires_ms=START_MS + 10_000)
+    bench.publish("k")
+    held = bench.one()
+    bench.wait("11s")
+    assert not bench.sent
+    bench.settle(held, Verb.ACK)
+    assert bench.offsets() == [2]
+
+
+def test_a_dead_letter_of_no_group_comes_back_for_all() -> None:
+    bench = Bench(limits={"max_queue_depth": 1, "overflow": "drop-head"})
+    bench.publish(count=2)
+    assert bench.dead() == [("", "overflow")]
+    bench.queues.retry_dead_letters("dlq/q", list(bench.queues.queue("dlq/q").entries), bench.now_ms)
+    bench.join("c")
+    bench.join("d", "h")
+    again = [each for each in bench.take() if each.offset == 0]
+    assert [each.stamps.message_id for each in again] == ["1-1", "1-1"]
+    assert [bench.settle(each, Verb.ACK) for each in again] == [Outcome.DONE] * 2
+    assert [row.offset for row in bench.rows.entries.values()] == [1]
+
+
+def test_room_is_made_where_it_is_wanted() -> None:
+    bench = Bench(ordering="none", limits={"max_queue_depth": 3, "overflow": "drop-head"})
+    bench.join("c")
+    bench.publish()
+    bench.settle(bench.one(), Verb.ACK)
+    bench.join("d", "h")
+    bench.publish(count=3)
+    for delivery in bench.take():
+        if delivery.client_id == "d" and delivery.offset > 1:
+            bench.settle(delivery, Verb.ACK)
+        elif delivery.client_id == "d" or delivery.offset > 1:
+            bench.settle(delivery, Verb.NACK, 60_000)
+        else:
+            bench.settle(delivery, Verb.ACK)
+    bench.publish(count=2)
+    assert bench.dead() == [("g", "overflow")]
+    assert bench.queues.queue("q").states(2) == {"h": MessageState.RETRY}
