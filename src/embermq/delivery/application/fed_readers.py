@@ -234,6 +234,12 @@ class FedReaders(ApplicationDelivery):
     def missed(self, reader: FedReader, count: int) -> None:
         self.lost += count
 
+    def remade(self, session: Session) -> None:
+        """Its log was missing and is there again: offsets of the one that is read mean nothing in it."""
+        reader = self._readers.get(session)
+        if reader is not None:
+            self.gone(reader, f"{reader.log} was missing and is another one now")
+
     def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
         self._state.counters.application_unreadable += 1
         LOG.error("%s, offset %d: passed over, it cannot be understood: %s", reader.log, offset, problem)

@@ -66,6 +66,8 @@ class LogLife(ApplicationSessions):
         self._leaving: Counter[str] = Counter()
         """Logs of sessions that are over, as long as their end is not durable: after a crash they would be back."""
         self.committed: Committed = _nothing_settled
+        self.remade: Callable[[Session], None] = _nobody_reads
+        """Told of a session whose log was made again while its client may be reading the one before."""
 
     def name(self, session: Session) -> str:
         """The log of an APPLICATION session."""
@@ -171,6 +173,8 @@ class LogLife(ApplicationSessions):
             then(found)
             return
         self._remade(log, one, found)
+        if found.is_new and one.session is not None:
+            self.remade(one.session)
         then(None)
 
     def overview(self, then: Callable[[list[LogOverview] | StoreError], None]) -> None:
@@ -210,6 +214,10 @@ class LogLife(ApplicationSessions):
             if self._names.is_application_log(log) and log not in wanted and log not in self._leaving
         ]
         self._logs.delete(unread, lambda problem: then(unread if problem is None else problem))
+
+
+def _nobody_reads(_session: Session) -> None:
+    return
 
 
 def _nothing_settled(_generation: int) -> Mapping[int, int]:

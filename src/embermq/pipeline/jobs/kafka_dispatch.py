@@ -22,7 +22,8 @@ DELIVERY_TIMEOUT_MS = 60_000
 """How long a record may be on its way before the query ends and begins anew: Kafka may be away for half of it."""
 
 _LOOK_S = 0.1
-LOOK_S = 2.0
+"""Between two looks for task slots."""
+LOGS_S = 2.0
 """Between two looks which application logs are there."""
 
 _MISSING = (
@@ -85,7 +86,7 @@ class KafkaDispatch(KafkaJob):
             self.publish(ends)
             self.covered(records, duration_ms)
         if time.monotonic() >= self._look_s:
-            self._look_s = time.monotonic() + LOOK_S
+            self._look_s = time.monotonic() + LOGS_S
             self._look_after_logs()
 
     def _look_after_logs(self) -> None:
