@@ -40,6 +40,7 @@ class KafkaLags:
         self._looks: deque[_Look] = deque(maxlen=_REMEMBERED)
         self._bounds: Mapping[int, Bounds] = {}
         self._ages: dict[str, tuple[Positions, int | None]] = {}
+        self._undated: dict[str, Positions] = {}
         self.problem = ""
 
     def start(self) -> None:
@@ -67,14 +68,14 @@ class KafkaLags:
         return Lag(messages, self._age_s(query, behind))
 
     def _age_s(self, query: str, behind: Positions) -> float:
-        """Since the last look at which nothing of it was there; before the first look its record is asked for."""
-        for look in reversed(self._looks):
+        """Since the last look at which nothing of it was there; before the first look its record is asked for, by
+        the next look: this one waits for nobody."""
+        for look in reversed(self._looks.copy()):  # the next look may come meanwhile
             if all(look.ends.get(number, 0) <= at for number, at in behind.items()):
                 return max(0.0, time.monotonic() - look.at_s)
         known, accepted_ms = self._ages.get(query, ({}, None))
         if known != behind:
-            accepted_ms = self._positions.accepted_ms(behind)
-            self._ages[query] = behind, accepted_ms
+            self._undated[query] = behind
         return 0.0 if accepted_ms is None else max(0.0, time.time() - accepted_ms / 1000)
 
     def look(self) -> None:
@@ -82,6 +83,9 @@ class KafkaLags:
         self._bounds = self._positions.bounds()
         ends = {number: bounds.end for number, bounds in self._bounds.items()}
         self._looks.append(_Look(time.monotonic(), ends))
+        while self._undated:
+            query, behind = self._undated.popitem()
+            self._ages[query] = behind, self._positions.accepted_ms(behind)
 
     def _watch(self) -> None:
         while not self._stopping.is_set():

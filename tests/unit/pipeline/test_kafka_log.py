@@ -140,10 +140,36 @@ def test_a_lag_is_as_old_as_the_last_look_that_saw_none_of_it(monkeypatch: pytes
     positions.ends = {0: 10, 1: 5}
     lags.look()
     assert lags.lag("dispatch", {0: 10, 1: 5}) == Lag(0, 0.0)
+    assert lags.lag("lake", {0: 10}) == Lag(5, 0.0) and positions.asked == [], "Kafka may not answer"
+    lags.look()
     assert lags.lag("lake", {0: 10}) == Lag(5, 50.0), "older than this program: the record itself is asked"
+    lags.look()
     assert lags.lag("lake", {0: 10}) == Lag(5, 50.0) and positions.asked == [{1: 0}], "once"
+    assert lags.lag("lake", {0: 10, 1: 2}) == Lag(3, 50.0), "until the next look"
     now[0] = 103.0
     positions.ends = {0: 12, 1: 5}
     lags.look()
     assert lags.lag("dispatch", {0: 10, 1: 5}) == Lag(2, 3.0)
     assert lags.end() == 17
+
+
+class _Moving(dict[int, int]):
+    """Ends that are compared while the next look is taken."""
+
+    def __init__(self, lags: KafkaLags) -> None:
+        super().__init__({0: 10, 1: 5})
+        self._lags = lags
+
+    def get(self, number: int, default: int = 0) -> int:  # type: ignore[override]
+        self._lags.look()
+        return super().get(number, default)
+
+
+def test_a_look_that_is_taken_meanwhile_does_not_end_the_driver() -> None:
+    positions = _Scripted()
+    lags = KafkaLags(positions, threading.Event())
+    positions.ends = {0: 10, 1: 5}
+    lags.look()
+    for _ in range(3):
+        lags._looks.append(msgspec.structs.replace(lags._looks[-1], ends=_Moving(lags)))
+    assert lags.lag("lake", {0: 10}).messages == 5
