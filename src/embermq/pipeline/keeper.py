@@ -42,9 +42,13 @@ class Keeper:
     def is_settled(self) -> bool:
         """Whether the first batch is done, or there is nothing to do, or the query has failed."""
         job = self.job
-        return self._state == "backoff" or (
-            self._state == "running" and job is not None and (job.last_batch is not None or not job.lag())
-        )
+        if self._state != "running" or job is None:
+            return self._state == "backoff"
+        try:
+            return job.last_batch is not None or not job.lag()
+        except Exception as error:  # the log may be away: the query itself finds out, the others go on
+            log.info("query %s: whether it has begun is not known: %s", self._kind.name, short_reason(error))
+            return False
 
     def report(self) -> QueryReport:
         """What status shows of this query."""

@@ -205,13 +205,14 @@ class PipelineSupervisor:
 
 
 def session_members(session: int) -> list[int]:
-    """Processes of that session, without those that have ended and wait for their parent."""
+    """Processes of that session, without those that have ended and wait for their parent, or that are another user's
+    and hidden."""
     members: list[int] = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             # The name, in parentheses, may hold anything; after it: state, parent, group, session.
             fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if int(fields[3]) == session and fields[0] not in ("Z", "X"):
             members.append(int(directory.name))
