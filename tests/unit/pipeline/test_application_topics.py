@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.jobs.application_topics import BrokerSessions
+from embermq.pipeline.jobs.kafka_dispatch import REQUEST_BYTES_MAX, KafkaDispatch
+from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
+from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
+from embermq.pipeline.settings import DriverSettings
 
 
 @contextmanager
@@ -57,6 +63,25 @@ def test_an_answer_that_is_none(tmp_path: Path, status: str, body: str, told: st
     places = Places(tmp_path / "data")
     with broker(places, status, body), pytest.raises(KafkaLogError, match=told):
         BrokerSessions(places).restore("e.msg.app.one")
+
+
+@pytest.mark.promise("pipeline-4")
+def test_the_topic_for_rejected_records_takes_the_largest_there_is(tmp_path: Path) -> None:
+    """With Kafka's own limit, 1 MiB, a large one would end the query again and again."""
+    made: dict[str, dict[str, str]] = {}
+
+    def ensure_topic(name: str, partitions: int = 1, settings: Mapping[str, str] | None = None) -> bool:
+        made[name] = dict(settings or {})
+        raise KafkaLogError("seen")
+
+    positions: Any = SimpleNamespace(
+        kafka=KafkaLog(bootstrap="h:9092", prefix="e"), ensure_topic=ensure_topic, bounds=dict
+    )
+    nothing: Any = None
+    job = KafkaDispatch(JobSetup(DriverSettings(), Places(tmp_path), KafkaSide(positions, nothing)))
+    with pytest.raises(KafkaLogError, match="seen"):
+        job.stream(nothing, nothing)
+    assert int(made["e.msg.rejected"]["max.message.bytes"]) >= REQUEST_BYTES_MAX
 
 
 def test_no_broker(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from embermq.pipeline.transforms.kafka_dispatch import dispatched
 
 REQUEST_BYTES_MAX = 1 << 28
 """Of one record that is sent: more than an MQTT message can have."""
+REJECTED_SETTINGS = {"max.message.bytes": str(REQUEST_BYTES_MAX)}
+"""Of the topic for rejected records, which takes every record that the message log has taken."""
 DELIVERY_TIMEOUT_MS = 60_000
 """How long a record may be on its way before the query ends and begins anew: Kafka may be away for half of it."""
 
@@ -55,7 +57,7 @@ class KafkaDispatch(KafkaJob):
 
     def stream(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
         kafka = self.kafka.positions.kafka
-        self.kafka.positions.ensure_topic(kafka.rejected_topic)
+        self.kafka.positions.ensure_topic(kafka.rejected_topic, settings=REJECTED_SETTINGS)
         self._forget_passed()
         gone = {topic: generation for topic, (generation, _) in self._gone.items()}
         rows = dispatched(records, kafka.application_prefix, kafka.rejected_topic, gone)
