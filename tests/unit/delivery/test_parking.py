@@ -486,21 +486,25 @@ def test_retries_0_parks_nothing(make: Make) -> None:
     assert len(application.messages) == 50
 
 
-@pytest.mark.promise("application-6")
-def test_what_expired_in_the_parking_place_is_not_sent(hand: HandDrivenBroker) -> None:
+@pytest.mark.promise("application-6", "application-9")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_expired_in_the_parking_place_is_not_sent(hand: HandDrivenBroker, qos: int) -> None:
+    """QoS 2 is [MQTT-4.3.3-7]: its client may hold the packet id, and would take the next message that gets it for a
+    repeat of this one."""
     comes(hand).drops()
     hand.settle()
     publisher = hand.connects("p")
-    publisher.does(Publish("t", b"x", 1, 1, properties=Properties(message_expiry_interval=300)))
+    publisher.does(Publish("t", b"x", qos, 1, properties=Properties(message_expiry_interval=300)))
     hand.settle()
     dispatch(hand)
     application = waits_till_parked(hand)
+    sent = [(message.packet_id, True) for message in application.messages[:1]]
     application.drops()
     hand.passes(s=600)
     hand.parking.redrive(hand.state.sessions["app"], None)
     again = comes(hand, acknowledges=True)
-    assert (again.messages, parked(hand)) == ([], [])
-    assert hand.state.counters.dropped_expired == 1
+    assert [(one.packet_id, one.dup) for one in again.messages] == (sent if qos == 2 else [])
+    assert (parked(hand), hand.state.counters.dropped_expired) == ([], 2 - qos)
 
 
 @pytest.mark.promise("application-2", "application-6")

@@ -306,7 +306,7 @@ class Parking:
                 stored.retain,
                 stored.identifiers,
             )
-            if message.is_expired(self._state.tick.now_ms):
+            if at.qos == 1 and message.is_expired(self._state.tick.now_ms):  # [MQTT-4.3.3-7]
                 self._state.counters.dropped_expired += 1
                 self._end(session, at.number)
                 return None
