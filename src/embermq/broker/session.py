@@ -74,6 +74,7 @@ class Session:
         "expires_ms",
         "expiry_interval_s",
         "generation",
+        "given_up",
         "last_packet_id",
         "link",
         "paging",
@@ -127,6 +128,8 @@ class Session:
         self.resend: deque[Delivery] | None = None
         self.reserved: dict[int, Delivery] | None = None
         """By packet id, what was given up without an answer: the client may hold the id, and still answer."""
+        self.given_up: set[int] | None = None
+        """Packet ids in the window of what was given up on this connection, where it counts until it is answered."""
         self.last_packet_id = 0
         self.receiving: set[int] | None = None
         self.queue_seq_next = QUEUE_SEQ_STEP
@@ -150,6 +153,12 @@ class Session:
     def is_application(self) -> bool:
         """True when its messages come from a log of its own, filled by the pipeline."""
         return self.persistent and self.client_type is ClientType.APPLICATION
+
+    @property
+    def has_room_again(self) -> bool:
+        """Whether at least half of what the client may have unacknowledged is free; what was given up is not."""
+        held = len(self.given_up) if self.given_up else 0
+        return 2 * (len(self.window) - held) <= self.window_max - held
 
     def next_packet_id(self) -> int:
         """An id in 1..65535 that is not in flight [MQTT-2.2.1-3]. The window is never full when this is called."""

@@ -266,7 +266,7 @@ class FedReaders(ApplicationDelivery):
         if reader is not None:
             self._window.settle(reader, delivery)
             delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
-            if 2 * len(session.window) <= session.window_max:
+            if session.has_room_again:
                 self.pump(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:

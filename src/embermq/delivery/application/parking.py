@@ -141,7 +141,10 @@ class Parking:
         delivery.seq = seq
         delivery.settled = True
         link = session.link
-        if link is not None and link.version is not ProtocolVersion.V5:
+        if link is not None and link.version is ProtocolVersion.V5:
+            session.given_up = session.given_up or set()
+            session.given_up.add(delivery.packet_id)
+        elif link is not None:
             session.reserve(delivery)
             if len(session.reserved or ()) > 2 * self.settings.parked_max + session.window_max:
                 link.disconnect(ReasonCode.QUOTA_EXCEEDED)  # a new connection frees ids of QoS 1
@@ -170,7 +173,7 @@ class Parking:
 
     def resume(self, session: Session, link: Link) -> None:
         """The client is connected; nothing has been sent yet, and no packet id given."""
-        session.reserved = None
+        session.reserved = session.given_up = None
         parked = self._parked.get(session.generation)
         if not parked:
             return
@@ -183,7 +186,7 @@ class Parking:
 
     def suspend(self, session: Session) -> None:
         """The client is gone."""
-        session.reserved = None
+        session.reserved = session.given_up = None
         lane = self._lanes.pop(session, None)
         if lane is not None:
             self.sender.end(lane)
@@ -343,6 +346,7 @@ class Parking:
 
     def settled(self, session: Session, delivery: Delivery) -> None:
         """PUBACK or PUBCOMP came for what is parked or skipped, late or because it was sent again."""
+        _answered(session, delivery)
         if delivery.seq != SKIPPED:
             self._end(session, -delivery.seq)
 
@@ -351,6 +355,7 @@ class Parking:
         link = session.link
         at = self._parked.get(session.generation, {}).get(-delivery.seq)
         delivery.settled = False
+        _answered(session, delivery)
         if at is not None:
             self._change(replace(at, stage=ParkedStage.UNDER_WAY, state=QueueState.RELEASED))
             if link is not None:
@@ -366,8 +371,9 @@ class Parking:
             send_pubrel(link, delivery)
 
     def dropped(self, lane: Lane, delivery: Delivery) -> None:
-        """It is larger than the client takes now."""
+        """It is larger than the client takes now. It has had room in the window, and nothing comes of it."""
         self._end(lane.session, delivery.offset)
+        self._state.tick.batch.after_log.append(partial(self._state.durable.writable, lane.session))
 
     def give_up(self, lane: Lane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
         """Sent again in vain: they are parked again, also where the log's are skipped."""
@@ -395,6 +401,11 @@ class Parking:
         lane = self._lanes.get(session)
         if lane is not None:
             lane.in_flight.pop(number, None)
+
+
+def _answered(session: Session, delivery: Delivery) -> None:
+    if session.given_up:
+        session.given_up.discard(delivery.packet_id)
 
 
 def _reserved(at: ParkedState) -> Delivery:

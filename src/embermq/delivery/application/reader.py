@@ -190,7 +190,7 @@ class ApplicationReaders(ApplicationDelivery):
         reader = self._readers.get(session)
         if reader is not None:
             self._window.settle(reader, delivery)
-            if 2 * len(session.window) <= session.window_max:
+            if session.has_room_again:
                 self.pump(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:

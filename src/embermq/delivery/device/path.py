@@ -448,7 +448,7 @@ class DevicePath(DeliveryPath):
                 else:
                     del session.window[delivery.packet_id]
                     delivery.settled = True
-        elif session.backlog and not session.paging and 2 * len(session.window) <= session.window_max:
+        elif session.backlog and not session.paging and session.has_room_again:
             self._want_page(session)
 
     # Connections come and go
