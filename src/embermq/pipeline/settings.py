@@ -39,7 +39,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Records on their way to application logs in Kafka, for each task; a larger message cannot be carried."""
     checkpoints_dir: str = ""
     """Where Spark keeps the checkpoints of queries on Kafka: a folder, or a URL such as `hdfs://...`; "" for
-    `pipeline/checkpoints` in the data directory. They are made anew at each start of a query."""
+    `pipeline/checkpoints` in the data directory. They are made anew at each start of a query, below
+    `kafka.prefix`."""
     java_home: str = ""
     """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
     jars_dir: str = ""

@@ -84,6 +84,33 @@ def test_the_topic_for_rejected_records_takes_the_largest_there_is(tmp_path: Pat
     assert int(made["e.msg.rejected"]["max.message.bytes"]) >= REQUEST_BYTES_MAX
 
 
+def test_brokers_that_share_a_place_for_checkpoints_do_not_remove_one_another_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each start of a query empties its folder."""
+    emptied: list[tuple[str, str]] = []
+
+    def fresh_checkpoint(_: object, folder: str, query: str) -> str:
+        emptied.append((folder, query))
+        raise KafkaLogError("seen")
+
+    monkeypatch.setattr("embermq.pipeline.jobs.kafka_job.fresh_checkpoint", fresh_checkpoint)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None))
+    nothing: Any = None
+    for prefix, folder in (("a", "hdfs://h/c/"), ("b", "hdfs://h/c"), ("a", "")):
+        kafka = KafkaLog(bootstrap="h:9092", prefix=prefix)
+        positions: Any = SimpleNamespace(kafka=kafka, bounds=dict, progress=dict)
+        settings = DriverSettings(checkpoints_dir=folder)
+        job = KafkaDispatch(JobSetup(settings, Places(tmp_path), KafkaSide(positions, nothing)))
+        with pytest.raises(KafkaLogError, match="seen"):
+            job.start(spark)
+    assert emptied == [
+        ("hdfs://h/c/a", "dispatch"),
+        ("hdfs://h/c/b", "dispatch"),
+        (str(tmp_path / "pipeline" / "checkpoints"), "dispatch"),
+    ]
+
+
 def test_no_broker(tmp_path: Path) -> None:
     with pytest.raises(KafkaLogError, match=r"control.sock: the broker was asked for e\.msg\.app\.one"):
         BrokerSessions(Places(tmp_path)).restore("e.msg.app.one")

@@ -52,11 +52,14 @@ class KafkaJob(QueryJob):
         begin = self._begin()
         self.publish(begin)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
-        checkpoint = fresh_checkpoint(
-            spark, self.settings.checkpoints_dir or str(self.places.checkpoints), self.name
-        )
+        checkpoint = fresh_checkpoint(spark, self._checkpoints(), self.name)
         writer = self.stream(spark, self._source(spark, begin)).queryName(self.name)
         return writer.option("checkpointLocation", checkpoint).start()
+
+    def _checkpoints(self) -> str:
+        """A place that several brokers have in common has a folder for each, or one would remove another's."""
+        folder = self.settings.checkpoints_dir.rstrip("/")
+        return f"{folder}/{self.kafka.positions.kafka.prefix}" if folder else str(self.places.checkpoints)
 
     @abstractmethod
     def confirmed(self) -> Positions:
