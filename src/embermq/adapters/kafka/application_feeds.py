@@ -298,7 +298,8 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         """Read it no more."""
         places = [(feed.log, partition) for partition in feed.next_offsets]
         mine = [place for place in places if self._feeds.get(place) is feed]
-        self._paused.discard(feed)
+        if feed.paused:
+            self._resume(feed)  # the driver would keep it paused for whoever reads it next
         for place in mine:
             del self._feeds[place]
             self._batches.pop(place, None)

@@ -265,8 +265,8 @@ class KafkaSharedFeeds(SharedFeeds):
             starts.append(TopicPartition(member.log, partition, stored.base_offset))
             self._post(partial(_tell_assigned, member, partition, stored))
         consumer.incremental_assign(starts)
-        if member.paused:
-            consumer.pause(starts)
+        change = consumer.pause if member.paused else consumer.resume
+        change(starts)  # one that was paused when it was taken away would still be
 
     def _stored(self, member: _Member, place: TopicPartition) -> StoredPositions:
         if place.offset < 0:

@@ -1,0 +1,89 @@
+"""The reader of application logs, on the Kafka that the driver plays by itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+
+import pytest
+from confluent_kafka import Producer
+
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
+
+LOG = "embermq.msg.app.a"
+PATIENCE_S = 20.0
+
+
+class Taker(FeedTaker):
+    """Who is read for; releases what it gets when it is told to."""
+
+    def __init__(self) -> None:
+        self.feed: ApplicationFeed
+        self.entries: list[FeedEntry] = []
+        self.releases = False
+
+    def take(self, partition: int, entries: list[FeedEntry]) -> None:
+        self.entries += entries
+        if self.releases:
+            self.feed.release(sum(entry.size for entry in entries))
+
+    def gone(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class Server:
+    """One that lives in this process, its producer, and what is posted to the broker's thread."""
+
+    def __init__(self) -> None:
+        quiet = logging.getLogger("embermq.kafka.driver.played")
+        quiet.setLevel(logging.CRITICAL)
+        self.producer = Producer({"test.mock.num.brokers": 1, "logger": quiet})
+        (server,) = self.producer.list_topics(timeout=PATIENCE_S).brokers.values()
+        self.posted: SimpleQueue[object] = SimpleQueue()
+        self.feeds = KafkaApplicationFeeds(
+            parse_address(f"kafka://{server.host}:{server.port}"),
+            KafkaSettings(),
+            self.posted.put,
+            unread_bytes_max=20_000,
+        )
+
+    def produce(self, count: int) -> None:
+        for number in range(count):
+            self.producer.produce(LOG, b"%d" % number, b"t", partition=0)
+        assert self.producer.flush(PATIENCE_S) == 0
+
+    def run(self) -> bool:
+        """What has been posted next; False when nothing comes."""
+        try:
+            call = self.posted.get(timeout=PATIENCE_S)
+        except Empty:
+            return False
+        assert callable(call)
+        call()
+        return True
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    played = Server()
+    yield played
+    played.feeds.close()
+
+
+def test_a_client_that_took_nothing_and_returns_is_read_for(server: Server) -> None:
+    server.produce(1_500)
+    slow = Taker()
+    slow.feed = server.feeds.open(LOG, {0: 0}, slow)
+    while sum(entry.size for entry in slow.entries) < 20_000:
+        assert server.run()
+    slow.feed.close()
+    again = Taker()
+    again.releases = True
+    again.feed = server.feeds.open(LOG, {0: 0}, again)
+    while len(again.entries) < 1_500:
+        assert server.run(), f"nothing comes after {len(again.entries)} records"
+    assert [entry.offset for entry in again.entries] == list(range(1_500))
