@@ -98,6 +98,24 @@ def test_the_window_slides_and_the_floor_is_the_contiguous_prefix(hand: HandDriv
     assert floor(hand) == 31
 
 
+@pytest.mark.promise("application-4")
+@pytest.mark.parametrize("settled", [b"0002", b"0000"])
+def test_one_free_place_is_used_while_the_others_are_not_acknowledged(
+    hand: HandDrivenBroker, settled: bytes
+) -> None:
+    publisher, application = an_application(hand, acknowledges=False, receive_maximum=3)
+    publisher.publishes("t", *numbered(6))
+    hand.settle()
+    dispatch(hand)
+    assert application.payloads == numbered(3)
+    packet_ids = {message.payload: message.packet_id for message in application.messages}
+    application.does(Puback(packet_ids[settled]))
+    hand.settle()
+    hand.applications.poll()
+    hand.settle()
+    assert application.payloads == numbered(4)
+
+
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("crash", [True, False])
 def test_unacknowledged_ones_come_again_with_their_ids(hand: HandDrivenBroker, crash: bool) -> None:

@@ -82,6 +82,8 @@ class FedReaders(ApplicationDelivery):
         self._ready: dict[Session, FedReader] = {}
         self._readers: dict[Session, FedReader] = {}
         self._window = SlidingWindow(self, self.pump, parking)
+        self._partly_free: set[Session] = set()
+        """With something that waits, and room in windows of which most is under way."""
         self._state: BrokerState
         self._round_ms = 0
         self._asking = False
@@ -210,6 +212,7 @@ class FedReaders(ApplicationDelivery):
         if waiting is not None and waiting.marked is not None:
             waiting.marked.close()
         self._ready.pop(session, None)
+        self._partly_free.discard(session)
         reader = self._readers.pop(session, None)
         if reader is not None:
             self._window.end(reader)
@@ -268,13 +271,19 @@ class FedReaders(ApplicationDelivery):
             delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
             if session.has_room_again:
                 self.pump(session)
+            elif reader.waiting:
+                self._partly_free.add(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         self._window.released(session, delivery)
 
-    # Once a second
+    # Once in a while
 
     def poll(self) -> None:
+        if self._partly_free:
+            partly_free, self._partly_free = self._partly_free, set()
+            for session in partly_free:
+                self.pump(session)
         now_ms = self._state.tick.now_ms
         if now_ms - self._round_ms < ROUND_MS:
             return

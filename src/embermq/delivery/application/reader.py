@@ -50,6 +50,8 @@ class ApplicationReaders(ApplicationDelivery):
         self._parking = parking
         self._readers: dict[Session, Reader] = {}
         self._window = SlidingWindow(self, self.pump, parking)
+        self._partly_free: set[Session] = set()
+        """With more in the log, and room in windows of which most is under way."""
         self._complete = 0
         self._state: BrokerState
         self._failing = ""
@@ -130,6 +132,7 @@ class ApplicationReaders(ApplicationDelivery):
         return delivery
 
     def suspend(self, session: Session) -> None:
+        self._partly_free.discard(session)
         reader = self._readers.pop(session, None)
         if reader is not None:
             self._window.end(reader)
@@ -141,6 +144,9 @@ class ApplicationReaders(ApplicationDelivery):
 
     def poll(self) -> None:
         """Look whether the pipeline has brought something new."""
+        partly_free, self._partly_free = self._partly_free, set()
+        for session in partly_free:
+            self.pump(session)
         was_failing, self._failing = self._failing, ""
         try:
             complete = self._log.complete_offset()
@@ -192,6 +198,8 @@ class ApplicationReaders(ApplicationDelivery):
             self._window.settle(reader, delivery)
             if session.has_room_again:
                 self.pump(session)
+            elif reader.next_offset < self._complete:
+                self._partly_free.add(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         self._window.released(session, delivery)
