@@ -63,7 +63,10 @@ class HandFeed(ApplicationFeed):
             self.close()
             self.taker.gone(f"{self.log} was deleted")
             return True
-        self.next_offset = max(self.next_offset, topic.start)
+        if self.next_offset < topic.start:
+            self.next_offset = topic.start
+            self.taker.begins(0, topic.start)
+            return True
         first = self.next_offset - topic.start
         batch = topic.entries[first : first + BATCH]
         if not batch or self.unread_bytes >= self.feeds.unread_bytes_max:

@@ -42,6 +42,9 @@ class FeedTaker(Protocol):
     def take(self, partition: int, entries: list[FeedEntry]) -> None:
         """The next ones."""
 
+    def begins(self, partition: int, first: int) -> None:
+        """What stood before this offset is not there any more; it may be long until something follows."""
+
     def gone(self, reason: str) -> None:
         """The log is not there any more, or not the one that was read; nothing more comes."""
 

@@ -371,6 +371,28 @@ def test_what_a_retention_has_deleted_unread_is_counted(hand: HandDrivenBroker, 
     assert hand.applications.lost == 4, "two that were sent and two that were not, none of those settled"
 
 
+@pytest.mark.promise("application-8")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_is_let_in_when_a_retention_has_emptied_its_log(
+    hand: HandDrivenBroker, kafka: HandKafka, qos: int
+) -> None:
+    application = comes(hand, acknowledges=False)
+    publishes(hand, *numbered(3), qos=qos)
+    dispatch(hand)
+    application.drops()
+    hand.settle()
+    topic = kafka.log_of("app")
+    topic.start = topic.end
+    topic.entries.clear()
+    again = comes(hand)
+    assert len(again.all(Connack)) == 1
+    assert hand.applications.lost == 3
+    publishes(hand, *numbered(1, 3))
+    dispatch(hand)
+    assert again.payloads == numbered(1, 3)
+    assert hand.applications.lost == 3
+
+
 def test_positions_of_another_message_log_are_forgotten(hand: HandDrivenBroker, kafka: HandKafka) -> None:
     comes(hand)
     publishes(hand, *numbered(3))

@@ -34,6 +34,7 @@ from embermq.adapters.kafka.feed_entries import (
     OpenFeed,
     feed_entry,
     hand_over,
+    tell_begins,
     tell_gone,
 )
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -194,6 +195,9 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         messages += consumer.consume(CONSUMED_AT_ONCE - 1, 0)
         for message in messages:
             self._take(message)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
         batches, self._batches = self._batches, {}
         if not batches:
             return
@@ -269,6 +273,8 @@ class KafkaApplicationFeeds(ApplicationFeeds):
                 first - wanted,
             )
             feed.next_offsets[place[1]] = first
+            self._hand_over()  # what came before
+            self._post(partial(tell_begins, feed, place[1], first))
         if self._feeds.get(place) is feed:
             self._consumer.incremental_unassign([TopicPartition(*place)])
             self._consumer.incremental_assign([TopicPartition(*place, feed.next_offsets[place[1]])])

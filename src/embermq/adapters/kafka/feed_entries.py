@@ -54,6 +54,12 @@ def hand_over(found: list[Found]) -> None:
             feed.taker.take(partition, entries)
 
 
+def tell_begins(feed: OpenFeed, partition: int, first: int) -> None:
+    """On the broker's thread."""
+    if not feed.closed:
+        feed.taker.begins(partition, first)
+
+
 def tell_gone(feed: OpenFeed, reason: str) -> None:
     """On the broker's thread."""
     if not feed.closed:

@@ -38,6 +38,11 @@ class MarkedRecords(FeedTaker):
             self.close()
             self._then()
 
+    def begins(self, partition: int, first: int) -> None:
+        if first > self._last:
+            self.close()
+            self._then()
+
     def gone(self, reason: str) -> None:
         """It was there a moment ago. Whoever waits gives up; who comes again has it made again."""
         LOG.error("client %r is not let in: %s", self.session.client_id, reason)
