@@ -180,7 +180,7 @@ def _begin_logs(
     life.committed = readers.committed
     if state.shared_logs is not None:
         state.shared_logs.begin()
-    life.remade = readers.remade
+    life.restored = readers.restored
     life.reconcile(may_delete=not is_first_run)
     return life
 

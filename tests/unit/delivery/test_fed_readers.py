@@ -325,6 +325,21 @@ def test_a_log_that_was_made_again_meanwhile_is_known_by_its_identity(
     assert comes(hand).payloads == numbered(5, 3)
 
 
+def test_a_log_that_was_made_again_while_it_is_read_is_begun_anew(
+    hand: HandDrivenBroker, kafka: HandKafka
+) -> None:
+    application = comes(hand)
+    publishes(hand, *numbered(3))
+    dispatch(hand)
+    session, readers = hand.state.sessions["app"], hand.applications
+    assert isinstance(readers, FedReaders)
+    readers.restored(session, kafka.log_of("app").identity)
+    assert not application.ended
+    readers.restored(session, "another")
+    hand.settle()
+    assert application.last(Disconnect).reason_code == ReasonCode.SERVER_BUSY
+
+
 def test_records_that_somebody_deleted_are_counted(hand: HandDrivenBroker, kafka: HandKafka) -> None:
     comes(hand).drops()
     publishes(hand, *numbered(9))

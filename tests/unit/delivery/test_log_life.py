@@ -135,6 +135,17 @@ def test_a_missing_log_is_made_again_while_a_session_wants_it(
     assert place.restores() == [place.logs.trouble]
 
 
+@pytest.mark.promise("application-2")
+def test_who_reads_is_told_which_log_is_there_now(place: Place) -> None:
+    """Also when it was made by a question whose answer was lost: it is not new then."""
+    told: list[tuple[str, str]] = []
+    place.life.restored = lambda session, identity: told.append((session.client_id, identity))
+    place.comes()
+    place.logs.there = {LOG: 5}
+    assert place.restores() == [None]
+    assert told == [("app", f"{LOG} 0")]
+
+
 @pytest.mark.promise("application-2", "pipeline-4")
 def test_stamps_for_a_log_that_nobody_wants_are_told_by_generation(place: Place) -> None:
     place.comes()

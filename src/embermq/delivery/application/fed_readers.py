@@ -237,10 +237,11 @@ class FedReaders(ApplicationDelivery):
     def missed(self, reader: FedReader, count: int) -> None:
         self.lost += count
 
-    def remade(self, session: Session) -> None:
-        """Its log was missing and is there again: offsets of the one that is read mean nothing in it."""
+    def restored(self, session: Session, identity: str) -> None:
+        """Its log was missing. When it has been made again, whoever made it, offsets of the one that is read mean
+        nothing in it."""
         reader = self._readers.get(session)
-        if reader is not None:
+        if reader is not None and reader.place.log_id != identity:
             self.gone(reader, f"{reader.log} was missing and is another one now")
 
     def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:

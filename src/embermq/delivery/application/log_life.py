@@ -66,8 +66,9 @@ class LogLife(ApplicationSessions):
         self._leaving: Counter[str] = Counter()
         """Logs of sessions that are over, as long as their end is not durable: after a crash they would be back."""
         self.committed: Committed = _nothing_settled
-        self.remade: Callable[[Session], None] = _nobody_reads
-        """Told of a session whose log was made again while its client may be reading the one before."""
+        self.restored: Callable[[Session, str], None] = _nobody_reads
+        """Told of a session whose log was missing, and of the identity of the one that is there now: its client may be
+        reading the one before."""
 
     def name(self, session: Session) -> str:
         """The log of an APPLICATION session."""
@@ -173,8 +174,8 @@ class LogLife(ApplicationSessions):
             then(found)
             return
         self._remade(log, one, found)
-        if found.is_new and one.session is not None:
-            self.remade(one.session)
+        if one.session is not None:
+            self.restored(one.session, found.identity)
         then(None)
 
     def overview(self, then: Callable[[list[LogOverview] | StoreError], None]) -> None:
@@ -216,7 +217,7 @@ class LogLife(ApplicationSessions):
         self._logs.delete(unread, lambda problem: then(unread if problem is None else problem))
 
 
-def _nobody_reads(_session: Session) -> None:
+def _nobody_reads(_session: Session, _identity: str) -> None:
     return
 
 
