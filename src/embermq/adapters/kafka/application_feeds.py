@@ -251,11 +251,15 @@ class KafkaApplicationFeeds(ApplicationFeeds):
 
     def _find_again(self, feed: _Feed, place: _Place) -> None:
         """The offset that was asked for is not there: the log was trimmed by somebody else, or made anew."""
+        if self._feeds.get(place) is not feed:
+            return
         wanted = feed.next_offsets[place[1]]
         try:
             first, end = self._consumer.get_watermark_offsets(TopicPartition(*place), ASK_S)
         except KafkaException as error:
             self._failing = f"{self._address}: {feed.log}: {told(error_of(error))}"
+            if error_of(error).code() in GONE:
+                self._look_s = self._look_s or time.monotonic()
             self._again.append(partial(self._find_again, feed, place))
             return
         if wanted > end:
@@ -275,9 +279,8 @@ class KafkaApplicationFeeds(ApplicationFeeds):
             feed.next_offsets[place[1]] = first
             self._hand_over()  # what came before
             self._post(partial(tell_begins, feed, place[1], first))
-        if self._feeds.get(place) is feed:
-            self._consumer.incremental_unassign([TopicPartition(*place)])
-            self._consumer.incremental_assign([TopicPartition(*place, feed.next_offsets[place[1]])])
+        self._consumer.incremental_unassign([TopicPartition(*place)])
+        self._consumer.incremental_assign([TopicPartition(*place, feed.next_offsets[place[1]])])
 
     def _end(self, feed: _Feed, reason: str) -> None:
         self.remove(feed)
