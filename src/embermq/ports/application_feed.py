@@ -44,6 +44,7 @@ class FeedTaker(Protocol):
 
     def begins(self, partition: int, first: int) -> None:
         """What stood before this offset is not there any more; it may be long until something follows."""
+        return
 
     def gone(self, reason: str) -> None:
         """The log is not there any more, or not the one that was read; nothing more comes."""

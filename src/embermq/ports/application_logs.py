@@ -82,7 +82,7 @@ class ApplicationLogs(ABC):
     @abstractmethod
     def ends(self, logs: Mapping[str, int], then: Callable[[Mapping[Place, int] | StoreError], None]) -> None:
         """The ends of logs with so many partitions, as they are at some moment after this call; those that are not
-        there are left out."""
+        there, or cannot be read now, are left out."""
 
     @abstractmethod
     def trim(self, bases: Mapping[Place, int]) -> None:

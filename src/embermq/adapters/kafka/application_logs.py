@@ -33,12 +33,14 @@ Positions = Mapping[int, int]
 """Offsets of the message log by partition."""
 
 
+Then = Callable[[FoundLog | StoreError], None]
+
+
 class _Ensured(Struct):
-    """A log that somebody waits for, until `deadline_s`."""
+    """A log that somebody waits for: until when, and what is to be called then."""
 
     partitions: int
-    deadline_s: float
-    waiting: list[Callable[[FoundLog | StoreError], None]]
+    waiting: list[tuple[float, Then]]
 
 
 class _Ended(Struct):
@@ -103,13 +105,13 @@ class KafkaApplicationLogs(ApplicationLogs):
             waiting = self._ensured.get(log)
             deadline_s = time.monotonic() + self._patience_s
             if waiting is not None:
-                waiting.partitions, waiting.deadline_s = partitions, deadline_s
-                waiting.waiting.append(then)
+                waiting.partitions = partitions
+                waiting.waiting.append((deadline_s, then))
             elif len(self._ensured) >= ENSURED_MAX:
                 full = StoreFull(f"{ENSURED_MAX} application logs wait to be made already")
                 self._post(partial(then, full))
             else:
-                self._ensured[log] = _Ensured(partitions, deadline_s, [then])
+                self._ensured[log] = _Ensured(partitions, [(deadline_s, then)])
         self._work.set()
 
     def ended(self, log: str) -> None:
@@ -185,10 +187,15 @@ class KafkaApplicationLogs(ApplicationLogs):
                 one = self._ensured[log]
                 if one.partitions != wanted[log]:
                     continue  # asked for anew, otherwise
-                if isinstance(answer, StoreUnavailable) and now_s < one.deadline_s:
-                    continue
-                del self._ensured[log]
-                self._post(partial(_answer_all, one.waiting, answer))
+                patient = [who for who in one.waiting if now_s < who[0]]
+                if not isinstance(answer, StoreUnavailable):
+                    patient = []
+                answered = one.waiting[: len(one.waiting) - len(patient)]
+                one.waiting = patient
+                if not patient:
+                    del self._ensured[log]
+                if answered:
+                    self._post(partial(_answer_all, [then for _, then in answered], answer))
             problems = [str(found[log]) for log in self._ensured if log in found]
         self._failing = problems[0] if problems else ""
 
@@ -248,9 +255,7 @@ class KafkaApplicationLogs(ApplicationLogs):
             self._post(partial(then, answer))
 
 
-def _answer_all(
-    waiting: list[Callable[[FoundLog | StoreError], None]], answer: FoundLog | StoreError
-) -> None:
+def _answer_all(waiting: list[Then], answer: FoundLog | StoreError) -> None:
     for then in waiting:
         then(answer)
 

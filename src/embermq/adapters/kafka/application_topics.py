@@ -228,17 +228,14 @@ class ApplicationTopics:
         return self._offsets(list(places), _END)
 
     def ends_of_those_there(self, logs: Mapping[str, int]) -> dict[Place, int]:
-        """The ends of logs with so many partitions; those that are not there are left out."""
+        """The ends of logs with so many partitions; those that are not there are left out, and those that cannot be
+        asked for now: the others do not wait for them."""
         if not logs:
             return {}
-        found = self._look(logs)
-        for there in found.values():
-            if isinstance(there, StoreError):
-                raise there
         return self.ends(
             (log, partition)
-            for log, there in found.items()
-            if there is not None
+            for log, there in self._look(logs).items()
+            if isinstance(there, TopicDescription)
             for partition in range(logs[log])
         )
 

@@ -1,0 +1,90 @@
+"""Who waits for application logs, and who is asked about, while Kafka does not answer for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from queue import SimpleQueue
+from typing import cast
+
+import pytest
+from confluent_kafka.admin._topic import TopicDescription
+
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
+from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.application_logs import ApplicationLogNames
+from embermq.ports.application_logs import FoundLog, Place
+from embermq.ports.errors import StoreError, StoreUnavailable
+
+NAMES = ApplicationLogNames("embermq")
+AWAY = StoreUnavailable("away")
+Answers = list[tuple[int, FoundLog | StoreError]]
+
+
+class Topics(ApplicationTopics):
+    """Of logs that are there and can be read, or cannot."""
+
+    def __init__(self) -> None:
+        admin = WatchedAdmin(parse_address("kafka://127.0.0.1:1"), KafkaSettings())
+        super().__init__(admin, NAMES, LogProperties(packet_bytes_max=1_000))
+        self.there: dict[str, TopicDescription | StoreError | None] = {}
+        self.looks: SimpleQueue[object] = SimpleQueue()
+        self.goes_on: SimpleQueue[StoreError | None] = SimpleQueue()
+
+    def _look(
+        self, logs: Collection[str], *, until_there: bool = False
+    ) -> dict[str, TopicDescription | StoreError | None]:
+        return {log: self.there[log] for log in logs}
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        return dict.fromkeys(places, 7)
+
+    def ensure(self, wanted: Mapping[str, int]) -> dict[str, FoundLog | StoreError]:
+        """Waits for what the test says."""
+        self.looks.put(None)
+        problem = self.goes_on.get(timeout=20)
+        return {log: FoundLog({0: 7}, "id") if problem is None else problem for log in wanted}
+
+
+@pytest.fixture
+def topics() -> Topics:
+    return Topics()
+
+
+@pytest.fixture
+def posted() -> SimpleQueue[Callable[[], None]]:
+    return SimpleQueue()
+
+
+@pytest.fixture
+def logs(topics: Topics, posted: SimpleQueue[Callable[[], None]]) -> Iterator[KafkaApplicationLogs]:
+    found = KafkaApplicationLogs(topics, NAMES, posted.put, log_ends=dict, dispatched=dict, patience_s=0.0)
+    yield found
+    topics.goes_on.put(AWAY)
+    found.close()
+
+
+def test_a_log_that_cannot_be_read_holds_up_no_other(topics: Topics) -> None:
+    there = cast("TopicDescription", TopicDescription.__new__(TopicDescription))
+    topics.there = {"a": AWAY, "b": there, "c": None}
+    assert topics.ends_of_those_there(dict.fromkeys("abc", 1)) == {("b", 0): 7}
+
+
+@pytest.mark.promise("application-2")
+def test_who_has_waited_long_enough_is_answered_although_others_come(
+    logs: KafkaApplicationLogs, topics: Topics, posted: SimpleQueue[Callable[[], None]]
+) -> None:
+    answers: Answers = []
+    logs.ensure("log", 1, lambda found: answers.append((0, found)))
+    topics.looks.get(timeout=20)
+    logs._patience_s = 3_600
+    logs.ensure("log", 1, lambda found: answers.append((1, found)))
+    topics.goes_on.put(AWAY)
+    posted.get(timeout=20)()
+    assert answers == [(0, AWAY)]
+    topics.looks.get(timeout=20)
+    topics.goes_on.put(None)
+    posted.get(timeout=20)()
+    assert answers[1:] == [(1, FoundLog({0: 7}, "id"))]
