@@ -26,7 +26,7 @@ from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.kafka_record import KafkaEncoder, SourcePosition, encode_source
 from embermq.model.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
-from embermq.ports.application_feed import ApplicationFeed, FeedEntry
+from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 
 CLIENTS = (1, 10, 100)
 PUBLISHERS = 200
@@ -34,7 +34,7 @@ PAYLOAD = b"x" * 100
 WAIT_S = 60.0
 
 
-class Client:
+class Client(FeedTaker):
     """Reads one log; `read` counts records that are no repeats."""
 
     def __init__(self, feeds: KafkaApplicationFeeds, log: str) -> None:

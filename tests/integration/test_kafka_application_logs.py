@@ -239,6 +239,7 @@ def test_a_log_that_was_made_anew_or_trimmed_by_hand_is_no_silent_loss(
     trimmed = place.reads(log, start=2)
     place.waits(trimmed, 4)
     assert trimmed.payloads == numbered(4, 6)
+    assert trimmed.firsts == [(0, 6)]
     assert "partition 0: 4 records were deleted before they were read" in caplog.text
 
 

@@ -14,7 +14,7 @@ from embermq.model.application_positions import StoredPositions
 from embermq.model.kafka_record import KafkaEncoder, SourcePosition, encode_source
 from embermq.model.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
-from embermq.ports.application_feed import ApplicationFeed, FeedEntry
+from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 from embermq.ports.application_logs import FoundLog
 
 STEP_S = 0.01
@@ -123,12 +123,14 @@ class Came(Struct, frozen=True):
         return self.entry.record.message.payload
 
 
-class HandReader:
+class HandReader(FeedTaker):
     """Takes what comes; releases it at once unless `stalled`."""
 
     def __init__(self) -> None:
         self.came: list[Came] = []
         self.reasons: list[str] = []
+        self.firsts: list[tuple[int, int]] = []
+        """Partitions of which something had been deleted, and their first offsets then."""
         self.feed: ApplicationFeed | None = None
         self.stalled = False
         self.held_bytes = 0
@@ -146,6 +148,9 @@ class HandReader:
         assert self.feed is not None
         self.feed.release(self.held_bytes)
         self.held_bytes = 0
+
+    def begins(self, partition: int, first: int) -> None:
+        self.firsts.append((partition, first))
 
     def gone(self, reason: str) -> None:
         self.reasons.append(reason)

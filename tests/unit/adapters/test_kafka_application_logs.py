@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from queue import SimpleQueue
-from typing import cast
 
 import pytest
 from confluent_kafka.admin._topic import TopicDescription
@@ -67,7 +66,7 @@ def logs(topics: Topics, posted: SimpleQueue[Callable[[], None]]) -> Iterator[Ka
 
 
 def test_a_log_that_cannot_be_read_holds_up_no_other(topics: Topics) -> None:
-    there = cast("TopicDescription", TopicDescription.__new__(TopicDescription))
+    there = TopicDescription.__new__(TopicDescription)
     topics.there = {"a": AWAY, "b": there, "c": None}
     assert topics.ends_of_those_there(dict.fromkeys("abc", 1)) == {("b", 0): 7}
 
