@@ -125,6 +125,9 @@ class TickLoop:
         self._polling = self._loop.call_later(self._poll_s, self._poll)
 
     def _poll(self) -> None:
+        self._polling = self._loop.call_later(
+            self._poll_s, self._poll
+        )  # first: whatever fails here, it goes on
         self.look_at_clock()
         self._store.settle()
         if self._store.busy and self._loop.time() - self._committed_at_s > LATE_S:
@@ -134,7 +137,6 @@ class TickLoop:
         if len(self._applications):
             self.wake()
             self._applications.poll()
-        self._polling = self._loop.call_later(self._poll_s, self._poll)
 
     def _run(self) -> None:
         self._scheduled = False

@@ -77,6 +77,23 @@ def run(test: Callable[[Running], Coroutine[None, None, None]]) -> None:
     asyncio.run(whole())
 
 
+def test_what_fails_in_one_look_does_not_end_the_looking() -> None:
+    async def test(running: Running) -> None:
+        looks: list[None] = []
+        problems: list[object] = []
+
+        def fails() -> None:
+            looks.append(None)
+            raise RuntimeError("of the store")
+
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        running.hand.store.settle = fails  # type: ignore[method-assign]
+        await wait_for(lambda: len(looks) >= 3, DEADLINE_S)
+        assert len(problems) >= 2
+
+    run(test)
+
+
 def test_publishers_are_answered_by_the_tick() -> None:
     async def test(running: Running) -> None:
         link = await running.connects("p")
