@@ -10,11 +10,11 @@ from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
 from tests.support.kafka_server import KafkaServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running_kafka_pipeline(
     running_kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[KafkaPipelineBroker]:
-    """One for all tests, which take it as `kafka_pipeline_broker`."""
+    """One for all tests here, which take it as `kafka_pipeline_broker`; it would work on beside all others."""
     running_kafka.heal()
     broker = KafkaPipelineBroker(running_kafka, tmp_path_factory.mktemp("kafka-pipeline"))
     with broker:
