@@ -90,7 +90,9 @@ def test_a_storm_of_takeovers_while_redis_is_away_leaves_one(
         assert present(back)
         assert await arrived(back, 100) == numbered(100)
         await stored(broker)
-        assert redis_server.ask("KEYS", "{absent}_messages*") == []
+        await wait_for(
+            lambda: redis_server.ask("KEYS", "{absent}_messages*") == [], 10, "what is acknowledged is gone"
+        )
 
     talk(dialogue)
     assert metric(broker, "session_store_fenced_total") == 0

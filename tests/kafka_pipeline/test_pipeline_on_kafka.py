@@ -145,7 +145,8 @@ def test_an_application_log_that_is_deleted_under_the_job_is_there_again_and_get
             back = await subscribed(broker, client_id, "lost/#")
             await arrived(back, 5, SEEN_S)
             await back.ping()
-            judge(back.messages, range(5, 10))
+            # What was settled just before the log went may come again: nothing else remembers that it has been there.
+            judge([message for message in back.messages if int(message.payload) >= 5], range(5, 10))
         judge(here.messages, range(5))
 
     run(scenario())

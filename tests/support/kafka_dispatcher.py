@@ -113,7 +113,7 @@ class KafkaDispatcher:
 
     def _round(self) -> None:
         self.carry()
-        if self._random.random() < 0.05 and self._reported < self.carried:
+        if self._random.random() < 0.2 and self._reported < self.carried:
             self.write(self.records[self._reported : self.carried])  # killed, and begun again
             self.repeated += self.carried - self._reported
         if self._random.random() < 0.1:

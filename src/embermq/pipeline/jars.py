@@ -20,7 +20,6 @@ from msgspec import Struct
 
 from embermq.pipeline.errors import JarsError
 from embermq.pipeline.java import JavaRuntime
-from embermq.pipeline.java_trust import trust_of_the_machine
 
 FETCH_TIMEOUT_S = 900
 _WORK = ".fetching"
@@ -165,6 +164,10 @@ def _describe(wanted: Sequence[Jar], repository: str, work: Path) -> None:
 
 
 def _run_ivy(count: int, work: Path, java: JavaRuntime, told: Callable[[int, int], None]) -> None:
+    from embermq.pipeline.java_trust import (
+        trust_of_the_machine,
+    )  # its library is large, and needed here alone
+
     command = [
         *("timeout", "--kill-after=5", f"{FETCH_TIMEOUT_S}"),
         *(str(java.home / "bin" / "java"), f"-Djava.io.tmpdir={work}"),
