@@ -276,7 +276,7 @@ class SharedLogs:
         log = group.log
         del log.groups[group.row.share]
         self._state.tick.writes.shared.ended_groups.append(group.row.generation)
-        if not log.groups:
+        if not log.groups and not log.claims:  # else it ends with the last claim
             self._end_log(log)
 
     def cap_offsets(self) -> None:

@@ -311,6 +311,36 @@ def test_a_log_is_kept_for_a_subscribe_that_waits_for_another_one(
     assert {row.identity for row in hand.store.shared.groups.values()} == {"made once"}
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_log_that_is_about_to_be_subscribed_to_does_not_end_with_its_last_group(
+    hand: HandDrivenBroker, logs: HandLogs, stays: bool
+) -> None:
+    first = an_application(hand, "one")
+    first.subscribes("$share/g/orders/#")
+    logs.answers = False
+    second = an_application(hand, "two")
+    second.does(subscribing("$share/g/orders/#", "$share/g/other"))
+    hand.settle()
+    first.does(Unsubscribe(2, ("$share/g/orders/#",)))
+    hand.settle()
+    publishes(hand)
+    assert (stamps(hand), logs.over) == ([[]], [])
+    if not stays:
+        second.drops()
+    logs.answer()
+    hand.settle()
+    if stays:
+        assert second.last(Suback).reason_codes == (1, 1)
+        publishes(hand)
+        assert [stamp.log for stamp in stamps(hand)[1]] == ["\0orders/#"]
+        assert {row.identity for row in hand.store.shared.groups.values()} == {"made once"}
+        assert logs.over == []
+        second.unsubscribes("$share/g/orders/#", "$share/g/other")
+    hand.settle()
+    assert sorted(logs.over) == sorted([LOG, "p.msg.app.shared.other"])
+    assert hand.state.router.shared_stamps == {}
+
+
 def test_a_log_keeps_the_partitions_that_it_was_made_with(hand: HandDrivenBroker, logs: HandLogs) -> None:
     logs.found = FoundLog({0: 0, 1: 0, 2: 0}, "made with more")
     an_application(hand, "one").subscribes("$share/g/orders/#")
