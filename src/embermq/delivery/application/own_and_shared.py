@@ -57,10 +57,14 @@ class OwnAndShared(ApplicationDelivery):
         self._shared.pump(session)
 
     def settled(self, session: Session, delivery: Delivery) -> None:
-        if not self._shared.settled(session, delivery):
-            self._own.settled(session, delivery)
-        else:
+        """The others have the first turn: with a Receive Maximum of 1 it is the only one."""
+        if self._shared.settled(session, delivery):
             self._own.pump(session)
+            self._shared.pump(session)
+            return
+        if len(session.window) + 1 >= session.window_max:
+            self._shared.pump(session)
+        self._own.settled(session, delivery)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         if not self._shared.released(session, delivery):

@@ -14,6 +14,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from embermq.broker.link import Link
 from embermq.broker.router import NO_MATCH, Receiver, Subscriber
 from embermq.broker.session import Delivery, Session
 from embermq.broker.shared_logs import SharedGroup, SharedLog, SharedLogs
@@ -181,7 +182,11 @@ class SharedReaders:
         shared = self._shared_logs.group(subscriber)
         if members is None or shared is None or shared.log.found is None or session.link is None:
             return
-        if shared.row.generation in members or session.generation not in shared.members:
+        if session.generation not in shared.members:
+            return
+        member = members.get(shared.row.generation)
+        if member is not None:
+            member.takes(subscriber)
             return
         group = self._group(shared)
         member = members[shared.row.generation] = Member(self, group, subscriber)
@@ -361,29 +366,42 @@ class SharedReaders:
 
     def pump(self, session: Session) -> None:
         """Send what there is room for."""
-        for member in self._members.get(session, {}).values():
-            self._pump(member)
+        members = self._members.get(session)
+        if not members:
+            return
+        for generation, member in list(members.items()):
+            if self._pump(member):
+                members[generation] = members.pop(generation)  # the others come before it the next time
 
-    def _pump(self, member: Member) -> None:
+    def _pump(self, member: Member) -> bool:
+        """Whether something is sent. The partition behind the last one that was served has the first turn."""
         link = member.session.link
         if link is None:
-            return
+            return False
         lanes = list(member.lanes.values())
-        member.turn += 1
+        first, has_sent = member.turn, False
         for step in range(len(lanes)):
-            lane = lanes[(member.turn + step) % len(lanes)]
-            if not lane.waiting and not lane.outbox:
-                continue
+            at = (first + step) % len(lanes)
+            if self._pump_lane(member, lanes[at], link):
+                member.turn, has_sent = at + 1, True
+        return has_sent
+
+    def _pump_lane(self, member: Member, lane: SharedLane, link: Link) -> bool:
+        """Send its next pack. What another session has got, and what leaves at once, makes none."""
+        while lane.waiting or lane.outbox:
             room = min(self._window.room(lane, link), self._share(member), self._overtaking(lane))
             if room <= 0 or not lane.waiting:
-                continue
+                return False
             pack, size = lane.next_pack(room, BULK_BYTES_MAX)
             member.feed.release(size)
             pack = [entry for entry in pack if not self._sent_at_once(member, entry)]
             if pack:
                 self._packing = lane
                 self._window.send_pack(lane, link, pack)
+                lane.follow()
+                return True
             lane.follow()
+        return False
 
     def _share(self, member: Member) -> int:
         """How many more the member may have under way: a window of its own, and not all of the client's."""
@@ -416,7 +434,7 @@ class SharedReaders:
         return True
 
     def settled(self, session: Session, delivery: Delivery) -> bool:
-        """PUBACK or PUBCOMP came; False when it is not of a shared log."""
+        """PUBACK or PUBCOMP came; False when it is not of a shared log. There is room then: `pump`."""
         sents = self._sent.get(session)
         sent = sents.get(delivery.packet_id) if sents else None
         if sents is None or sent is None or sent.delivery is not delivery:
@@ -433,7 +451,6 @@ class SharedReaders:
             self._window.settle(lane, delivery)
             delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
         del sents[delivery.packet_id]
-        self.pump(session)
         return True
 
     def released(self, session: Session, delivery: Delivery) -> bool:
