@@ -82,8 +82,10 @@ class SharedLogs:
         """A session is a member from now on, or has other options now."""
         self.on_left: Callable[[Session, Subscriber, SharedGroup], None] = _nothing
         """It is not a member any more; `group.members` is empty when it was the last one."""
+        self.on_begun_anew: Callable[[SharedGroup, SharedGroupRow], None] = _nothing_lost
+        """The log of a group is another one than in this row, which was the group's until now. Then `on_found`."""
         self.on_found: Callable[[SharedLog], None] = _nothing_found
-        """A log can be read. The rows of its groups may have changed: it is another one when their identity has."""
+        """A log can be read."""
 
     def wanted(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """The logs that are to be there: how many partitions, and the consumer groups that read them."""
@@ -178,6 +180,13 @@ class SharedLogs:
             log.found = None
             self._look(log)
 
+    def remade(self, name: str) -> None:
+        """The log of this name was missing and is there again: whoever reads it may be at an offset of the one
+        before."""
+        for log in self._by_filter.values():
+            if log.name == name:
+                self.gone(log)
+
     def _answered(self, log: SharedLog, answer: FoundLog | StoreError) -> None:
         self.begin_tick()
         log.asked = False
@@ -191,11 +200,22 @@ class SharedLogs:
             log.found = answer
             for group in log.groups.values():
                 if group.row.identity != answer.identity:
-                    starts = tuple((partition, 0) for partition in answer.ends)
-                    self._write(group, replace(group.row, identity=answer.identity, starts=starts))
+                    self._begin_anew(group, answer)
             self.on_found(log)
             for then in waiting:
                 then(None)
+
+    def _begin_anew(self, group: SharedGroup, found: FoundLog) -> None:
+        """It has read of another log, if any. What is under way from that one has offsets that stand for something
+        else here: so it stays with the generation of before."""
+        before = group.row
+        starts = tuple((partition, 0) for partition in found.ends)
+        row = replace(before, identity=found.identity, starts=starts)
+        if before.identity:
+            row = replace(row, generation=self._state.new_generation())
+            self._state.tick.writes.shared.ended_groups.append(before.generation)
+        self._write(group, row)
+        self.on_begun_anew(group, before)
 
     def _log(self, topic_filter: str) -> SharedLog:
         log = self._by_filter.get(topic_filter)
@@ -292,6 +312,10 @@ def _nothing(_session: Session, _subscriber: Subscriber, _group: SharedGroup) ->
 
 
 def _nothing_to_do() -> None:
+    return
+
+
+def _nothing_lost(_group: SharedGroup, _before: SharedGroupRow) -> None:
     return
 
 

@@ -146,6 +146,18 @@ def test_who_reads_is_told_which_log_is_there_now(place: Place) -> None:
     assert told == [("app", f"{LOG} 0")]
 
 
+@pytest.mark.promise("application-11", "pipeline-4")
+def test_who_reads_a_shared_log_hears_that_it_was_made_again(place: Place) -> None:
+    shared_logs = place.hand.state.share_by_logs(place.logs, 1)
+    place.comes().subscribes("$share/g/t")
+    (before,) = [group.row for group in shared_logs.groups()]
+    place.logs.there.clear()
+    assert place.restores("p.msg.app.shared.t") == [None]
+    (after,) = [group.row for group in shared_logs.groups()]
+    assert after.identity != before.identity
+    assert after.generation > before.generation
+
+
 @pytest.mark.promise("application-2", "pipeline-4")
 def test_stamps_for_a_log_that_nobody_wants_are_told_by_generation(place: Place) -> None:
     place.comes()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from embermq.broker.router import Subscriber
-from embermq.broker.session import Session
+from embermq.broker.session import Delivery, Session
 from embermq.broker.shared_logs import SharedGroup
 from embermq.delivery.application.lane import Lane
 from embermq.delivery.application.positions import Positions
@@ -54,7 +54,6 @@ class Group:
     def __init__(self, shared: SharedGroup, stored: Mapping[int, StoredPositions]) -> None:
         self.shared = shared
         self.generation = shared.row.generation
-        self.identity = shared.row.identity
         self.partitions: dict[int, GroupPartition] = {
             partition: GroupPartition(stored.get(partition, StoredPositions(start, start)))
             for partition, start in shared.row.starts
@@ -100,6 +99,7 @@ class SharedLane(Lane):
         "is_over",
         "member",
         "number",
+        "packed_from",
         "partition",
         "positions",
         "qos2",
@@ -124,6 +124,8 @@ class SharedLane(Lane):
         self._sizes: deque[int] = deque()
         self.qos2: deque[int] = deque()
         """Offsets above the floor whose marks are in store."""
+        self.packed_from = 0
+        """Where the last pack began."""
         self.reported: object = None
         self.is_over = False
 
@@ -176,6 +178,13 @@ class SharedLane(Lane):
         """With nothing waiting, what has come and is not for the client is passed."""
         if not self.waiting:
             self.next_offset = max(self.next_offset, self.read_to)
+
+    def unsent(self) -> list[Delivery]:
+        """What the client has not been sent: it waits for the socket, or is being stored."""
+        found = list(self.outbox)
+        if self.sending:
+            found += [delivery for delivery in self.pending if delivery.offset >= self.packed_from]
+        return [one for one in found if not (one.settled or one.dup or one.released)]
 
     def clear(self) -> int:
         """Nothing is sent any more; returns the bytes of what waited."""

@@ -23,12 +23,13 @@ from embermq.broker.tick import Accepted
 from embermq.delivery.application.lane import NOTHING, Lane
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_lane import Group, Member, SharedLane
+from embermq.delivery.application.unsent import Unsent
 from embermq.delivery.application.window import PackEntry, SlidingWindow, released_delivery
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
 from embermq.model.log_record import decode_record, encode_record
 from embermq.model.session_writes import QueueState
-from embermq.model.shared_logs import SharedMark
+from embermq.model.shared_logs import SharedGroupRow, SharedMark
 from embermq.ports.application_feed import SharedFeeds
 from embermq.ports.application_logs import ApplicationLogs, Place
 from embermq.ports.errors import StoreError
@@ -77,6 +78,7 @@ class SharedReaders:
         self._packing: SharedLane
         self._shared_logs: SharedLogs
         self._state: BrokerState
+        self._unsent = Unsent(self.settled)
         self._stored: dict[tuple[int, int], StoredPositions] = {}
         self._claims: dict[tuple[int, int], set[int]] = {}
         self._trimmed: dict[Place, int] = {}
@@ -104,6 +106,7 @@ class SharedReaders:
         shared_logs.begin_tick = self._begin_tick
         shared_logs.on_joined = self._joined
         shared_logs.on_left = self._left
+        shared_logs.on_begun_anew = self._begin_anew
         shared_logs.on_found = self._found
         stored = self._place.store.load()
         self._stored = stored.positions
@@ -141,39 +144,44 @@ class SharedReaders:
     def _left(self, session: Session, _subscriber: Subscriber, shared: SharedGroup) -> None:
         member = self._members.get(session, {}).pop(shared.row.generation, None)
         if member is not None:
+            self._close(member)
             if not session.dead:
                 self._keep_started(member)
-            self._close(member)
         if not shared.members:
             self._groups.pop(shared.row.generation, None)
 
     def _found(self, log: SharedLog) -> None:
-        """It can be read; when it is another one, its positions begin anew, and only repeats are known."""
-        for shared in log.groups.values():
-            group = self._group(shared)
-            if group.identity != shared.row.identity:
-                self._begin_anew(group)
         for session in list(self._members):
             for subscriber in session.subscriptions.values():
                 if subscriber.group and subscriber.topic_filter == log.topic_filter:
                     self._join(session, subscriber)
 
-    def _begin_anew(self, group: Group) -> None:
-        if group.identity:  # else the group is new
+    def _begin_anew(self, shared: SharedGroup, before: SharedGroupRow) -> None:
+        """The log is another one: its positions begin anew, and only repeats are known. Members of the one before
+        leave it, and join when it is found."""
+        if before.identity:  # else the group is new
             LOG.error(
                 "the shared log %s is another one than before: what it held and group %s had not got is lost",
-                group.shared.log.name,
-                group.shared.name,
+                shared.log.name,
+                shared.name,
             )
-        again = Group(group.shared, {})
-        group.identity = again.identity
-        for number, partition in again.partitions.items():
-            before = group.partitions.get(number)
-            floors = before.stored.floors if before is not None else ()
-            partition.stored = StoredPositions(0, 0, floors)
+        floors = {
+            partition: stored.floors
+            for (generation, partition), stored in self._stored.items()
+            if generation == before.generation
+        }
+        known = self._groups.pop(before.generation, None)
+        if known is not None:
+            floors |= {number: partition.stored.floors for number, partition in known.partitions.items()}
+        group = self._groups[shared.row.generation] = Group(shared, {})
+        for number, partition in group.partitions.items():
+            partition.stored = StoredPositions(0, 0, floors.get(number, ()))
             self._state.tick.writes.shared.positions[group.generation, number] = partition.stored
-            self._trimmed.pop((group.shared.log.name, number), None)
-        group.partitions = again.partitions
+            self._trimmed.pop((shared.log.name, number), None)
+        for members in self._members.values():
+            member = members.pop(before.generation, None)
+            if member is not None:
+                self._close(member)
 
     # Members
 
@@ -199,6 +207,14 @@ class SharedReaders:
 
     def ends_lane(self, lane: SharedLane) -> None:
         """QoS 2 under way stays with the session; QoS 1 comes to the next member, unless it is acknowledged first."""
+        for delivery in lane.unsent():
+            if delivery.qos == 1:
+                self._take_back(lane, delivery)
+        link = lane.link
+        if link is not None:
+            self._keep_unsent(lane, link)
+            if lane.sending:
+                self._state.tick.batch.after_log.append(partial(self._keep_rest, lane, link))
         self._window.end(lane)
         freed = lane.clear()
         if freed:
@@ -206,6 +222,29 @@ class SharedReaders:
         for sent in self._sent.get(lane.session, {}).values():
             if sent.lane is lane and sent.delivery.qos == 2 and not sent.delivery.settled:
                 lane.partition.claim(sent.delivery.offset)
+
+    def _take_back(self, lane: SharedLane, delivery: Delivery) -> None:
+        """It was not sent: it is the next member's, and its packet id is free."""
+        session = lane.session
+        if session.window.get(delivery.packet_id) is not delivery:
+            return
+        del session.window[delivery.packet_id]
+        delivery.settled = True
+        if self._sent.get(session, {}).pop(delivery.packet_id, None) is not None:
+            lane.member.under_way -= 1
+
+    def _keep_unsent(self, lane: SharedLane, link: Link) -> None:
+        """Of QoS 2 what is in store and waits for the socket."""
+        session = lane.session
+        kept = [one for one in lane.outbox if not one.settled and one.qos == 2]
+        if kept and session.link is link and not link.closing:
+            self._unsent.keep(session, kept)
+            self._state.tick.batch.after_log.append(partial(self.pump, session))
+
+    def _keep_rest(self, lane: SharedLane, link: Link) -> None:
+        """The lane was over before its pack was stored, and what the socket took has been sent."""
+        self._keep_unsent(lane, link)
+        self._window.end(lane)
 
     def gone(self, member: Member, reason: str) -> None:
         self.begin_tick()
@@ -282,6 +321,7 @@ class SharedReaders:
         for member in self._members.pop(session, {}).values():
             self._close(member)
         self._sent.pop(session, None)
+        self._unsent.forget(session)
 
     # What the window wants stored
 
@@ -367,7 +407,7 @@ class SharedReaders:
     def pump(self, session: Session) -> None:
         """Send what there is room for."""
         members = self._members.get(session)
-        if not members:
+        if members is None or not self._unsent.send(session, self._state):
             return
         for generation, member in list(members.items()):
             if self._pump(member):
@@ -397,6 +437,7 @@ class SharedReaders:
             pack = [entry for entry in pack if not self._sent_at_once(member, entry)]
             if pack:
                 self._packing = lane
+                lane.packed_from = pack[0].offset
                 self._window.send_pack(lane, link, pack)
                 lane.follow()
                 return True

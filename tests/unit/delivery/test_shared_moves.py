@@ -1,0 +1,111 @@
+"""Shared subscriptions of applications when a partition goes to another member, or the log is another one."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.delivery.test_shared_readers import LOG, Play
+
+from embermq.ports.application_logs import FoundLog
+from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Unsubscribe
+
+pytestmark = pytest.mark.promise("application-11")
+
+
+@pytest.fixture
+def play() -> Play:
+    return Play()
+
+
+def takes_again(play: Play, name: str) -> None:
+    """Its socket takes more."""
+    play.hand.state.sessions[name].link.paused = False  # type: ignore[union-attr]
+    play.hand.delivery.writable(play.hand.state.sessions[name])
+    play.hand.settle()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_not_sent_when_a_partition_goes_takes_no_room(play: Play, qos: int) -> None:
+    """The client's socket was full: QoS 1 is the next member's, QoS 2 stays and is sent as soon as it can be."""
+    one = play.comes("one", 0, 1, receive_maximum=2, acknowledges=False)
+    two = play.comes("two")
+    play.publishes("t/0", b"a", qos=qos, dispatches=False)
+    play.feeds.dispatch(play.hand.log, play.logs.names)  # the pack is being stored
+    one.paused = True
+    play.give("two", 0)
+    play.hand.settle()
+    assert one.payloads == []
+    takes_again(play, "one")
+    assert (one.payloads, two.payloads) == (([], [b"a"]) if qos == 1 else ([b"a"], []))
+    if qos == 2:
+        (message,) = one.messages
+        one.does(Pubrec(message.packet_id))
+        play.hand.settle()
+        one.does(Pubcomp(message.packet_id))
+        play.hand.settle()
+    play.publishes("t/1", b"b", qos=qos)
+    assert one.payloads[-1:] == [b"b"]
+
+
+def test_what_was_not_sent_before_unsubscribe_is_not_owed(play: Play) -> None:
+    one, two = play.comes("one", 0, 1, receive_maximum=2, acknowledges=False), play.comes("two")
+    play.publishes("t/0", b"a", dispatches=False)
+    play.feeds.dispatch(play.hand.log, play.logs.names)  # the pack is being stored
+    one.paused = True
+    one.does(Unsubscribe(2, ("$share/g/t/#",)))
+    play.hand.settle()
+    play.give("two", 0, 1)
+    takes_again(play, "one")
+    assert (one.payloads, two.payloads, play.hand.store.queue) == ([], [b"a"], {})
+    assert play.hand.state.sessions["one"].window == {}
+
+
+def test_a_log_that_was_missing_and_is_there_again_is_read_from_its_beginning(play: Play) -> None:
+    """Although it is as long as the one before."""
+    one = play.comes("one", 0, 1)
+    play.publishes("t/0", b"a")
+    play.logs.found = FoundLog({0: 0, 1: 0}, "made again", True)
+    play.feeds.logs.clear()
+    assert play.hand.state.shared_logs is not None
+    play.hand.state.shared_logs.remade(LOG)
+    play.publishes("t/0", b"b")
+    play.give("one", 0, 1)
+    assert one.payloads == [b"a", b"b"]
+
+
+def test_every_member_begins_anew_when_its_log_does(play: Play) -> None:
+    """What the one before had under way is not taken for what stands at the same offsets now."""
+    one, two = play.comes("one", 0, acknowledges=False), play.comes("two", 1, acknowledges=False)
+    play.publishes("t/0", b"a", b"b", qos=2)
+    play.publishes("t/1", b"c", b"d", qos=1)
+    play.logs.found = FoundLog({0: 0, 1: 0}, "made again", True)
+    play.feeds.logs.clear()
+    play.member("one").taker.gone("it was deleted")
+    play.hand.settle()
+    assert [member.read for member in play.feeds.members] == [{}, {}]
+    for link in (one, two):
+        for message in link.messages:
+            link.does(Pubrec(message.packet_id) if message.qos == 2 else Puback(message.packet_id))
+    play.hand.settle()
+    for message in one.messages:
+        one.does(Pubcomp(message.packet_id))
+    play.hand.settle()
+    play.give("one", 0)
+    play.give("two", 1)
+    play.publishes("t/0", b"e", b"f", qos=2)
+    play.publishes("t/1", b"g", b"h", qos=1)
+    assert (one.payloads, two.payloads) == ([b"a", b"b", b"e", b"f"], [b"c", b"d", b"g", b"h"])
+
+
+def test_what_is_under_way_from_a_log_before_stays_beside_what_the_new_one_has(play: Play) -> None:
+    one = play.comes("one", 0, 1, acknowledges=False)
+    play.publishes("t/0", b"a", qos=2)
+    one.drops()
+    play.logs.found = FoundLog({0: 0, 1: 0}, "made again", True)
+    play.feeds.logs.clear()
+    again = play.crashes()
+    two = again.comes("two", 0, 1)
+    again.publishes("t/0", b"b", qos=2)
+    assert two.payloads == [b"b"]
+    back = again.comes("one")
+    assert back.payloads == [b"a"]
+    assert back.last(Publish).dup
