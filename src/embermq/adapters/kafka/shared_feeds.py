@@ -61,7 +61,9 @@ class _Member(OpenFeed, SharedFeed):
         self.next_offsets: dict[int, int] = {}
         self.unplaced: set[int] = set()
         """Partitions that it has been given, but whose positions Kafka has not told yet."""
-        self.retry_s = self.look_s = 0.0
+        self.misplaced: set[int] = set()
+        """Partitions that have no record at the offset that is to be read."""
+        self.retry_s = self.find_s = self.look_s = 0.0
         self.wanted: dict[int, StoredPositions] = {}
         self.committed: dict[int, StoredPositions] = {}
         self.commit_s = 0.0
@@ -187,20 +189,23 @@ class KafkaSharedFeeds(SharedFeeds):
         self._members.append(member)
 
     def _serve(self, member: _Member) -> bool:
-        """One round for one member; whether it had something."""
+        """One round for one member; whether it had something. Nothing is asked of Kafka between the driver's handing
+        out records and the broker's getting them: it does not hand them out twice."""
         consumer = member.consumer
         assert consumer is not None
-        messages = consumer.consume(CONSUMED_AT_ONCE, 0)
         now_s = time.monotonic()
         if member.unplaced and now_s >= member.retry_s:
             self._place(member)
+        if member.misplaced and now_s >= member.find_s:
+            self._find_again(member)
         if member.look_s and now_s >= member.look_s:
             self._look(member)
+        if member not in self._members:
+            return True
+        messages = consumer.consume(CONSUMED_AT_ONCE, 0)
         batches: dict[int, Found] = {}
         for message in messages:
             self._take(member, message, batches)
-        if member not in self._members:
-            return True
         if batches:
             self._failing = ""
             member.fetched += sum(entry.size for _, _, entries in batches.values() for entry in entries)
@@ -224,7 +229,7 @@ class KafkaSharedFeeds(SharedFeeds):
             if error.code() in GONE:
                 member.look_s = member.look_s or time.monotonic() + LOOK_S
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                self._find_again(member, message.partition() or 0)
+                member.misplaced.add(message.partition() or 0)
             return
         partition, offset = message.partition() or 0, message.offset() or 0
         if offset < member.next_offsets.get(partition, offset + 1):
@@ -256,17 +261,23 @@ class KafkaSharedFeeds(SharedFeeds):
         for place in told_places:
             if place.error is None:
                 found[place.partition] = self._stored(member, place)
-        starts: list[TopicPartition] = []
+        starts = [
+            TopicPartition(member.log, partition, stored.base_offset) for partition, stored in found.items()
+        ]
+        try:
+            consumer.incremental_assign(starts)
+        except KafkaException as error:  # it would take with it what the driver is handing out
+            self._failing = f"{self._address}: {member.log}: {told(error_of(error))}"
+            return
         for partition, stored in found.items():
             member.unplaced.discard(partition)
             member.next_offsets[partition] = stored.base_offset
             member.committed[partition] = stored
             member.wanted.pop(partition, None)
-            starts.append(TopicPartition(member.log, partition, stored.base_offset))
             self._post(partial(_tell_assigned, member, partition, stored))
-        consumer.incremental_assign(starts)
         change = consumer.pause if member.paused else consumer.resume
-        change(starts)  # one that was paused when it was taken away would still be
+        with suppress(KafkaException):
+            change(starts)  # one that was paused when it was taken away would still be
 
     def _stored(self, member: _Member, place: TopicPartition) -> StoredPositions:
         if place.offset < 0:
@@ -303,16 +314,25 @@ class KafkaSharedFeeds(SharedFeeds):
             member.committed.pop(partition, None)
             self._post(partial(_tell_revoked, member, partition))
         member.unplaced.difference_update(gone)
+        member.misplaced.difference_update(gone)
         assert member.consumer is not None
         member.consumer.incremental_unassign(member.places(begun))
 
-    def _find_again(self, member: _Member, partition: int) -> None:
-        """The offset that was asked for is not there: what is left of the log is read from its beginning, unless it is
-        another log."""
+    def _find_again(self, member: _Member) -> None:
+        """While Kafka does not answer, its other partitions are read on."""
+        try:
+            while member.misplaced:
+                self._find_place(member, min(member.misplaced))
+        except KafkaException as error:
+            self._failing = f"{self._address}: {member.log}: {told(error_of(error))}"
+            member.find_s = time.monotonic() + RETRY_S
+
+    def _find_place(self, member: _Member, partition: int) -> None:
+        """The offset that was asked for is not there: what is left of the log is read, unless it is another log."""
         consumer, wanted = member.consumer, member.next_offsets.get(partition)
         if consumer is None or wanted is None:
+            member.misplaced.discard(partition)
             return
-        member.unplaced.discard(partition)
         first, end = consumer.get_watermark_offsets(TopicPartition(member.log, partition), COMMITTED_S)
         if wanted > end:
             reason = (
@@ -320,27 +340,35 @@ class KafkaSharedFeeds(SharedFeeds):
                 f"to be read, it ends at {end}"
             )
             self._post(partial(tell_gone, member, reason))
+            member.misplaced.clear()
             self.leave(member)
             return
-        LOG.error(
-            "%s: shared log %s, partition %d: offset %d was to be read, there are %d to %d: it is read from %d",
-            self._address,
-            member.log,
-            partition,
-            wanted,
-            first,
-            end,
-            first,
-        )
-        member.next_offsets[partition] = first
+        if wanted < first:
+            LOG.error(
+                "%s: shared log %s, partition %d: offset %d was to be read, there are %d to %d: it is read from %d",
+                self._address,
+                member.log,
+                partition,
+                wanted,
+                first,
+                end,
+                first,
+            )
+        member.next_offsets[partition] = begin = max(first, wanted)
         consumer.incremental_unassign(member.places([partition]))
-        consumer.incremental_assign([TopicPartition(member.log, partition, first)])
+        consumer.incremental_assign([TopicPartition(member.log, partition, begin)])
+        member.misplaced.discard(partition)
 
     def _look(self, member: _Member) -> None:
         """The driver has said that the log is not there; right after it was made, a server may not know it."""
         assert member.consumer is not None
         member.look_s = 0.0
-        error = member.consumer.list_topics(member.log, ASK_S).topics[member.log].error
+        try:
+            error = member.consumer.list_topics(member.log, ASK_S).topics[member.log].error
+        except KafkaException as problem:
+            self._failing = f"{self._address}: {member.log}: {told(error_of(problem))}"
+            member.look_s = time.monotonic() + LOOK_S
+            return
         if error is not None and error.code() in GONE:
             reason = f"{self._address}: shared log {member.log} is gone: it was deleted"
             self._post(partial(tell_gone, member, reason))
