@@ -180,11 +180,11 @@ class SharedLogs:
             log.found = None
             self._look(log)
 
-    def remade(self, name: str) -> None:
-        """The log of this name was missing and is there again: whoever reads it may be at an offset of the one
-        before."""
+    def restored(self, name: str, identity: str) -> None:
+        """The log of this name was missing. When another one is there now, whoever made it, offsets of the one that is
+        read mean nothing in it."""
         for log in self._by_filter.values():
-            if log.name == name:
+            if log.name == name and log.found is not None and log.found.identity != identity:
                 self.gone(log)
 
     def _answered(self, log: SharedLog, answer: FoundLog | StoreError) -> None:

@@ -74,6 +74,9 @@ class HandConsumer:
     def incremental_unassign(self, _places: list[TopicPartition]) -> None:
         return
 
+    def resume(self, _places: list[TopicPartition]) -> None:
+        return
+
     def get_watermark_offsets(self, _place: TopicPartition, _timeout: float) -> tuple[int, int]:
         self._ask()
         return 5, 9

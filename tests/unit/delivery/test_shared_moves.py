@@ -66,7 +66,7 @@ def test_a_log_that_was_missing_and_is_there_again_is_read_from_its_beginning(pl
     play.logs.found = FoundLog({0: 0, 1: 0}, "made again", True)
     play.feeds.logs.clear()
     assert play.hand.state.shared_logs is not None
-    play.hand.state.shared_logs.remade(LOG)
+    play.hand.state.shared_logs.restored(LOG, "made again")
     play.publishes("t/0", b"b")
     play.give("one", 0, 1)
     assert one.payloads == [b"a", b"b"]

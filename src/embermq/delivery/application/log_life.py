@@ -176,8 +176,8 @@ class LogLife(ApplicationSessions):
         self._remade(log, one, found)
         if one.session is not None:
             self.restored(one.session, found.identity)
-        elif found.is_new and self._state.shared_logs is not None:
-            self._state.shared_logs.remade(log)
+        elif self._state.shared_logs is not None:
+            self._state.shared_logs.restored(log, found.identity)
         then(None)
 
     def overview(self, then: Callable[[list[LogOverview] | StoreError], None]) -> None:
