@@ -112,6 +112,9 @@ class HandLogs(ApplicationLogs):
     def shared_name(self, topic_filter: str) -> str:
         return self.names.shared_log(topic_filter)
 
+    def objection_to_shared(self, topic_filter: str) -> str:
+        return ""
+
     def shared_group(self, share: str, topic_filter: str) -> str:
         return self.names.shared_group(share, topic_filter)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from embermq.model.application_logs import ApplicationLogNames
+from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.model.application_positions import StoredPositions
 from embermq.model.kafka_record import SourcePosition
 from embermq.model.log_record import decode_record, iter_frames
@@ -77,7 +77,8 @@ class HandLogs(ApplicationLogs):
     """Logs that are made when a test says so: at once while `answers`, else with `answer`."""
 
     def __init__(self, *, shared_topic_validation: bool = True) -> None:
-        self.names = ApplicationLogNames("p", shared_topic_validation=shared_topic_validation)
+        self.names = ApplicationLogNames("p")
+        self.strict_names = ApplicationLogNames("p", shared_topic_validation=shared_topic_validation)
         self.answers = True
         self.found = FoundLog({0: 0, 1: 0}, "made once")
         self.asked: list[tuple[str, int, Callable[[FoundLog | StoreError], None]]] = []
@@ -105,6 +106,13 @@ class HandLogs(ApplicationLogs):
 
     def shared_name(self, topic_filter: str) -> str:
         return self.names.shared_log(topic_filter)
+
+    def objection_to_shared(self, topic_filter: str) -> str:
+        try:
+            self.strict_names.shared_log(topic_filter)
+        except NoApplicationLog as error:
+            return str(error)
+        return ""
 
     def shared_group(self, share: str, topic_filter: str) -> str:
         return self.names.shared_group(share, topic_filter)

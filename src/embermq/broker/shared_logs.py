@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from embermq.model.application_logs import NoApplicationLog, stamp_of_shared_log
+from embermq.model.application_logs import stamp_of_shared_log
 from embermq.model.log_record import Stamp
 from embermq.model.shared_logs import SharedGroupRow
 from embermq.ports.application_logs import ApplicationLogs, FoundLog
@@ -114,11 +114,9 @@ class SharedLogs:
     # At the start
 
     def restore(self, rows: list[SharedGroupRow]) -> None:
-        """What is stored; called before the sessions come."""
+        """What is stored, whatever filters would be refused now: it may have messages that nobody has got. Called
+        before the sessions come."""
         for row in rows:
-            if self.objection(row.topic_filter):
-                self._state.tick.writes.shared.ended_groups.append(row.generation)
-                continue
             log = self._log(row.topic_filter)
             log.generation = row.log_generation
             name = self._logs.shared_group(row.share, row.topic_filter)
@@ -145,12 +143,8 @@ class SharedLogs:
     # Logs
 
     def objection(self, topic_filter: str) -> str:
-        """Why there is no log for a filter, "" when there can be one."""
-        try:
-            self._logs.shared_name(topic_filter)
-        except NoApplicationLog as error:
-            return str(error)
-        return ""
+        """Why nobody may subscribe to a filter anew, "" when there can be a log for it."""
+        return self._logs.objection_to_shared(topic_filter)
 
     def claim(self, topic_filter: str) -> bool:
         """Somebody is about to subscribe, and calls `let_go` in any case. True when the log is there, else `find`
@@ -245,10 +239,7 @@ class SharedLogs:
     # Members
 
     def joined(self, subscriber: Subscriber) -> None:
-        """A subscription has been made, or made again with other options. Without a log, which can only be when the
-        settings have changed, it is served from the device queue."""
-        if self.objection(subscriber.topic_filter):
-            return
+        """A subscription has been made, or made again with other options."""
         log = self._log(subscriber.topic_filter)
         group = log.groups.get(subscriber.group)
         if group is None:

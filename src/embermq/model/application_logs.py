@@ -50,9 +50,14 @@ class ApplicationLogNames:
             )
         if len(prefix) > PREFIX_CHARACTERS_MAX:
             raise ValueError(f"a prefix of {len(prefix)} characters, the limit is {PREFIX_CHARACTERS_MAX}")
+        self._prefix = prefix
         self._root = f"{prefix}.msg.app."
         self._client_id_validation = client_id_validation
         self._shared_topic_validation = shared_topic_validation
+
+    def without_limits(self) -> "ApplicationLogNames":
+        """The names of what is stored already, whatever the validations say now."""
+        return ApplicationLogNames(self._prefix)
 
     def client_log(self, client_id: str) -> str:
         """The log of an APPLICATION client. Raises NoApplicationLog [application-2]."""

@@ -58,11 +58,15 @@ class ApplicationLogs(ABC):
 
     @abstractmethod
     def name(self, client_id: str) -> str:
-        """The log of an APPLICATION client. Raises NoApplicationLog (`model.application_logs`), as the next two."""
+        """The log of an APPLICATION client. Raises NoApplicationLog (`model.application_logs`)."""
 
     @abstractmethod
     def shared_name(self, topic_filter: str) -> str:
-        """The log of a shared filter, given without `$share/<share>/`."""
+        """The log of a shared filter, given without `$share/<share>/`, whether a new one would be refused or not."""
+
+    @abstractmethod
+    def objection_to_shared(self, topic_filter: str) -> str:
+        """Why nobody may subscribe to a shared filter anew, "" when that is possible."""
 
     @abstractmethod
     def shared_group(self, share: str, topic_filter: str) -> str:

@@ -179,6 +179,24 @@ def test_a_filter_that_has_no_log_is_refused_by_name() -> None:
     assert properties is not None and "orders.new/#" in (properties.reason_string or "")
 
 
+def test_a_log_that_is_stored_stays_when_its_filter_would_be_refused(
+    hand: HandDrivenBroker, logs: HandLogs
+) -> None:
+    """What was accepted for it is not thrown away with a setting; as with the logs of clients."""
+    an_application(hand, "one").subscribes("$share/g/orders.new/#")
+    rows = dict(hand.store.shared.groups)
+    logs.strict_names = HandLogs(shared_topic_validation=False).strict_names
+    again = hand.restarted()
+    again.connects("p").publishes("orders.new/1", b"x", qos=1)
+    again.settle()
+    assert [stamp.log for stamp in stamps(again)[0]] == ["\0orders.new/#"]
+    assert (again.store.shared.groups, logs.over) == (rows, [])
+    back = an_application(again, "one")
+    assert back.subscribes("$share/g/orders.new/#") == (ReasonCode.TOPIC_FILTER_INVALID,)
+    back.unsubscribes("$share/g/orders.new/#")
+    assert len(logs.over) == 1
+
+
 def test_a_link_that_has_gone_meanwhile_leaves_no_log(hand: HandDrivenBroker, logs: HandLogs) -> None:
     logs.answers = False
     link = an_application(hand, "one")

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from embermq.adapters.kafka.application_topics import ApplicationTopics
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
-from embermq.model.application_logs import ApplicationLogNames
+from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
@@ -67,6 +67,7 @@ class KafkaApplicationLogs(ApplicationLogs):
     ) -> None:
         self._topics = topics
         self._names = names
+        self._all_names = names.without_limits()
         self._post = post
         self._log_ends = log_ends
         self._dispatched = dispatched
@@ -88,10 +89,17 @@ class KafkaApplicationLogs(ApplicationLogs):
         return self._names.client_log(client_id)
 
     def shared_name(self, topic_filter: str) -> str:
-        return self._names.shared_log(topic_filter)
+        return self._all_names.shared_log(topic_filter)
+
+    def objection_to_shared(self, topic_filter: str) -> str:
+        try:
+            self._names.shared_log(topic_filter)
+        except NoApplicationLog as error:
+            return str(error)
+        return ""
 
     def shared_group(self, share: str, topic_filter: str) -> str:
-        return self._names.shared_group(share, topic_filter)
+        return self._all_names.shared_group(share, topic_filter)
 
     @property
     def failing(self) -> str:
