@@ -17,7 +17,7 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Off: such an APPLICATION client is refused, with 0x85, in 3.x with return code 2."""
     shared_topic_validation: bool = True
     """The same for the filters of shared subscriptions, whose levels are letters and digits, `#` or `+`. Off: SUBSCRIBE
-    of such a filter is refused."""
+    of such a filter is refused; subscriptions that are there stay."""
     shared_partitions: Annotated[int, Meta(ge=1, le=1_000)] = 8
     """Partitions of the log of a shared filter when it is made; it keeps them. So many members of a group have
     something to do. The order of an MQTT topic holds in its partition."""
