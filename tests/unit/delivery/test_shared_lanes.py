@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.hand_driven import numbered
+from tests.support.hand_driven import dispatch, numbered
 from tests.unit.delivery.test_shared_readers import Play
 
 from embermq.model.client_type import ClientType
@@ -74,3 +74,20 @@ def test_the_newest_options_hold_when_two_subscribes_come_at_once(play: Play) ->
     play.publishes("t/0", b"x", qos=2)
     (message,) = one.messages
     assert (message.qos, message.properties) == (2, Properties(subscription_identifiers=(2,)))
+
+
+def test_with_room_for_one_message_own_and_shared_log_have_their_turns(play: Play) -> None:
+    one = play.hand.keeps("one", client_type=ClientType.APPLICATION, receive_maximum=1, acknowledges=False)
+    one.does(Subscribe(1, (Subscription("$share/g/t/#", 1), Subscription("own/0", 1)), None))
+    play.hand.settle()
+    play.give("one", 0, 1)
+    play.publishes("own/0", *numbered(6), dispatches=False)
+    play.publishes("t/0", *numbered(6))
+    dispatch(play.hand)
+    play.hand.delivery.applications.poll()
+    play.hand.settle()
+    for _ in range(5):
+        one.does(Puback(one.messages[-1].packet_id))
+        play.hand.settle()
+    topics = [message.topic for message in one.messages]
+    assert topics in (["own/0", "t/0"] * 3, ["t/0", "own/0"] * 3)
