@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
@@ -100,6 +100,10 @@ class KafkaPipelineBroker(BrokerProcess):
                 partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=READ_S)
                 for partition in found.partitions
             }
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:  # gone since it was listed
+                return {}
+            raise
         finally:
             consumer.close()
 
