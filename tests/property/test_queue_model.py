@@ -323,7 +323,6 @@ class QueueModel(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("ordering", Ordering)
-@pytest.mark.promise("queues-30")
 def test_each_group_sees_each_message_in_its_order(ordering: Ordering) -> None:
     class Model(QueueModel):
         pass

@@ -15,7 +15,6 @@ from embermq.queues.queue import Fate, Newcomer
 from embermq.queues.settling import Outcome, SettleRequest
 
 
-@pytest.mark.promise("queues-25")
 @pytest.mark.parametrize("silent", [True, False])
 def test_after_eleven_deliveries_it_is_a_dead_letter(silent: bool) -> None:
     bench = Bench(retry_policy={"total_timeout": "24h"})
@@ -34,7 +33,6 @@ def test_after_eleven_deliveries_it_is_a_dead_letter(silent: bool) -> None:
     assert not bench.queues.queue("q").entries
 
 
-@pytest.mark.promise("queues-25")
 def test_three_hours_after_the_first_delivery_it_is_a_dead_letter() -> None:
     bench = Bench(retry_policy={"max_retries": 1_000})
     bench.publish()

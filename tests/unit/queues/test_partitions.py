@@ -39,7 +39,6 @@ def test_a_key_has_its_partition(key: str, partitions: int, partition: int) -> N
     assert partition_of_key(key, partitions) == partition
 
 
-@pytest.mark.promise("queues-15")
 @pytest.mark.parametrize(
     ("partitions", "members", "blocks"),
     [
@@ -60,7 +59,6 @@ def test_blocks_are_contiguous_and_the_last_takes_the_rest(
     assert "".join(member or "_" for member in assign(partitions, members)) == blocks
 
 
-@pytest.mark.promise("queues-15")
 def test_every_partition_has_one_owner_whatever_the_numbers() -> None:
     for partitions in range(1, 40):
         for count in range(1, 40):

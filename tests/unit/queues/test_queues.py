@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.support.queue_bench import START_MS, Bench
 
 from embermq.model.queue_rows import MessageState
@@ -80,7 +79,6 @@ def test_messages_without_a_key_are_spread() -> None:
     assert {row.partition for row in rows if row.key} == {9}
 
 
-@pytest.mark.promise("queues-15")
 def test_ten_partitions_over_three_consumers() -> None:
     bench = Bench()
     group = bench.queues.queue("q").group("g", START_MS)
@@ -113,7 +111,6 @@ def test_a_new_owner_waits_for_the_keys_that_the_old_one_holds() -> None:
     assert (following.client_id, following.offset) == ("b", 1)
 
 
-@pytest.mark.promise("queues-15")
 def test_without_order_the_least_loaded_gets_the_next() -> None:
     bench = Bench(ordering="none")
     for client, prefetch in (("a", 5), ("b", 2), ("c", 32)):
@@ -173,7 +170,6 @@ def test_the_lease_begins_at_the_socket_and_can_be_renewed() -> None:
     assert bench.one().stamps.delivery_count == 2
 
 
-@pytest.mark.promise("queues-24")
 def test_waits_go_on_after_a_restart() -> None:
     bench = Bench(retry_policy={"nack_delay": "backoff"})
     bench.join("c")
@@ -302,7 +298,6 @@ def test_a_delayed_message_takes_its_place_when_it_is_due() -> None:
     assert not bench.rows.delayed
 
 
-@pytest.mark.promise("queues-30")
 def test_a_failing_message_blocks_its_key_alone() -> None:
     bench = Bench(partitions=1, retry_policy={"nack_delay": "backoff"})
     bench.join("c")
@@ -319,7 +314,6 @@ def test_a_failing_message_blocks_its_key_alone() -> None:
     assert bench.offsets() == [2]
 
 
-@pytest.mark.promise("queues-30")
 def test_strict_is_one_at_a_time() -> None:
     bench = Bench(ordering="strict")
     bench.join("c")
