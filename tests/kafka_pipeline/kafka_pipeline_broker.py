@@ -39,7 +39,7 @@ class KafkaPipelineBroker(BrokerProcess):
             "pipeline.queries": json.dumps(["dispatch", "archive"]),
             "pipeline.nice": 0,
             "pipeline.target_wait_ms": 1_000,
-            "pipeline.backoff_first_ms": 100,
+            "pipeline.backoff_first_ms": 3_000,  # so long the pipeline is down for everybody to see
             "pipeline.archive_trigger_ms": 500,
         }
         super().__init__(folder / "data", pipeline=True, settings=own | dict(settings or {}))
