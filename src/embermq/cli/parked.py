@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from base64 import b64decode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -13,7 +12,8 @@ import typer
 from msgspec import UNSET
 
 from embermq.app.errors import UserError
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.control import running_broker
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def list_all(
     """Show which clients have parked messages, or the messages of one client."""
     from embermq.admin.parked_service import ParkedClientView
 
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         if client_id is None:
             clients = msgspec.json.decode(broker.ask("GET", f"{PATH}/clients"), type=list[ParkedClientView])
             found: object = clients
@@ -79,7 +79,7 @@ def show(
     """Show one parked message with its payload."""
     from embermq.admin.parked_service import ParkedDetail
 
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("GET", f"{PATH}/message", client_id=client_id, number=str(number))
     found = msgspec.json.decode(body, type=ParkedDetail)
     if raw:
@@ -111,7 +111,7 @@ def redrive(
     """Have parked messages sent again: at once when the client is there, else when it comes. An MQTT 5 client to which
     they were sent on its present connection is disconnected, so that it comes again."""
     chosen = _chosen(numbers, everything)
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("POST", f"{PATH}/redrive", client_id=client_id, number=chosen)
     _tell("redriven", body, chosen)
 
@@ -132,7 +132,7 @@ def delete(
     if not yes and sys.stdin.isatty():
         said = "all parked messages" if everything else f"{len(chosen)} parked messages"
         typer.confirm(f"{said} of {shown(client_id)} go; sure?", abort=True, err=True)
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("DELETE", PATH, client_id=client_id, number=chosen)
     _tell("deleted", body, chosen)
 
@@ -151,12 +151,6 @@ def _tell(done: str, body: bytes, chosen: list[str]) -> None:
     print(f"{done} {count:,} messages")
     if len(chosen) > count:
         print(f"{len(chosen) - count:,} are not parked, or are being sent again", file=sys.stderr)
-
-
-def _broker(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> ControlClient:
-    from embermq.app.control import ControlClient
-
-    return ControlClient(Path(configuration(config, assignments, data_dir).settings.data_dir))
 
 
 def _all(broker: ControlClient, client_id: str) -> Iterator[ParkedView]:

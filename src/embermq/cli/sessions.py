@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -14,7 +13,8 @@ import typer
 
 from embermq.app.errors import UserError
 from embermq.cli import parked
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.control import running_broker
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Show sessions, by client id: what is subscribed, stored, sent and not acknowledged."""
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         found = [
             session
             for session in _all(broker)
@@ -77,7 +77,7 @@ def show(
     """Show one session with its subscriptions."""
     from embermq.admin.session_service import SessionDetail
 
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("GET", "/api/v1/session", client_id=client_id)
         found = msgspec.json.decode(body, type=SessionDetail)
         found = msgspec.structs.replace(found, session=_with_logs(broker, [found.session])[0])
@@ -106,7 +106,7 @@ def disconnect(
     assignments: Assignments = None,
 ) -> None:
     """End a client's connection; a kept session stays, and the client may come again."""
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         broker.ask("POST", "/api/v1/session/disconnect", client_id=client_id)
     print(f"disconnected {shown(client_id)}")
 
@@ -123,7 +123,7 @@ def delete(
     """End a session: its connection, its subscriptions, and every message that is stored for it."""
     from embermq.admin.session_service import SessionDetail
 
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         if not yes and sys.stdin.isatty():
             body = broker.ask("GET", "/api/v1/session", client_id=client_id)
             session = msgspec.json.decode(body, type=SessionDetail).session
@@ -148,7 +148,7 @@ def pins(
     """Show who reads the message log, furthest behind first: nothing leaves the log before they have it."""
     from embermq.admin.session_service import PinView
 
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         found = msgspec.json.decode(broker.ask("GET", "/api/v1/pins"), type=list[PinView])
     if as_json:
         _print_json(found)
@@ -172,7 +172,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show the application logs that are kept in Kafka, how much they hold and what of it is not acknowledged."""
-    with _broker(data_dir, config, assignments) as broker:
+    with running_broker(data_dir, config, assignments) as broker:
         found = _logs(broker)
         if clean or dry_run:
             found = [log for log in found if log.lag is None]
@@ -238,12 +238,6 @@ def _reader_of(log: ApplicationLogView) -> str:
 
 def _number(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
-
-
-def _broker(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> ControlClient:
-    from embermq.app.control import ControlClient
-
-    return ControlClient(Path(configuration(config, assignments, data_dir).settings.data_dir))
 
 
 def _all(broker: ControlClient) -> Iterator[SessionView]:
