@@ -28,6 +28,7 @@ from embermq.admin.settings import HttpSettings
 from embermq.app import settings as store_settings
 from embermq.app.errors import ConfigError
 from embermq.app.pipeline_side import check_pipeline
+from embermq.app.queue_file import check_queue_file
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
 from embermq.authentication import settings as authentication_settings
@@ -49,6 +50,7 @@ from embermq.delivery.split.settings import SessionStoreSettings
 from embermq.observability.settings import LoggingSettings
 from embermq.pipeline.settings import PipelineSettings
 from embermq.ports.store_url import without_password
+from embermq.queues.settings import BrokerQueueSettings
 from embermq.server import settings as listener_settings
 from embermq.server.listeners import compose_listeners, table_name
 from embermq.server.settings import (
@@ -94,6 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log: LogSettings = field(default_factory=LogSettings)
     device: DeviceSettings = field(default_factory=DeviceSettings)
     application: ApplicationSettings = field(default_factory=ApplicationSettings)
+    queues: BrokerQueueSettings = field(default_factory=BrokerQueueSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
@@ -354,6 +357,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(log_settings.check_settings, settings.log),
         partial(check_pipeline, settings),
         partial(application_settings.check_settings, settings.application),
+        partial(check_queue_file, settings.queues),
     )
     for check in checks:
         try:

@@ -1,6 +1,7 @@
 """Settings: of one queue, as JSON [queues-33], and of all groups together."""
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,7 +11,14 @@ from msgspec import Meta, Struct, field
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.durations import Duration, parse_duration
 from embermq.queues.errors import NameRefused, SettingsRefused
-from embermq.queues.names import DEAD_LETTER_PREFIX, QUEUE_PREFIX, QueueKind, check_name, kind_of
+from embermq.queues.names import (
+    DEAD_LETTER_PREFIX,
+    QUEUE_PREFIX,
+    RESPONSE_PREFIX,
+    QueueKind,
+    check_name,
+    kind_of,
+)
 
 PARTITIONS_MAX = 1_024
 NAME_PLACE = "<name>"
@@ -111,7 +119,7 @@ class GroupSettings(Struct, frozen=True):
     """How long a consumer that joins others waits for more to come before partitions move [queues-16]."""
     disconnect_grace_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 5_000
     """How long a consumer with a session that is kept stays in its group when its connection is gone [queues-19]."""
-    idle_expiry_ms: Annotated[int, Meta(ge=60_000)] = 7 * 24 * 3_600_000
+    idle_expiry_ms: Annotated[int, Meta(ge=100)] = 7 * 24 * 3_600_000
     """A group without consumers is removed after so long [queues-18]."""
     dedup_window_ms: Annotated[int, Meta(ge=0, le=24 * 3_600_000)] = 120_000
     """How long a `dedup-id` is remembered [queues-11]."""
@@ -119,20 +127,46 @@ class GroupSettings(Struct, frozen=True):
     """Ids that one queue remembers; past it the oldest are forgotten."""
 
 
-def parse_settings(name: str, text: bytes) -> QueueSettings:
-    """Read a JSON object; what it does not name has its default, and `strict` without `partitions` has one.
+class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Durable queues: what holds for all of them; composed by app into the one schema (section `queues`). What one
+    queue may have of its own is in [durable queues](queues.md)."""
 
-    Raises SettingsRefused, naming the setting.
-    """
+    enabled: bool = True
+    """Whether `$queue/...` topics are queues. Off: publishes and subscriptions to them are refused; what is stored
+    stays."""
+    auto_create: bool = True
+    """Whether a queue is made, with default settings, by the first publish or subscription that names it. Off: only by
+    `queues.file`, the API, `embermq queues create` and `$admin/queue/<name>/config`."""
+    queues_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    """Queues at a time, those of dead letters too; more are refused to whoever names them."""
+    file: str = ""
+    """A TOML or JSON file with the settings of single queues, applied at every start; empty for none."""
+    allow_ack_mode_none: bool = False
+    """Whether a subscription with the user property `ack-mode: none` is taken: at most once, QoS 0, settled when it is
+    sent."""
+    body_cache_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024 * 1024)] = 32 * 1024 * 1024
+    """Bytes of message bodies that are kept in memory for consumers that are near the end of their queue."""
+
+
+def parse_settings(name: str, text: bytes) -> QueueSettings:
+    """Read a JSON object; see `settings_of`. Raises SettingsRefused."""
     try:
         raw = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SettingsRefused(f"settings of queue {name}: no valid JSON: {error}") from None
     if not isinstance(raw, dict):
         raise SettingsRefused(f"settings of queue {name}: a JSON object is needed")
-    raw = {"name": name} | raw
+    return settings_of(name, raw)
+
+
+def settings_of(name: str, raw: Mapping[str, object]) -> QueueSettings:
+    """What JSON or TOML said; what it does not name has its default, and `strict` without `partitions` has one.
+
+    Raises SettingsRefused, naming the setting.
+    """
+    raw = {"name": name, **raw}
     if raw.get("ordering") == Ordering.STRICT:
-        raw = {"partitions": 1} | raw
+        raw = {"partitions": 1, **raw}
     try:
         settings = msgspec.convert(raw, QueueSettings, dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -141,6 +175,17 @@ def parse_settings(name: str, text: bytes) -> QueueSettings:
         raise SettingsRefused(f"settings of queue {name}: name: is {settings.name[:80]!r}")
     check_settings(settings)
     return settings
+
+
+def operator_settings(name: str, raw: Mapping[str, object]) -> QueueSettings:
+    """What an operator says of a queue: the name is looked at too. Raises SettingsRefused."""
+    try:
+        check_name(name, ReasonCode.TOPIC_NAME_INVALID)
+    except NameRefused as refusal:
+        raise SettingsRefused(refusal.message) from None
+    if kind_of(name) is QueueKind.RESPONSES:
+        raise SettingsRefused(f"queue {name}: names below {RESPONSE_PREFIX} are for answers, in memory alone")
+    return settings_of(name, raw)
 
 
 def format_settings(settings: QueueSettings) -> bytes:
