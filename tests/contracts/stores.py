@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Literal, cast
@@ -15,6 +15,7 @@ from tests.support.stand_in_store import (
     StandInLog,
     StandInParkedMessages,
     StandInQueue,
+    StandInQueueStore,
     StandInReaderPositions,
     StandInSessions,
     StandInStore,
@@ -25,6 +26,7 @@ from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader,
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
+from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
@@ -37,6 +39,7 @@ from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.parked_messages import ParkedMessages
+from embermq.ports.queue_store import QueueStore
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore
@@ -95,6 +98,7 @@ class Stores:
     applications: ApplicationLog
     readers: ReaderPositions
     parked: ParkedMessages
+    queues: QueueStore
 
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
@@ -116,6 +120,7 @@ class Stores:
             self.applications = StandInApplicationLog(stand_in)
             self.readers = StandInReaderPositions(stand_in)
             self.parked = StandInParkedMessages(stand_in)
+            self.queues = StandInQueueStore(stand_in)
             return
         path = self.folder / "broker.db"
         self.writer = open_writer(path, synchronous=SYNCHRONOUS[self.kind])
@@ -134,7 +139,9 @@ class Stores:
         self.applications = applications
         self.readers = SqliteReaderPositions(reader)
         self.parked = SqliteParkedMessages(reader)
-        self._closing = [applications.close, store.close]
+        own = path if reader is not self.writer else None
+        self.queues = SqliteQueueStore(reader, own, self.posted.put)
+        self._closing = [applications.close, self.queues.close, store.close]
         if reader is not self.writer:
             self._closing.insert(0, reader.close)
 
@@ -167,6 +174,24 @@ class Stores:
         (answer,) = answers
         assert isinstance(answer, Receipt), answer
         return answer
+
+    def body(self, *offsets: int) -> dict[int, bytes | None]:
+        """Bodies of queues, waited for."""
+        found: dict[int, bytes | None] = {}
+
+        def then(answer: Mapping[int, bytes | None] | StoreError) -> None:
+            assert not isinstance(answer, StoreError), answer
+            assert not found.keys() & answer.keys(), "told twice"
+            found.update(answer)
+
+        self.queues.bodies(offsets, then)
+        assert not found, "answered before the call has returned"
+        while len(found) < len(set(offsets)):
+            if isinstance(self.queues, StandInQueueStore):
+                assert self.queues.answer()
+            else:
+                self.posted.get(timeout=ANSWER_S)()
+        return found
 
     def fill(self) -> None:
         """No page can be added from now on."""

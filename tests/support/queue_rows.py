@@ -26,20 +26,29 @@ class QueueRows:
         self.delayed: dict[tuple[int, int], DelayedRow] = {}
         self.marks: dict[MarkKey, Mark] = {}
         self.dedup_ids: dict[tuple[int, str], int] = {}
+        self.bodies: dict[int, bytes] = {}
+        self.next_generation = 1
 
     def apply(self, writes: QueueWrites, base_offset: int) -> None:
         """Record i of the tick has offset `base_offset` + i."""
+        for queue in writes.ended_queues:
+            self._end(queue)
         for group in writes.ended_groups:
             self.groups.pop(group, None)
             self.marks = {key: mark for key, mark in self.marks.items() if key[:2] != group}
         self.queues |= writes.queues
+        self.next_generation = max([self.next_generation, *(queue + 1 for queue in writes.queues)])
         self.groups |= writes.groups
         for key, row in writes.entries.items():
             self.entries[key] = (
                 row if row.record < 0 else replace(row, offset=base_offset + row.record, record=-1)
             )
         for key, delayed in writes.delayed.items():
-            self.delayed[key] = replace(delayed, offset=base_offset + delayed.record, record=-1)
+            self.delayed[key] = (
+                delayed
+                if delayed.record < 0
+                else replace(delayed, offset=base_offset + delayed.record, record=-1)
+            )
         self.marks |= writes.marks
         self.dedup_ids |= writes.dedup_ids
         for gone in writes.removed:
@@ -47,6 +56,22 @@ class QueueRows:
             self.marks = {key: mark for key, mark in self.marks.items() if (key[0], key[2]) != gone}
         for gone in writes.removed_delayed:
             self.delayed.pop(gone, None)
+        self.bodies |= {base_offset + number: body for number, body in writes.bodies.items()}
+        self.bodies |= writes.bodies_at
+        needed = self.offsets()
+        self.bodies = {offset: body for offset, body in self.bodies.items() if offset in needed}
+
+    def offsets(self) -> set[int]:
+        """Of records that are needed."""
+        return {row.offset for row in self.entries.values()} | {row.offset for row in self.delayed.values()}
+
+    def _end(self, queue: int) -> None:
+        self.queues.pop(queue, None)
+        self.groups = {key: row for key, row in self.groups.items() if key[0] != queue}
+        self.entries = {key: row for key, row in self.entries.items() if key[0] != queue}
+        self.delayed = {key: row for key, row in self.delayed.items() if key[0] != queue}
+        self.marks = {key: mark for key, mark in self.marks.items() if key[0] != queue}
+        self.dedup_ids = {key: until for key, until in self.dedup_ids.items() if key[0] != queue}
 
     def load(self) -> list[StoredQueue]:
         """Everything, as a start reads it."""

@@ -7,13 +7,16 @@ what a crash would have left.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import defaultdict, deque
+from collections.abc import Sequence
 
 import msgspec
+from tests.support.queue_rows import QueueRows
 from tests.support.stand_in_shared import StandInShared
 
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedState
+from embermq.model.queue_rows import StoredQueue
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
@@ -29,6 +32,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
 from embermq.ports.parked_messages import ParkedMessages
+from embermq.ports.queue_store import BodiesFound, QueueStore
 from embermq.ports.reader_positions import ReaderPositions, StoredReader
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
@@ -51,6 +55,7 @@ class StandInStore(TickStore):
         self.parked: dict[tuple[int, int], ParkedMessage] = {}
         self.batches: list[tuple[int, list[bytes], int]] = []
         self.shared = StandInShared()
+        self.queues = QueueRows()
         self.cursors: dict[int, SessionCursor] = {}
         self.log_end = 0
         self.dispatcher_floor = 0
@@ -112,6 +117,8 @@ class StandInStore(TickStore):
         self._apply_to_parked(writes)
         self._apply_to_applications(writes)
         self.shared.apply(writes)
+        if writes.queues is not None:
+            self.queues.apply(writes.queues, base)
         for generation, cursor in writes.cursors.items():
             if cursor is None:
                 self.cursors.pop(generation, None)
@@ -122,7 +129,22 @@ class StandInStore(TickStore):
             self._forget_done()
         if writes.generation_reserved >= 0:
             self.generation_reserved = writes.generation_reserved
+        self._trim()
+
+    def _trim(self) -> None:
+        needed = self.queues.offsets()
+        for base, records, _ in self.batches:
+            if base + len(records) <= self.trim_below:
+                kept = {base + i: record for i, record in enumerate(records) if base + i in needed}
+                self.queues.bodies |= kept
         self.batches = [batch for batch in self.batches if batch[0] + len(batch[1]) > self.trim_below]
+
+    def record_at(self, offset: int) -> bytes | None:
+        """Of the log, or kept for queues."""
+        for base, records, _ in self.batches:
+            if base <= offset < base + len(records):
+                return records[offset - base]
+        return self.queues.bodies.get(offset)
 
     def _apply_to_retained(self, writes: SessionWrites, base: int) -> None:
         for retained in writes.retained:
@@ -390,6 +412,34 @@ class StandInReaderPositions(ReaderPositions):
         return StoredReader(
             self._store.positions.get(generation), tuple(sorted(marks, key=lambda mark: mark.offset))
         )
+
+
+class StandInQueueStore(QueueStore):
+    """`answer` lets the answers arrive."""
+
+    def __init__(self, store: StandInStore) -> None:
+        self._store = store
+        self._asked: deque[tuple[Sequence[int], BodiesFound]] = deque()
+
+    def load(self) -> list[StoredQueue]:
+        return self._store.queues.load()
+
+    def next_generation(self) -> int:
+        return self._store.queues.next_generation
+
+    def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
+        self._asked.append((offsets, then))
+
+    def answer(self) -> bool:
+        """False when nothing was asked."""
+        if not self._asked:
+            return False
+        offsets, then = self._asked.popleft()
+        then({offset: self._store.record_at(offset) for offset in offsets})
+        return True
+
+    def close(self) -> None:
+        self._asked.clear()
 
 
 class StandInParkedMessages(ParkedMessages):

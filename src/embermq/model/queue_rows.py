@@ -3,6 +3,7 @@
 Rows name their queue by generation, a number that is never used again.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 from msgspec import Struct, field
@@ -110,9 +111,11 @@ MarkKey = tuple[int, str, int]
 
 
 class QueueWrites(Struct):
-    """Of one tick: `ended_groups` go first, with their marks; then everything is put; what is removed goes last,
-    entries with their marks. Putting and removing what is there, or is not, is no error."""
+    """Of one tick: what has ended goes first, with all that hangs on it; then everything is put; what is removed goes
+    last, entries with their marks. Putting and removing what is there, or is not, is no error."""
 
+    ended_queues: set[int] = field(default_factory=set)
+    """Generations of queues that are deleted, with everything they have."""
     ended_groups: set[tuple[int, str]] = field(default_factory=set)
     queues: dict[int, QueueRow] = field(default_factory=dict)
     groups: dict[tuple[int, str], GroupRow] = field(default_factory=dict)
@@ -123,34 +126,64 @@ class QueueWrites(Struct):
     marks: dict[MarkKey, Mark] = field(default_factory=dict)
     dedup_ids: dict[tuple[int, str], int] = field(default_factory=dict)
     """By queue and id: until when, Unix milliseconds. Those of the past mean nothing and may be deleted at any time."""
-    removed: set[tuple[int, int]] = field(default_factory=set)
-    """Queue and sequence of entries."""
-    removed_delayed: set[tuple[int, int]] = field(default_factory=set)
-    """Queue and ticket."""
+    removed: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Queue and sequence of entries -> offset of the record, which nobody may need any more then."""
+    removed_delayed: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Queue and ticket -> offset."""
+    bodies: dict[int, bytes] = field(default_factory=dict)
+    """Records by their number in this tick, to be kept beside the entries: the log they are in cannot be asked for one
+    of them. Filled on the way to the store."""
+    bodies_at: dict[int, bytes] = field(default_factory=dict)
+    """The same by offset, for entries of records that are in such a log already."""
 
     def put_before(self, refused: "QueueWrites") -> None:
         """Take what a tick wanted that could not be stored, in front of what is here, without its publishes."""
-        for mark in [mark for mark in refused.marks if mark[:2] in self.ended_groups]:
+        ended = self.ended_queues
+        for mark in [mark for mark in refused.marks if mark[:2] in self.ended_groups or mark[0] in ended]:
             del refused.marks[mark]
-        for group in self.ended_groups:
-            refused.groups.pop(group, None)
+        for group in [group for group in refused.groups if group in self.ended_groups or group[0] in ended]:
+            del refused.groups[group]
+        self.ended_queues = refused.ended_queues | ended
         self.ended_groups |= refused.ended_groups
-        self.queues = refused.queues | self.queues
+        self.queues = {one: row for one, row in refused.queues.items() if one not in ended} | self.queues
         self.groups = refused.groups | self.groups
-        stays = {key: row for key, row in refused.entries.items() if row.record < 0}
+        stays = {key: row for key, row in refused.entries.items() if row.record < 0 and key[0] not in ended}
         self.entries = stays | self.entries
         self.marks = refused.marks | self.marks
-        self.removed |= refused.removed
-        self.removed_delayed |= refused.removed_delayed
+        self.removed = refused.removed | self.removed
+        self.removed_delayed = refused.removed_delayed | self.removed_delayed
+        self.bodies_at = refused.bodies_at | self.bodies_at
+
+    def is_empty(self) -> bool:
+        """True when nothing would change."""
+        return not (
+            self.entries
+            or self.removed
+            or self.marks
+            or self.queues
+            or self.groups
+            or self.dedup_ids
+            or self.delayed
+            or self.removed_delayed
+            or self.ended_groups
+            or self.ended_queues
+            or self.bodies_at
+        )
+
+    def records_needed(self) -> set[int]:
+        """Numbers of records of this tick that entries and delayed messages stand for."""
+        needed = {row.record for row in self.entries.values()}
+        needed |= {row.record for row in self.delayed.values()}
+        return needed - {-1}
 
 
 class StoredQueue(Struct, frozen=True):
     """Everything that is stored of one queue. Entries and delayed rows have offsets, and are in the order of their
-    numbers."""
+    numbers; entries can be gone through once, and may be read meanwhile."""
 
     row: QueueRow
     groups: tuple[GroupRow, ...]
-    entries: tuple[EntryRow, ...]
+    entries: Iterable[EntryRow]
     delayed: tuple[DelayedRow, ...]
     marks: dict[MarkKey, Mark]
     dedup_ids: dict[str, int]

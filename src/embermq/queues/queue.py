@@ -333,7 +333,7 @@ class Queue:
         consumers."""
         while self._delayed and self._delayed[0][0] <= now_ms:
             row = self._delayed_rows.pop(heappop(self._delayed)[1])
-            self._writes().removed_delayed.add((self.generation, row.ticket))
+            self._writes().removed_delayed[self.generation, row.ticket] = row.offset
             self._put(self._new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
         for sequence in self._deadlines.take_over(now_ms, self._next_sequence):
             if sequence in self.entries:
@@ -546,8 +546,7 @@ class Queue:
         self.buried.append(Burial(target, entry.offset, entry.key, letter))
 
     def _remove(self, sequence: int) -> None:
-        del self.entries[sequence]
-        self._writes().removed.add((self.generation, sequence))
+        self._writes().removed[self.generation, sequence] = self.entries.pop(sequence).offset
         for group in self.groups.values():
             group.settled.discard(sequence)
         particulars = self._particulars.pop(sequence, None)

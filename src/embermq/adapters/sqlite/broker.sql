@@ -183,9 +183,88 @@ CREATE TABLE IF NOT EXISTS session_data (
     complete_to INTEGER NOT NULL
 );
 
+-- Durable queues (model/queue_rows.py). A queue is its generation, which no other one ever gets; settings: JSON.
+CREATE TABLE IF NOT EXISTS queue (
+    generation         INTEGER PRIMARY KEY,
+    name               TEXT    NOT NULL,
+    settings           BLOB    NOT NULL,
+    sequences_reserved INTEGER NOT NULL
+);
+
+-- Deleted queues whose rows go bit by bit: nobody reads them any more.
+CREATE TABLE IF NOT EXISTS queue_ended (
+    generation INTEGER PRIMARY KEY
+);
+
+CREATE TABLE IF NOT EXISTS queue_group (
+    queue          INTEGER NOT NULL,
+    name           TEXT    NOT NULL,
+    first_sequence INTEGER NOT NULL,
+    idle_since_ms  INTEGER NOT NULL,
+    PRIMARY KEY (queue, name)
+) WITHOUT ROWID;
+
+-- Messages, one row each. message_key: NULL without one. rest: what few have, NULL for the others (queue_rows.py beside
+-- this file).
+CREATE TABLE IF NOT EXISTS queue_entry (
+    queue       INTEGER NOT NULL,
+    sequence    INTEGER NOT NULL,
+    partition   INTEGER NOT NULL,
+    "offset"    INTEGER NOT NULL,
+    expires_ms  INTEGER NOT NULL,
+    message_key TEXT,
+    rest        BLOB,
+    PRIMARY KEY (queue, sequence)
+) WITHOUT ROWID;
+
+-- Which records are needed: several entries may stand for one (dead letters).
+CREATE INDEX IF NOT EXISTS queue_entry_offset ON queue_entry ("offset");
+
+-- Messages that become entries at visible_ms.
+CREATE TABLE IF NOT EXISTS queue_delayed (
+    queue       INTEGER NOT NULL,
+    ticket      INTEGER NOT NULL,
+    "offset"    INTEGER NOT NULL,
+    visible_ms  INTEGER NOT NULL,
+    expires_ms  INTEGER NOT NULL,
+    message_key TEXT,
+    PRIMARY KEY (queue, ticket)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS queue_delayed_offset ON queue_delayed ("offset");
+
+-- What a group knows of a message that it does not simply owe. state: 0 queued, 2 retry, 3 acked, 4 in the dead letters;
+-- attempts: NULL for none.
+CREATE TABLE IF NOT EXISTS queue_mark (
+    queue         INTEGER NOT NULL,
+    sequence      INTEGER NOT NULL,
+    message_group TEXT    NOT NULL,
+    state         INTEGER NOT NULL,
+    due_ms        INTEGER NOT NULL,
+    attempts      BLOB,
+    PRIMARY KEY (queue, sequence, message_group)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS queue_dedup (
+    queue    INTEGER NOT NULL,
+    dedup_id TEXT    NOT NULL,
+    until_ms INTEGER NOT NULL,
+    PRIMARY KEY (queue, dedup_id)
+) WITHOUT ROWID;
+
+CREATE INDEX IF NOT EXISTS queue_dedup_until ON queue_dedup (until_ms);
+
+-- Records of messages that the log has let go of, and with a log in Kafka of all messages. They go with the last row of
+-- queue_entry or queue_delayed that has their offset.
+CREATE TABLE IF NOT EXISTS queue_body (
+    "offset" INTEGER PRIMARY KEY,
+    record   BLOB NOT NULL
+);
+
 -- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used), log_id (of this message
 -- log alone, 62 bits by chance: a store on a server says by it to which log it belongs). Of a log in a store of its own:
 -- log_apart, log_identity (text), log_found and log_begun (what the last start has left out), log_closed.
+-- queue_generation: above those of all queues that ever were.
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL

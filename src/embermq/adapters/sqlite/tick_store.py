@@ -18,6 +18,7 @@ from typing import Literal
 from embermq.adapters.sqlite.application_tables import apply_to_applications
 from embermq.adapters.sqlite.connection import to_store_error
 from embermq.adapters.sqlite.parked_messages import apply_parked
+from embermq.adapters.sqlite.queue_tables import QueueTables
 from embermq.adapters.sqlite.session_cursors import apply_cursors
 from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
 from embermq.adapters.sqlite.shared_tables import apply_shared_writes
@@ -55,6 +56,7 @@ class SqliteTickStore(TickStore, LogState):
         self._log_end = self._read_log_end()
         self._floor = self._meta("dispatcher_floor", 0)
         self.trim_below = 0
+        self._queues = QueueTables(connection)
         self._open_ticks: list[tuple[TickWrites, int, int]] = []
         self._closed_end = -1
         self._work: SimpleQueue[tuple[int, int, Logged] | None] = SimpleQueue()
@@ -233,6 +235,10 @@ class SqliteTickStore(TickStore, LogState):
             apply_parked(self._connection, writes.parked)
         apply_to_applications(self._connection, writes)
         apply_shared_writes(self._connection, writes)
+        if writes.queues is not None:
+            self._queues.apply(writes.queues, base)
+        if self._queues.is_sweeping:
+            self._queues.sweep()
         if writes.receipts:
             now_ms = time.time_ns() // 1_000_000
             run(
@@ -256,13 +262,15 @@ class SqliteTickStore(TickStore, LogState):
 
     def _trim(self, log_end: int) -> None:
         rows = self._connection.execute(
-            "SELECT base_offset FROM log_batch WHERE base_offset + record_count <= ? ORDER BY base_offset LIMIT ?",
+            "SELECT base_offset, record_count FROM log_batch WHERE base_offset + record_count <= ?"
+            " ORDER BY base_offset LIMIT ?",
             (self.trim_below, TRIM_BATCHES_MAX),
         ).fetchall()
         if not rows:
             self.trim_below = 0
             return
-        self._connection.execute("DELETE FROM log_batch WHERE base_offset <= ?", (rows[-1][0],))
+        may_go = self._queues.keep_bodies(rows)
+        self._connection.execute("DELETE FROM log_batch WHERE base_offset <= ?", (rows[may_go - 1][0],))
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (log_end,))
 
     def _read_log_end(self) -> int:

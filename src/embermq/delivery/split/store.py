@@ -109,6 +109,7 @@ class SplitStore(TickStore):
             parked=writes.parked,
             ended_applications=ended,
             shared=writes.shared,
+            queues=writes.queues,
             receipts=writes.receipts,
             cursors=cursors,
             dispatcher_floor=floor,

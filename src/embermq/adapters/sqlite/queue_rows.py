@@ -1,0 +1,71 @@
+"""What rows of queues look like in broker.db, where they are more than their columns."""
+
+from contextlib import suppress
+
+from msgspec import Struct, msgpack
+
+from embermq.model.log_record import RecordError, iter_frames
+from embermq.model.queue_rows import Attempts, DeadLetter, EntryRow, Mark, MessageState
+
+
+class Rest(Struct, frozen=True, array_like=True):
+    """What few entries have: see `EntryRow`."""
+
+    only_group: str
+    origin_id: str
+    dead_letter: DeadLetter | None
+
+
+_ENCODE = msgpack.Encoder().encode
+_DECODE_REST = msgpack.Decoder(Rest).decode
+_DECODE_ATTEMPTS = msgpack.Decoder(Attempts).decode
+
+EntryColumns = tuple[int, int, int, int, int, str | None, bytes | None]
+"""queue, sequence, partition, offset, expires_ms, message_key, rest."""
+
+
+def to_entry_columns(row: EntryRow, base: int) -> EntryColumns:
+    """Of a tick whose records begin at `base`."""
+    rest: bytes | None = None
+    if row.only_group or row.origin_id or row.dead_letter is not None:
+        rest = _ENCODE(Rest(row.only_group, row.origin_id, row.dead_letter))
+    offset = row.offset if row.record < 0 else base + row.record
+    return (row.queue, row.sequence, row.partition, offset, row.expires_ms, row.key, rest)
+
+
+def to_entry(columns: EntryColumns) -> EntryRow:
+    """As a start reads it."""
+    queue, sequence, partition, offset, expires_ms, key, rest = columns
+    if rest is None:
+        return EntryRow(queue, sequence, partition, offset, -1, key, expires_ms)
+    more = _DECODE_REST(rest)
+    return EntryRow(
+        queue,
+        sequence,
+        partition,
+        offset,
+        -1,
+        key,
+        expires_ms,
+        more.only_group,
+        more.origin_id,
+        more.dead_letter,
+    )
+
+
+def to_attempts_column(attempts: Attempts) -> bytes | None:
+    """NULL for none."""
+    return None if attempts == Attempts() else _ENCODE(attempts)
+
+
+def to_mark(state: int, due_ms: int, attempts: bytes | None) -> Mark:
+    """As a start reads it."""
+    return Mark(MessageState(state), Attempts() if attempts is None else _DECODE_ATTEMPTS(attempts), due_ms)
+
+
+def sound_records(batch: bytes) -> list[bytes]:
+    """The records of a batch of the log, as far as it is sound."""
+    records: list[bytes] = []
+    with suppress(RecordError):
+        records.extend(iter_frames(batch))  # those before the damage stay
+    return records

@@ -1,0 +1,180 @@
+"""Durable queues in broker.db: read at start, and bodies of messages by a thread of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+from msgspec import Struct
+
+from embermq.adapters.sqlite.connection import open_reader, to_store_error
+from embermq.adapters.sqlite.queue_rows import sound_records, to_entry, to_mark
+from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueRow, StoredQueue
+from embermq.ports.errors import StoreError
+from embermq.ports.queue_store import BodiesFound, QueueStore
+
+ANSWER_BYTES = 1024 * 1024
+"""An answer is given when it has so much, and then the next one begins."""
+FETCHED_ROWS = 4_096
+
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callable soon on the broker's thread; may be called from any thread."""
+
+_READING = "cannot read queues in broker.db"
+_BATCH = """
+SELECT base_offset, record_count, body FROM log_batch WHERE base_offset <= ? ORDER BY base_offset DESC LIMIT 1
+"""
+
+
+class _Request(Struct, frozen=True):
+    offsets: Sequence[int]
+    then: BodiesFound
+
+
+class SqliteQueueStore(QueueStore):
+    """See the port. `path` is opened for bodies, on a thread; None: they are read with `connection` at once, since
+    others do not see what it has not committed."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None, post: Post) -> None:
+        self._connection = connection
+        self._path = path
+        self._post = post
+        self._asked: SimpleQueue[_Request | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def load(self) -> list[StoredQueue]:
+        try:
+            rows = self._connection.execute("SELECT * FROM queue ORDER BY generation").fetchall()
+            return [self._stored(QueueRow(*row)) for row in rows]
+        except sqlite3.Error as error:
+            raise to_store_error(error, _READING) from error
+
+    def next_generation(self) -> int:
+        try:
+            row = self._connection.execute(
+                "SELECT value FROM meta WHERE name = 'queue_generation'"
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise to_store_error(error, _READING) from error
+        return int(row[0]) if row else 1
+
+    def _stored(self, queue: QueueRow) -> StoredQueue:
+        def rows(statement: str) -> Iterable[tuple[Any, ...]]:
+            return self._connection.execute(statement, (queue.generation,))
+
+        groups = tuple(GroupRow(*row) for row in rows("SELECT * FROM queue_group WHERE queue = ?"))
+        delayed = tuple(
+            DelayedRow(generation, ticket, offset, -1, key, visible_ms, expires_ms)
+            for generation, ticket, offset, visible_ms, expires_ms, key in rows(
+                "SELECT * FROM queue_delayed WHERE queue = ? ORDER BY ticket"
+            )
+        )
+        marks = {
+            (generation, group, sequence): to_mark(state, due_ms, attempts)
+            for generation, sequence, group, state, due_ms, attempts in rows(
+                "SELECT * FROM queue_mark WHERE queue = ?"
+            )
+        }
+        ids: dict[str, int] = dict(rows("SELECT dedup_id, until_ms FROM queue_dedup WHERE queue = ?"))
+        return StoredQueue(queue, groups, self._entries(queue.generation), delayed, marks, ids)
+
+    def _entries(self, generation: int) -> Iterator[EntryRow]:
+        try:
+            cursor = self._connection.execute(
+                "SELECT * FROM queue_entry WHERE queue = ? ORDER BY sequence", (generation,)
+            )
+            while rows := cursor.fetchmany(FETCHED_ROWS):
+                yield from map(to_entry, rows)
+        except sqlite3.Error as error:
+            raise to_store_error(error, _READING) from error
+
+    def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
+        request = _Request(offsets, then)
+        if self._path is None:
+            self._answer(_Reader(self._connection), request)
+            return
+        if self._thread is None:
+            self._thread = Thread(target=self._read_forever, name="queue bodies", daemon=True)
+            self._thread.start()
+        self._asked.put(request)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _read_forever(self) -> None:
+        assert self._path is not None
+        with closing(_Reader(path=self._path)) as reader:
+            while (request := self._asked.get()) is not None:
+                self._answer(reader, request)
+
+    def _answer(self, reader: _Reader, request: _Request) -> None:
+        found: dict[int, bytes | None] = {}
+        size = 0
+        try:
+            for offset in request.offsets:
+                body = found[offset] = reader.get(offset)
+                size += len(body or b"")
+                if size >= ANSWER_BYTES:
+                    self._post(partial(_tell, request.then, found))
+                    found, size = {}, 0
+        except StoreError as error:
+            self._post(partial(request.then, error))
+            return
+        if found:
+            self._post(partial(_tell, request.then, found))
+
+
+def _tell(then: BodiesFound, found: Mapping[int, bytes | None]) -> None:
+    then(found)
+
+
+class _Reader:
+    """Records by offset. The batch of the log that was read last is kept: what is asked for next is often in it."""
+
+    def __init__(self, connection: sqlite3.Connection | None = None, *, path: Path | None = None) -> None:
+        self._connection = connection
+        self._path = path
+        self._base = 0
+        self._frames: list[bytes] = []
+
+    def get(self, offset: int) -> bytes | None:
+        """None when nobody has it. Raises StoreError."""
+        if not self._base <= offset < self._base + len(self._frames):
+            try:
+                self._load(offset)
+                if not self._base <= offset < self._base + len(self._frames):
+                    return self._kept(offset)
+            except sqlite3.Error as error:
+                raise to_store_error(error, "cannot read the body of a message in broker.db") from error
+        return self._frames[offset - self._base]
+
+    def _load(self, offset: int) -> None:
+        self._frames = []
+        row = self._open().execute(_BATCH, (offset,)).fetchone()
+        if row is not None and offset < row[0] + row[1]:
+            self._base = row[0]
+            self._frames = sound_records(row[2])
+
+    def _kept(self, offset: int) -> bytes | None:
+        # After the log: in between it may have let go, and it copies first.
+        row = self._open().execute('SELECT record FROM queue_body WHERE "offset" = ?', (offset,)).fetchone()
+        return None if row is None else row[0]
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            assert self._path is not None
+            self._connection = open_reader(self._path)
+        return self._connection
+
+    def close(self) -> None:
+        if self._connection is not None and self._path is not None:
+            self._connection.close()

@@ -1,0 +1,188 @@
+"""Durable queues in broker.db: what a tick writes, and what becomes of bodies when the log lets go of them."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable
+
+from embermq.adapters.sqlite.queue_rows import sound_records, to_attempts_column, to_entry_columns
+from embermq.model.queue_rows import DelayedRow, QueueWrites
+
+SWEPT_MAX = 1_000
+"""Rows of each table that one tick removes of queues that are deleted."""
+COPIED_MAX = 2_000
+"""Records that one tick copies out of the log before it is trimmed; one batch of the log may have more."""
+
+_NEEDED = """
+SELECT "offset" FROM queue_entry WHERE "offset" >= ?1 AND "offset" < ?2
+UNION SELECT "offset" FROM queue_delayed WHERE "offset" >= ?1 AND "offset" < ?2 ORDER BY 1
+"""
+_DROP_BODY = """
+DELETE FROM queue_body WHERE "offset" = ?1
+AND NOT EXISTS (SELECT 1 FROM queue_entry WHERE "offset" = ?1)
+AND NOT EXISTS (SELECT 1 FROM queue_delayed WHERE "offset" = ?1)
+"""
+_FORGET_DEDUP = """
+DELETE FROM queue_dedup WHERE (queue, dedup_id) IN (
+    SELECT queue, dedup_id FROM queue_dedup WHERE until_ms < ? ORDER BY until_ms LIMIT ?
+)
+"""
+_SWEEP_MARKS = """
+DELETE FROM queue_mark WHERE queue = ?1 AND sequence <= (
+    SELECT MAX(sequence) FROM (SELECT sequence FROM queue_mark WHERE queue = ?1 ORDER BY sequence LIMIT ?2)
+)
+"""
+
+
+class QueueTables:
+    """Works inside the caller's transactions."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        run = connection.execute
+        (self._bodies_end,) = run('SELECT COALESCE(MAX("offset") + 1, 0) FROM queue_body').fetchone()
+        """No body is kept at or above it."""
+        self.is_sweeping = run("SELECT 1 FROM queue_ended").fetchone() is not None
+        """Whether `sweep` has something to do."""
+
+    def apply(self, writes: QueueWrites, base: int) -> None:
+        """Of a tick whose records begin at `base`."""
+        if writes.ended_queues or writes.ended_groups:
+            self._end(writes)
+        if writes.queues or writes.groups:
+            self._put_queues(writes)
+        many = self._connection.executemany
+        if writes.entries:
+            rows = [to_entry_columns(row, base) for row in writes.entries.values()]
+            many("INSERT OR REPLACE INTO queue_entry VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        if writes.delayed:
+            many(
+                "INSERT OR REPLACE INTO queue_delayed VALUES (?, ?, ?, ?, ?, ?)",
+                [_delayed_columns(row, base) for row in writes.delayed.values()],
+            )
+        if writes.marks:
+            many(
+                "INSERT OR REPLACE INTO queue_mark VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (queue, sequence, group, mark.state, mark.due_ms, to_attempts_column(mark.attempts))
+                    for (queue, group, sequence), mark in writes.marks.items()
+                ],
+            )
+        if writes.dedup_ids:
+            ids = [(queue, one, until_ms) for (queue, one), until_ms in writes.dedup_ids.items()]
+            many("INSERT OR REPLACE INTO queue_dedup VALUES (?, ?, ?)", ids)
+            now_ms = time.time_ns() // 1_000_000
+            self._connection.execute(_FORGET_DEDUP, (now_ms, 2 * len(ids)))
+        if writes.bodies or writes.bodies_at:
+            bodies = {base + number: body for number, body in writes.bodies.items()} | writes.bodies_at
+            self._keep(bodies.items())
+        if writes.removed or writes.removed_delayed:
+            self._remove(writes)
+
+    def _end(self, writes: QueueWrites) -> None:
+        many = self._connection.executemany
+        queues = [(generation,) for generation in writes.ended_queues]
+        if queues:
+            many("INSERT OR REPLACE INTO queue_ended VALUES (?)", queues)
+            many("DELETE FROM queue WHERE generation = ?", queues)
+            self.is_sweeping = True
+        groups = list(writes.ended_groups)
+        many("DELETE FROM queue_group WHERE queue = ? AND name = ?", groups)
+        many("DELETE FROM queue_mark WHERE queue = ? AND message_group = ?", groups)
+
+    def _put_queues(self, writes: QueueWrites) -> None:
+        many = self._connection.executemany
+        if writes.queues:
+            many(
+                "INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)",
+                [
+                    (row.generation, row.name, row.settings, row.sequences_reserved)
+                    for row in writes.queues.values()
+                ],
+            )
+            self._connection.execute(
+                "INSERT INTO meta VALUES ('queue_generation', ?1)"
+                " ON CONFLICT DO UPDATE SET value = MAX(value, ?1)",
+                (max(writes.queues) + 1,),
+            )
+        many(
+            "INSERT OR REPLACE INTO queue_group VALUES (?, ?, ?, ?)",
+            [(row.queue, row.group, row.first_sequence, row.idle_since_ms) for row in writes.groups.values()],
+        )
+
+    def _remove(self, writes: QueueWrites) -> None:
+        many = self._connection.executemany
+        if writes.removed:
+            many("DELETE FROM queue_entry WHERE queue = ? AND sequence = ?", writes.removed)
+            many("DELETE FROM queue_mark WHERE queue = ? AND sequence = ?", writes.removed)
+            self._drop(writes.removed.values())
+        if writes.removed_delayed:
+            many("DELETE FROM queue_delayed WHERE queue = ? AND ticket = ?", writes.removed_delayed)
+            self._drop(writes.removed_delayed.values())
+
+    def keep_bodies(self, batches: list[tuple[int, int]]) -> int:
+        """The log is about to lose these batches (base offset, records), which follow one another: copy what queues
+        need of them. Returns how many may go; the others have to wait for another tick."""
+        (first, _), (last, count) = batches[0], batches[-1]
+        needed = [row[0] for row in self._connection.execute(_NEEDED, (first, last + count))]
+        taken = done = 0
+        for base, count in batches:
+            begin = taken
+            while taken < len(needed) and needed[taken] < base + count:
+                taken += 1
+            if begin and taken > COPIED_MAX:
+                break
+            if taken > begin:
+                self._copy(base, needed[begin:taken])
+            done += 1
+        return done
+
+    def _copy(self, base: int, offsets: list[int]) -> None:
+        (body,) = self._connection.execute(
+            "SELECT body FROM log_batch WHERE base_offset = ?", (base,)
+        ).fetchone()
+        records = sound_records(body)
+        self._keep((offset, records[offset - base]) for offset in offsets if offset - base < len(records))
+
+    def _keep(self, bodies: Iterable[tuple[int, bytes]]) -> None:
+        rows = list(bodies)
+        self._connection.executemany("INSERT OR REPLACE INTO queue_body VALUES (?, ?)", rows)
+        self._bodies_end = max([self._bodies_end, *(offset + 1 for offset, _ in rows)])
+
+    def _drop(self, offsets: Iterable[int]) -> None:
+        """What is kept of these records, unless somebody else needs it."""
+        kept = [(offset,) for offset in offsets if offset < self._bodies_end]
+        if kept:
+            self._connection.executemany(_DROP_BODY, kept)
+
+    def sweep(self) -> None:
+        """Remove some of what deleted queues have left."""
+        run = self._connection.execute
+        row = run("SELECT generation FROM queue_ended LIMIT 1").fetchone()
+        if row is None:
+            self.is_sweeping = False
+            return
+        (queue,) = row
+        left = self._sweep("queue_entry", "sequence", queue) + self._sweep("queue_delayed", "ticket", queue)
+        left += run(_SWEEP_MARKS, (queue, SWEPT_MAX)).rowcount
+        if left == 0:
+            run("DELETE FROM queue_group WHERE queue = ?", (queue,))
+            run("DELETE FROM queue_dedup WHERE queue = ?", (queue,))
+            run("DELETE FROM queue_ended WHERE generation = ?", (queue,))
+
+    def _sweep(self, table: str, number: str, queue: int) -> int:
+        rows = self._connection.execute(
+            f'SELECT {number}, "offset" FROM {table} WHERE queue = ? ORDER BY {number} LIMIT ?',
+            (queue, SWEPT_MAX),
+        ).fetchall()
+        if rows:
+            last = rows[-1][0]
+            self._connection.execute(f"DELETE FROM {table} WHERE queue = ? AND {number} <= ?", (queue, last))
+            self._drop(offset for _, offset in rows)
+        return len(rows)
+
+
+def _delayed_columns(row: DelayedRow, base: int) -> tuple[int, int, int, int, int, str | None]:
+    offset = row.offset if row.record < 0 else base + row.record
+    return (row.queue, row.ticket, offset, row.visible_ms, row.expires_ms, row.key)
