@@ -117,8 +117,7 @@ class StandInStore(TickStore):
         self._apply_to_parked(writes)
         self._apply_to_applications(writes)
         self.shared.apply(writes)
-        if writes.queues is not None:
-            self.queues.apply(writes.queues, base)
+        self.queues.apply(writes.queues, base)
         for generation, cursor in writes.cursors.items():
             if cursor is None:
                 self.cursors.pop(generation, None)

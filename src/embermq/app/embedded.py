@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
+from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
@@ -44,6 +45,7 @@ from embermq.delivery.split.store import SplitStore
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError
+from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ class Embedded(Struct):
     """After the session store."""
     redelivered: int
     """Deliveries that were repaired after the last end of the broker."""
+    queue_store: QueueStore
+    """Where durable queues are stored."""
     log_life: LogLife | None
     """None where application logs are a part of the message log."""
 
@@ -135,19 +139,21 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         raise
 
     life = _begin_logs(settings, log_side, state, fed, is_first_run=stored.generation_reserved <= 1)
+    queues = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
     retention, close_retention = _open_retention(data_dir, settings, log_side)
 
-    def close() -> None:
-        close_retention()
-        bodies.close()
-        application_log.close()
-        if reader is not writer:
-            reader.close()
-        log_side.close()
-
+    ends = [close_retention, queues.close, bodies.close, application_log.close]
+    if reader is not writer:
+        ends.append(reader.close)
+    close = partial(_call_all, [*ends, log_side.close])
     return Embedded(
-        broker, delivery, parking, log_side, ticks, side.apart, retention, close, redelivered, life
+        broker, delivery, parking, log_side, ticks, side.apart, retention, close, redelivered, queues, life
     )
+
+
+def _call_all(calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def _with_shared(own: ApplicationDelivery, shared: SharedReaders | None) -> ApplicationDelivery:

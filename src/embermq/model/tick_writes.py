@@ -44,8 +44,8 @@ class TickWrites(Struct):
     """Generations of APPLICATION sessions that have ended: nobody reads their logs any more."""
     shared: SharedWrites = field(default_factory=SharedWrites)
     """Of shared subscriptions with a log of their own."""
-    queues: QueueWrites | None = None
-    """Of durable queues; None when nothing of them changes."""
+    queues: QueueWrites = field(default_factory=QueueWrites)
+    """Of durable queues."""
     receipts: list[bytes] = field(default_factory=list)
     cursors: dict[int, SessionCursor | None] = field(default_factory=dict)
     """generation -> how far the session has consumed what is below the floor; None: all of it."""
@@ -72,9 +72,7 @@ class TickWrites(Struct):
         self.parked[:0] = kept.parked
         self.ended_applications[:0] = kept.ended_applications
         self.shared.put_before(kept.shared)
-        if kept.queues is not None:
-            self.queues = self.queues or QueueWrites()
-            self.queues.put_before(kept.queues)
+        self.queues.put_before(kept.queues)
         self.cursors = kept.cursors | self.cursors
         self.dispatcher_floor = max(kept.dispatcher_floor, self.dispatcher_floor)
         self.generation_reserved = max(kept.generation_reserved, self.generation_reserved)
@@ -94,7 +92,7 @@ class TickWrites(Struct):
             or self.dispatcher_floor >= 0
             or self.generation_reserved >= 0
             or not self.shared.is_empty()
-            or not (self.queues is None or self.queues.is_empty())
+            or not self.queues.is_empty()
         )
 
     def is_empty(self) -> bool:

@@ -235,7 +235,7 @@ class SqliteTickStore(TickStore, LogState):
             apply_parked(self._connection, writes.parked)
         apply_to_applications(self._connection, writes)
         apply_shared_writes(self._connection, writes)
-        if writes.queues is not None:
+        if not writes.queues.is_empty():
             self._queues.apply(writes.queues, base)
         if self._queues.is_sweeping:
             self._queues.sweep()

@@ -132,8 +132,7 @@ class LogThenState(TickStore):
         """All but the records, and but the samples when they have a place of their own; with the records of queues, of
         which single ones are read."""
         queues = writes.queues
-        if queues is not None:
-            queues.bodies = {number: writes.records[number] for number in queues.records_needed()}
+        queues.bodies = {number: writes.records[number] for number in queues.records_needed()}
         return replace(writes, records=[], receipts=writes.receipts if self._receipts is None else [])
 
     def _kept(self, result: Receipt | StoreError) -> None:
