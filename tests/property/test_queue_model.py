@@ -23,9 +23,10 @@ from msgspec import json
 from tests.support.queue_rows import QueueRows
 
 from embermq.model.queue_rows import MessageState
+from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Delivery, Fate, Newcomer
+from embermq.queues.queue import Delivery, Fate
 from embermq.queues.queues import Queues
 from embermq.queues.settings import GroupSettings, Ordering, QueueSettings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest

@@ -7,10 +7,11 @@ from typing import Any
 from msgspec import json
 from tests.support.queue_rows import QueueRows
 
+from embermq.queues.consumer import Newcomer
 from embermq.queues.durations import parse_duration
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Delivery, Newcomer
+from embermq.queues.queue import Delivery
 from embermq.queues.queues import Queues
 from embermq.queues.settings import GroupSettings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
@@ -47,8 +48,8 @@ class Bench:
         self.run()
 
     def join(self, client: str, group: str = "g", *, epoch: int = 1, prefetch: int = 32, **more: Any) -> None:
-        newcomer = Newcomer(client, epoch, prefetch, more.pop("kept_ids", ()))
-        self.queues.join("q", group, newcomer, self.now_ms, **more)
+        newcomer = Newcomer(client, epoch, prefetch, **more)
+        self.queues.join("q", group, newcomer, self.now_ms)
         self.run()
 
     def leave(self, client: str, *, may_return: bool = False) -> None:

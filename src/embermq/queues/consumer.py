@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
     from embermq.queues.lane import Lane
+
+EARLIEST = 0
+LATEST = -1
+"""Behind all messages that are there."""
+
+
+class Newcomer(Struct, frozen=True):
+    """Who joins a group. Of what it held under an earlier epoch it has `kept_ids`; the rest is given back. A group that
+    it founds owes nothing below the sequence `start`, which may be EARLIEST or LATEST [queues-18]."""
+
+    client_id: str
+    epoch: int
+    prefetch: int
+    kept_ids: tuple[str, ...] = ()
+    start: int = EARLIEST
 
 
 class Consumer:

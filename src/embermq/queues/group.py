@@ -164,6 +164,15 @@ class Group:
         standing = self._standings.get(sequence)
         return standing is not None and standing.state is MessageState.DELIVERED
 
+    def is_held_by(self, sequence: int, client_id: str, epoch: int) -> bool:
+        """Whether it is this consumer that holds it."""
+        standing = self._standings.get(sequence)
+        return (
+            standing is not None
+            and standing.state is MessageState.DELIVERED
+            and (standing.holder, standing.epoch) == (client_id, epoch)
+        )
+
     def state_of(self, sequence: int) -> MessageState:
         """Of a message that the group owes [queues-20]."""
         standing = self._standings.get(sequence)

@@ -30,6 +30,7 @@ from embermq.model.queue_rows import (
     StoredQueue,
 )
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.deadlines import Deadlines
 from embermq.queues.dedup import DedupWindow
 from embermq.queues.errors import QueueRefusal
@@ -79,15 +80,6 @@ class Delivery(Struct, frozen=True):
     offset: int
     expires_ms: int
     stamps: Stamps
-
-
-class Newcomer(Struct, frozen=True):
-    """Who joins a group. Of what it held under an earlier epoch it has `kept_ids`; the rest is given back."""
-
-    client_id: str
-    epoch: int
-    prefetch: int
-    kept_ids: tuple[str, ...] = ()
 
 
 class Burial(Struct, frozen=True):
@@ -225,20 +217,24 @@ class Queue:
     def retry(self, entry: Entry, letter: DeadLetter, now_ms: int) -> None:
         """A dead letter comes back, at the tail, with its message id, for the group that failed [queues-35]."""
         if letter.group:
-            self.group(letter.group, now_ms, is_latest=True)
+            self.group(letter.group, now_ms, start=LATEST)
         row = self._new_row(entry.offset, entry.key, now_ms)
         self._put(replace(row, only_group=letter.group, origin_id=letter.message_id))
 
     # Consumers come, settle and go.
 
-    def group(self, name: str, now_ms: int, *, is_latest: bool = False) -> Group:
-        """The group of this name. A new one gets the earliest messages first, or with `is_latest` none of those that
-        are there [queues-18]."""
+    def group(self, name: str, now_ms: int, *, start: int = EARLIEST) -> Group:
+        """The group of this name. A new one gets the messages from `start` on [queues-18]."""
         group = self.groups.get(name)
         if group is None:
-            group = self._open_group(name, self._next_sequence if is_latest else 0, now_ms)
+            first = self._next_sequence if start == LATEST else min(start, self._next_sequence)
+            group = self._open_group(name, first, now_ms)
             self._store_group(group)
         return group
+
+    def sequence_from(self, offset: int) -> int:
+        """The first sequence whose record stands at `offset` or behind; LATEST when there is none."""
+        return next((number for number, entry in self.entries.items() if entry.offset >= offset), LATEST)
 
     def remove_group(self, name: str, now_ms: int) -> None:
         """What only this group owed is deleted, unless it was the last one [queues-17]."""
@@ -255,9 +251,9 @@ class Queue:
             if self.groups and not entry.owed:
                 self._remove(sequence)
 
-    def join(self, name: str, consumer: Newcomer, now_ms: int, *, is_latest: bool = False) -> None:
+    def join(self, name: str, consumer: Newcomer, now_ms: int) -> None:
         """A consumer subscribes or comes back to the group `name`, which is made when it is missing."""
-        group = self.group(name, now_ms, is_latest=is_latest)
+        group = self.group(name, now_ms, start=consumer.start)
         was_idle = group.idle_since_ms
         kept = frozenset(self._find(name, message_id) for message_id in consumer.kept_ids)
         group.join(consumer.client_id, consumer.epoch, consumer.prefetch, now_ms, kept)
@@ -283,6 +279,17 @@ class Queue:
         group = self.groups.get(delivery.stamps.group)
         if group is not None:
             group.written(delivery.stamps.sequence, delivery.client_id, delivery.epoch, now_ms)
+
+    def holds(self, delivery: Delivery, epoch: int) -> bool:
+        """Whether a delivery still stands: its consumer, with this epoch, holds the message."""
+        group = self.groups.get(delivery.stamps.group)
+        return group is not None and group.is_held_by(delivery.stamps.sequence, delivery.client_id, epoch)
+
+    def held_ids(self, name: str, client_id: str) -> list[str]:
+        """Messages that a consumer of the group `name` has not settled."""
+        group = self.groups.get(name)
+        member = group.members.get(client_id) if group is not None else None
+        return [self.message_id(sequence) for sequence in sorted(member.held)] if member is not None else []
 
     def settle(self, request: SettleRequest, client_id: str, epoch: int, now_ms: int) -> list[Outcome]:
         """One outcome a message id. Without a group in the request it is the one in which the consumer is."""

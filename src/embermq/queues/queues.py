@@ -11,8 +11,9 @@ from heapq import heappop, heappush
 from itertools import islice
 
 from embermq.model.queue_rows import QueueWrites, StoredQueue
+from embermq.queues.consumer import Newcomer
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Acceptance, Delivery, Newcomer, Queue
+from embermq.queues.queue import Acceptance, Delivery, Queue
 from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
 
@@ -70,12 +71,10 @@ class Queues:
         """It is not, and will not be."""
         self._touch(name).withdraw(ticket)
 
-    def join(
-        self, name: str, group: str, consumer: Newcomer, now_ms: int, *, is_latest: bool = False
-    ) -> None:
+    def join(self, name: str, group: str, consumer: Newcomer, now_ms: int) -> None:
         """A consumer subscribes, or comes back."""
         queue = self._touch(name)
-        queue.join(group, consumer, now_ms, is_latest=is_latest)
+        queue.join(group, consumer, now_ms)
         self._bury(queue, now_ms)
 
     def leave(self, name: str, group: str, client_id: str, now_ms: int, *, may_return: bool = False) -> None:
@@ -88,7 +87,18 @@ class Queues:
 
     def written(self, delivery: Delivery, now_ms: int) -> None:
         """A delivery has been written to the socket."""
-        self._touch(delivery.queue).written(delivery, now_ms)
+        if delivery.queue in self._queues:
+            self._touch(delivery.queue).written(delivery, now_ms)
+
+    def holds(self, delivery: Delivery, epoch: int) -> bool:
+        """Whether its consumer, with this epoch, still holds the message."""
+        queue = self._queues.get(delivery.queue)
+        return queue is not None and queue.holds(delivery, epoch)
+
+    def held_ids(self, name: str, group: str, client_id: str) -> list[str]:
+        """Messages that a consumer has not settled."""
+        queue = self._queues.get(name)
+        return queue.held_ids(group, client_id) if queue is not None else []
 
     def settle(
         self, name: str, request: SettleRequest, client_id: str, epoch: int, now_ms: int

@@ -7,11 +7,12 @@ from tests.support.queue_bench import START_MS, Bench
 
 from embermq.model.queue_rows import MessageState
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.consumer import LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal, SettingsRefused
 from embermq.queues.group import LOOKED_AT_MAX
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Fate, Newcomer
+from embermq.queues.queue import Fate
 from embermq.queues.settling import Outcome, SettleRequest
 
 
@@ -214,7 +215,7 @@ def test_a_long_line_behind_a_key_is_looked_at_in_pieces() -> None:
 def test_what_has_ended_for_one_group_stays_ended_after_a_restart() -> None:
     bench = Bench(limits={"message_ttl": "60s"})
     bench.join("c")
-    bench.join("d", "h", is_latest=True)
+    bench.join("d", "h", start=LATEST)
     bench.queues.leave("q", "h", "d", bench.now_ms)
     bench.publish()
     held = bench.one()

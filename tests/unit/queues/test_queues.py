@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.support.queue_bench import START_MS, Bench
 
 from embermq.model.queue_rows import MessageState
+from embermq.queues.consumer import LATEST, Newcomer
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Event
 from embermq.queues.names import Verb
 from embermq.queues.partitioner import partition_of_key
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Newcomer
 from embermq.queues.settling import Outcome, SettleRequest
 
 
@@ -266,7 +266,7 @@ def test_groups_come_with_a_start_and_go_when_they_are_idle() -> None:
     bench = Bench()
     bench.publish()
     bench.join("c", "early")
-    bench.join("d", "late", is_latest=True)
+    bench.join("d", "late", start=LATEST)
     assert [each.client_id for each in bench.take()] == ["c"]
     bench.publish()
     assert {each.client_id for each in bench.take()} == {"c", "d"}
@@ -276,6 +276,34 @@ def test_groups_come_with_a_start_and_go_when_they_are_idle() -> None:
     bench.wait("7d")
     assert not bench.queues.queue("q").groups and not bench.rows.groups
     assert not bench.rows.entries
+
+
+def test_a_group_may_start_at_a_sequence_or_at_a_record() -> None:
+    bench = Bench(partitions=1)
+    bench.publish(count=5)
+    queue = bench.queues.queue("q")
+    bench.join("c", "third", start=3)
+    assert [each.stamps.sequence for each in bench.take()] == [3, 4, 5]
+    bench.join("d", "at record", start=queue.sequence_from(3))
+    assert [each.offset for each in bench.take()] == [3, 4]
+    assert queue.sequence_from(5) == LATEST
+    bench.join("e", "beyond", start=1_000)
+    bench.publish()
+    assert {each.client_id for each in bench.take()} == {"c", "d", "e"}, "what comes now is for everybody"
+
+
+def test_who_holds_a_delivery_is_told_apart() -> None:
+    bench = Bench(partitions=1)
+    bench.join("c")
+    bench.publish()
+    (sent,) = bench.take()
+    assert bench.queues.holds(sent, 1) and not bench.queues.holds(sent, 2)
+    assert bench.queues.held_ids("q", "g", "c") == [sent.stamps.message_id]
+    bench.settle(sent, Verb.NACK)
+    assert bench.queues.holds(sent, 1), "it has it again"
+    bench.settle(sent, Verb.ACK)
+    assert not bench.queues.holds(sent, 1)
+    assert bench.queues.held_ids("q", "g", "c") == bench.queues.held_ids("no", "g", "c") == []
 
 
 def test_a_delayed_message_takes_its_place_when_it_is_due() -> None:
