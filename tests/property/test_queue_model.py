@@ -56,6 +56,9 @@ class QueueModel(RuleBasedStateMachine):
         self.keys: dict[int, str | None] = {}
         """Of every message that was stored and is not a repeat."""
         self.acked: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.purged: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.generations = 1
+        """Above all that ever were."""
         self.members: dict[tuple[str, str], int] = {}
         """Connected consumers -> epoch."""
         self.held: dict[tuple[str, int], Delivery] = {}
@@ -169,7 +172,7 @@ class QueueModel(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """Nothing of the process is left; consumers are gone, and come back by themselves."""
-        self.queues = Queues(self.timing)
+        self.queues = Queues(self.timing, self.generations)
         self.queues.restore(self.rows.load(), self.now_ms)
         self.held.clear()
         self.members.clear()
@@ -181,6 +184,46 @@ class QueueModel(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(dead), unique=True)) if dead else []
         assert self.queues.retry_dead_letters(DEAD, chosen, self.now_ms) == len(chosen)
         self.tick()
+
+    @rule(limit=st.sampled_from([1, 2, 1_000]))
+    def purge(self, limit: int) -> None:
+        """An operator lets go of the oldest, whoever holds them."""
+        work = self.queues.queue(QUEUE)
+        owed = {
+            number: [group for group in GROUPS if work.groups[group].owes(number)]
+            for number in sorted(work.entries)[:limit]
+        }
+        late = sorted(work.delayed.rows)[: limit - len(owed)]
+        for number, owing in owed.items():
+            for group in owing:
+                self.purged[group].add(work.entries[number].offset)
+                self.held.pop((group, work.entries[number].offset), None)
+        for ticket in late:
+            for group in GROUPS:
+                self.purged[group].add(work.delayed.rows[ticket].offset)
+        assert self.queues.purge(QUEUE, work.end(), limit) == len(owed) + len(late)
+        self.tick()
+
+    @rule(fate=st.sampled_from(["stored", "refused"]))
+    def delete(self, fate: str) -> None:
+        """An empty queue goes, and is made again; one with messages stays."""
+        work = self.queues.queue(QUEUE)
+        was_empty = not work.entries and not work.delayed
+        assert self.queues.delete(QUEUE) is was_empty
+        if not was_empty:
+            return
+        self.generations = work.generation + 2  # that of the dead letters may have come after it
+        if fate == "refused":
+            self.queues.give_back(self.queues.take_writes())
+        self.members.clear()
+        self.held.clear()
+        self.tick()
+        assert work.generation not in self.rows.queues
+        assert not [key for key in self.rows.groups if key[0] == work.generation]
+        self.queues.configure(self.settings())
+        assert self.queues.queue(QUEUE).generation > work.generation
+        for group in GROUPS:
+            self.join(group, "c1")
 
     # What the model makes of it.
 
@@ -264,9 +307,10 @@ class QueueModel(RuleBasedStateMachine):
                     *self.owed_rows(work.generation, group),
                     *self.dead_rows(dead.generation, group),
                     *self.acked[group],
+                    *self.purged[group],
                 ],
                 [
-                    *(row.offset for row in work._delayed_rows.values()),
+                    *(row.offset for row in work.delayed.rows.values()),
                     *(
                         entry.offset
                         for number, entry in work.entries.items()
@@ -279,6 +323,7 @@ class QueueModel(RuleBasedStateMachine):
                         and letter.group == group
                     ),
                     *self.acked[group],
+                    *self.purged[group],
                 ],
             ):
                 assert sorted(places) == sorted(self.keys)
@@ -303,7 +348,7 @@ class QueueModel(RuleBasedStateMachine):
             self.join(group, "c1")
         self.retry_all()
         for _ in range(200):
-            if all(self.acked[group] == set(self.keys) for group in GROUPS):
+            if all(self.acked[group] | self.purged[group] == set(self.keys) for group in GROUPS):
                 break
             for delivery in list(self.held.values()):
                 if (delivery.stamps.group, delivery.offset) in self.held:
@@ -311,8 +356,8 @@ class QueueModel(RuleBasedStateMachine):
             self.wait(10)
             self.retry_all()
         for group in GROUPS:
-            assert self.acked[group] == set(self.keys)
-            assert self.delivered[group] >= set(self.keys), "at least once"
+            assert self.acked[group] | self.purged[group] == set(self.keys)
+            assert self.delivered[group] >= set(self.keys) - self.purged[group], "at least once"
         queue = self.queues.queue(QUEUE)
         assert not queue.entries and queue.depth() == 0
         assert not [key for key in self.rows.entries if key[0] == queue.generation]

@@ -136,6 +136,16 @@ class QueueWrites(Struct):
     bodies_at: dict[int, bytes] = field(default_factory=dict)
     """The same by offset, for entries of records that are in such a log already."""
 
+    def end_queue(self, generation: int) -> None:
+        """A queue that has no messages is deleted: nothing of it is put."""
+        self.ended_queues.add(generation)
+        self.queues.pop(generation, None)
+        self.groups = {key: row for key, row in self.groups.items() if key[0] != generation}
+        self.entries = {key: row for key, row in self.entries.items() if key[0] != generation}
+        self.delayed = {key: row for key, row in self.delayed.items() if key[0] != generation}
+        self.marks = {key: mark for key, mark in self.marks.items() if key[0] != generation}
+        self.dedup_ids = {key: until for key, until in self.dedup_ids.items() if key[0] != generation}
+
     def put_before(self, refused: "QueueWrites") -> None:
         """Take what a tick wanted that could not be stored, in front of what is here, without its publishes."""
         ended = self.ended_queues

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Mapping
 from heapq import heappop, heappush
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -172,6 +173,46 @@ class Group:
             and standing.state is MessageState.DELIVERED
             and (standing.holder, standing.epoch) == (client_id, epoch)
         )
+
+    def standing(self, sequence: int) -> Standing | None:
+        """What it knows of a message that was handed out before; not to be changed."""
+        return self._standings.get(sequence)
+
+    def lease_until_ms(self, sequence: int) -> int:
+        """0 when no lease runs: nobody holds it, or it is not written to the socket yet."""
+        return self._leases.get(sequence, 0)
+
+    def blocker(self, sequence: int) -> int:
+        """The message behind which it waits, of the same key; 0 for none."""
+        key = self._key(sequence)
+        turn = self._lane(sequence).turns.get(key) if key is not None else None
+        return 0 if turn is None or turn.head == sequence else turn.head
+
+    def blocked_keys(self) -> int:
+        """Keys behind whose message others wait, as far as anybody has looked."""
+        return sum(lane.blocked for lane in self._lanes)
+
+    def blocking(self, limit: int) -> list[tuple[str, int]]:
+        """Up to `limit` of those keys, each with the message that is in the way."""
+        turns = ((key, turn) for lane in self._lanes if lane.blocked for key, turn in lane.turns.items())
+        return list(islice(((key, turn.head) for key, turn in turns if turn.waiting), limit))
+
+    def is_pinned(self) -> bool:
+        """Whether partitions belong to consumers."""
+        return self._pinned
+
+    def in_flight(self) -> int:
+        """Messages that consumers hold."""
+        return sum(len(consumer.held) for consumer in self.members.values())
+
+    def in_backoff(self) -> tuple[int, int]:
+        """Messages that wait for a retry, and when the first of them comes; what was acked late meanwhile counts until
+        then."""
+        return (len(self._waits), self._waits[0][0]) if self._waits else (0, 0)
+
+    def rebalance_at_ms(self) -> int:
+        """When joins that wait take effect; 0 when none waits."""
+        return self._rebalance_at_ms
 
     def state_of(self, sequence: int) -> MessageState:
         """Of a message that the group owes [queues-20]."""

@@ -21,7 +21,7 @@ class Turn(Struct):
 class Lane:
     """Sequences of one partition. `owes` tells whether the group still owes one: what it does not is passed over."""
 
-    __slots__ = ("_owes", "listed", "owner", "ready", "returned", "turns")
+    __slots__ = ("_owes", "blocked", "listed", "owner", "ready", "returned", "turns")
 
     def __init__(self, owes: Callable[[int], bool]) -> None:
         self._owes = owes
@@ -29,6 +29,8 @@ class Lane:
         self.returned: list[int] = []
         """A heap. All of it is older than what is ready."""
         self.turns: dict[str, Turn] = {}
+        self.blocked = 0
+        """Keys behind whose message others wait."""
         self.owner: Consumer | None = None
         self.listed: Consumer | None = None
         """Whose work it stands in."""
@@ -55,6 +57,7 @@ class Lane:
             return True
         if turn.waiting is None:
             turn.waiting = deque()
+            self.blocked += 1
         turn.waiting.append(sequence)
         return False
 
@@ -68,7 +71,12 @@ class Lane:
             if self._owes(following):
                 turn.head = following
                 self.give_back(following)
+                if not turn.waiting:
+                    turn.waiting = None
+                    self.blocked -= 1
                 return True
+        if turn.waiting is not None:
+            self.blocked -= 1
         del self.turns[key]
         return False
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from enum import Enum, auto
-from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.model.queue_rows import (
@@ -33,8 +31,10 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.deadlines import Deadlines
 from embermq.queues.dedup import DedupWindow
+from embermq.queues.delayed import DelayedMessages
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.group import Entry, Group
+from embermq.queues.latency import Arrivals, LatencyWindow
 from embermq.queues.partitioner import partition_of_key
 from embermq.queues.publication import Publication, Stamps
 from embermq.queues.settings import (
@@ -46,62 +46,14 @@ from embermq.queues.settings import (
     format_settings,
 )
 from embermq.queues.settling import Outcome, SettleRequest, message_id_of, sequence_of
+from embermq.queues.values import Acceptance, Burial, Delivery, Fate, Particulars, Pending, QueueCounts
+
+__all__ = ["Acceptance", "Burial", "Delivery", "Fate", "Queue"]
 
 SEQUENCES_RESERVED = 10_000
 """Numbers that the stored row of a queue is ahead: a start leaves out what was not used of them."""
 
 _SETTLED = (MessageState.ACKED, MessageState.DLQ)
-
-
-class Fate(Enum):
-    """What becomes of a publish that is not refused."""
-
-    ENQUEUED = auto()
-    DELAYED = auto()
-    REPEATED = auto()
-    """Known by its dedup id: acknowledged, not enqueued."""
-    DROPPED = auto()
-    """The queue is full and drops what is new: acknowledged, counted."""
-
-
-class Acceptance(Struct, frozen=True):
-    """`ticket` is for `commit` or `withdraw`; -1 when nothing waits for the record."""
-
-    fate: Fate
-    ticket: int = -1
-
-
-class Delivery(Struct, frozen=True):
-    """A message for a consumer; its body is the record at `offset`."""
-
-    queue: str
-    client_id: str
-    epoch: int
-    offset: int
-    expires_ms: int
-    stamps: Stamps
-
-
-class Burial(Struct, frozen=True):
-    """A dead letter on its way to queue `target`."""
-
-    target: str
-    offset: int
-    key: str | None
-    letter: DeadLetter
-
-
-class Particulars(Struct, frozen=True):
-    """What few entries have."""
-
-    only_group: str
-    origin_id: str
-    dead_letter: DeadLetter | None
-
-
-class _Pending(Struct, frozen=True):
-    row: EntryRow | DelayedRow
-    dedup_id: str | None
 
 
 class Queue:
@@ -119,6 +71,9 @@ class Queue:
         self.entries: dict[int, Entry] = {}
         self.groups: dict[str, Group] = {}
         self.buried: list[Burial] = []
+        self.counts = QueueCounts()
+        self.latency = LatencyWindow()
+        self.arrivals = Arrivals()
         self.dead_letters: Counter[str] = Counter()
         """By reason, those that were dropped for want of a dead-letter queue too."""
         self.dropped: Counter[str] = Counter()
@@ -127,9 +82,8 @@ class Queue:
         self._writes = writes
         self._next_sequence = self._reserved = 1
         self._keyless = 0
-        self._pending: dict[int, _Pending] = {}
-        self._delayed: list[tuple[int, int]] = []
-        self._delayed_rows: dict[int, DelayedRow] = {}
+        self._pending: dict[int, Pending] = {}
+        self.delayed = DelayedMessages()
         self._particulars: dict[int, Particulars] = {}
         self._origins: dict[tuple[str, str], int] = {}
         self._deadlines = Deadlines(self.entries, self._pending)
@@ -164,6 +118,7 @@ class Queue:
             )
             self._writes().delayed[self.generation, ticket] = row
         else:
+            self._measure(ticket, now_ms)
             row = EntryRow(
                 self.generation,
                 ticket,
@@ -174,7 +129,7 @@ class Queue:
                 self._deadline(now_ms, expires_ms),
             )
             self._writes().entries[self.generation, ticket] = row
-        self._pending[ticket] = _Pending(row, dedup_id)
+        self._pending[ticket] = Pending(row, dedup_id)
         if dedup_id is not None:
             self._writes().dedup_ids[self.generation, dedup_id] = self._dedup.add(dedup_id, now_ms)
         return Acceptance(Fate.DELAYED if isinstance(row, DelayedRow) else Fate.ENQUEUED, ticket)
@@ -182,16 +137,15 @@ class Queue:
     def commit(self, ticket: int, offset: int) -> None:
         """Its record is durable, and stands there. To be called in the order of `accept`."""
         row = self._pending.pop(ticket).row
+        self.counts.enqueued += 1
         if isinstance(row, DelayedRow):
-            self._delayed_rows[ticket] = DelayedRow(
-                row.queue, row.ticket, offset, -1, row.key, row.visible_ms, row.expires_ms
-            )
-            heappush(self._delayed, (row.visible_ms, ticket))
+            self.delayed.add(replace(row, offset=offset, record=-1))
         else:
             self._place(row, offset, {})
 
     def withdraw(self, ticket: int) -> None:
         """Its tick was refused: nothing of it is stored."""
+        self.latency.forget(ticket)
         dedup_id = self._pending.pop(ticket).dedup_id
         if dedup_id is not None:
             self._dedup.forget(dedup_id)
@@ -220,6 +174,35 @@ class Queue:
             self.group(letter.group, now_ms, start=LATEST)
         row = self._new_row(entry.offset, entry.key, now_ms)
         self._put(replace(row, only_group=letter.group, origin_id=letter.message_id))
+
+    # Operators.
+
+    def end(self) -> int:
+        """The number that the next message gets: below it is what there is now."""
+        return self._next_sequence
+
+    def purge(self, end: int, limit: int) -> int:
+        """Let go of up to `limit` messages with numbers below `end`, held and delayed ones too, and of no publish that
+        is under way; returns of how many. Whoever settles one of them hears that it is settled."""
+        found = list(islice(takewhile(end.__gt__, self.entries), limit))
+        for sequence in found:
+            for group in self.groups.values():
+                if group.owes(sequence):
+                    group.drop(sequence, even_held=True)
+            self._remove(sequence)
+        late = self.delayed.take(end, limit - len(found))
+        for row in late:
+            self._writes().removed_delayed[self.generation, row.ticket] = row.offset
+        self.counts.purged += len(found) + len(late)
+        return len(found) + len(late)
+
+    def is_empty(self) -> bool:
+        """Nothing is there, and nothing under way: it may be deleted."""
+        return not (self.entries or self.delayed or self._pending)
+
+    def delete(self) -> None:
+        """Nothing of it stays in the store. It is not to be used any more."""
+        self._writes().end_queue(self.generation)
 
     # Consumers come, settle and go.
 
@@ -255,7 +238,7 @@ class Queue:
         """A consumer subscribes or comes back to the group `name`, which is made when it is missing."""
         group = self.group(name, now_ms, start=consumer.start)
         was_idle = group.idle_since_ms
-        kept = frozenset(self._find(name, message_id) for message_id in consumer.kept_ids)
+        kept = frozenset(self.sequence_of(name, message_id) for message_id in consumer.kept_ids)
         group.join(consumer.client_id, consumer.epoch, consumer.prefetch, now_ms, kept)
         if was_idle:
             self._store_group(group)
@@ -279,6 +262,7 @@ class Queue:
         group = self.groups.get(delivery.stamps.group)
         if group is not None:
             group.written(delivery.stamps.sequence, delivery.client_id, delivery.epoch, now_ms)
+            self.latency.delivered(delivery.stamps.sequence, now_ms)
 
     def holds(self, delivery: Delivery, epoch: int) -> bool:
         """Whether a delivery still stands: its consumer, with this epoch, holds the message."""
@@ -311,6 +295,7 @@ class Queue:
             for handed in group.deliver():
                 sequence = handed.sequence
                 entry = self.entries[sequence]
+                self.counts.delivered += 1
                 particulars = self._particulars.get(sequence)
                 stamps = Stamps(
                     self.message_id(sequence),
@@ -338,8 +323,7 @@ class Queue:
     def advance(self, now_ms: int) -> None:
         """Whatever is due: delayed messages, ends of messages, leases, retries, rebalancing, groups without
         consumers."""
-        while self._delayed and self._delayed[0][0] <= now_ms:
-            row = self._delayed_rows.pop(heappop(self._delayed)[1])
+        for row in self.delayed.due(now_ms):
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
             self._put(self._new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
         for sequence in self._deadlines.take_over(now_ms, self._next_sequence):
@@ -357,8 +341,8 @@ class Queue:
     def next_due_ms(self) -> int | None:
         """When `advance` and `deliver` have something to do; 0 for at once, None for never."""
         times = [due for group in self.groups.values() if (due := group.next_due_ms()) is not None]
-        if self._delayed:
-            times.append(self._delayed[0][0])
+        if self.delayed:
+            times.append(self.delayed.first_ms())
         ends_ms = self._deadlines.next_due_ms()
         if ends_ms is not None:
             times.append(ends_ms)
@@ -369,12 +353,22 @@ class Queue:
     def depth(self) -> int:
         """Messages that the slowest group has not settled; without groups, all. Delayed ones count [queues-31]."""
         slowest = max((group.owed for group in self.groups.values()), default=len(self.entries))
-        return slowest + len(self._pending) + len(self._delayed_rows)
+        return slowest + len(self._pending) + len(self.delayed)
 
     def message_id(self, sequence: int) -> str:
         """That of an entry, its own or the one that it came back with."""
         particulars = self._particulars.get(sequence)
         return (particulars.origin_id if particulars else "") or message_id_of(self.generation, sequence)
+
+    def sequence_of(self, group: str, message_id: str) -> int:
+        """The entry that a group knows by an id; -1 when the id is none of this queue's."""
+        found = self._origins.get((group, message_id)) or self._origins.get(("", message_id))
+        return found or sequence_of(self.generation, message_id)
+
+    def dead_letter(self, sequence: int) -> DeadLetter | None:
+        """Where an entry came from; None when it was published here."""
+        particulars = self._particulars.get(sequence)
+        return None if particulars is None else particulars.dead_letter
 
     def states(self, sequence: int) -> dict[str, MessageState]:
         """Of an entry, for each group that owes it."""
@@ -404,9 +398,7 @@ class Queue:
             self._place(entry, entry.offset, stored.marks)
         for delayed in stored.delayed:
             self._next_sequence = max(self._next_sequence, delayed.ticket + 1)
-            self._delayed_rows[delayed.ticket] = delayed
-        self._delayed = [(row.visible_ms, row.ticket) for row in stored.delayed]
-        heapify(self._delayed)
+        self.delayed.restore(stored.delayed)
         for dedup_id, until_ms in sorted(stored.dedup_ids.items(), key=lambda item: item[1]):
             self._dedup.restore(dedup_id, until_ms)
         self._next_sequence = self._reserved = max(self._next_sequence, stored.row.sequences_reserved)
@@ -421,6 +413,10 @@ class Queue:
             self._reserved = number + SEQUENCES_RESERVED
             self.store_row()
         return number
+
+    def _measure(self, sequence: int, now_ms: int) -> None:
+        self.latency.arrived(sequence, now_ms)
+        self.arrivals.mark(sequence, now_ms)
 
     def _store_group(self, group: Group) -> None:
         self._writes().groups[self.generation, group.name] = GroupRow(
@@ -447,6 +443,7 @@ class Queue:
         dead_letter: DeadLetter | None = None,
     ) -> EntryRow:
         number, deadline = self._take_number(), self._deadline(now_ms, expires_ms)
+        self._measure(number, now_ms)
         return EntryRow(
             self.generation, number, self._partition(key), offset, -1, key, deadline, dead_letter=dead_letter
         )
@@ -489,21 +486,18 @@ class Queue:
     def _groups_of(self, client_id: str) -> list[str]:
         return [name for name, group in self.groups.items() if client_id in group.members]
 
-    def _find(self, group: str, message_id: str) -> int:
-        """The entry that a group knows by an id; -1 when the id is none of this queue's."""
-        found = self._origins.get((group, message_id)) or self._origins.get(("", message_id))
-        return found or sequence_of(self.generation, message_id)
-
     def _settle_one(
         self, name: str, message_id: str, request: SettleRequest, holder: tuple[str, int], now_ms: int
     ) -> Outcome:
         group = self.groups.get(name)
-        sequence = self._find(name, message_id)
+        sequence = self.sequence_of(name, message_id)
         if group is None or not group.first_sequence <= sequence < self._next_sequence or sequence < 1:
             return Outcome.UNKNOWN
         if not group.owes(sequence):
             return Outcome.UNKNOWN if sequence in self._pending else Outcome.ALREADY_SETTLED
         outcome = group.settle(sequence, request, *holder, now_ms)
+        if outcome is Outcome.DONE:
+            self.counts.settled(request.verb)
         self._drain(group, now_ms)
         return outcome
 
@@ -554,6 +548,7 @@ class Queue:
 
     def _remove(self, sequence: int) -> None:
         self._writes().removed[self.generation, sequence] = self.entries.pop(sequence).offset
+        self.latency.forget(sequence)
         for group in self.groups.values():
             group.settled.discard(sequence)
         particulars = self._particulars.pop(sequence, None)
@@ -564,7 +559,7 @@ class Queue:
         """Whether one more message may come; False when it is to be dropped. Raises QueueRefusal."""
         limits = self.settings.limits
         limit = limits.max_queue_depth
-        if len(self.entries) + len(self._pending) + len(self._delayed_rows) < limit or self.depth() < limit:
+        if len(self.entries) + len(self._pending) + len(self.delayed) < limit or self.depth() < limit:
             return True
         if limits.overflow is Overflow.DROP_NEW:
             return False

@@ -111,6 +111,37 @@ class Queues:
         self._bury(queue, now_ms)
         return outcomes
 
+    def find(self, name: str) -> Queue | None:
+        """The queue of this name; None when there is none."""
+        return self._queues.get(name)
+
+    def names(self) -> Iterable[str]:
+        """Of all queues, in no order; none may come or go meanwhile."""
+        return self._queues.keys()
+
+    def purge(self, name: str, end: int, limit: int) -> int:
+        """See `Queue.purge`; a queue that is not there is empty."""
+        return self._touch(name).purge(end, limit) if name in self._queues else 0
+
+    def delete(self, name: str) -> bool:
+        """Let go of an empty queue with its settings and groups; False when it is not empty, or not there. What its
+        consumers have subscribed to is none of ours."""
+        queue = self._queues.get(name)
+        if queue is None or not queue.is_empty():
+            return False
+        del self._queues[name]
+        self._touched.pop(name, None)
+        queue.delete()
+        return True
+
+    def remove_group(self, name: str, group: str, now_ms: int) -> bool:
+        """See `Queue.remove_group`; False when there is no such group."""
+        queue = self._queues.get(name)
+        if queue is None or group not in queue.groups:
+            return False
+        self._touch(name).remove_group(group, now_ms)
+        return True
+
     def retry_dead_letters(self, name: str, sequences: Iterable[int], now_ms: int) -> int:
         """Put dead letters of the queue `name` back where they came from; returns how many [queues-35]."""
         dead, count = self._touch(name), 0
@@ -127,7 +158,8 @@ class Queues:
         while self._due and self._due[0][0] <= now_ms:
             name = heappop(self._due)[1]
             self._scheduled.pop(name, None)
-            self._touch(name)
+            if name in self._queues:
+                self._touch(name)
         deliveries: list[Delivery] = []
         for _ in range(len(self._touched)):
             queue = self._touched.pop(next(islice(self._touched, 1)))

@@ -1,0 +1,170 @@
+"""Why a queue delivers nothing, in words [queues-42a]."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from embermq.model.queue_rows import MessageState
+from embermq.queues.consumer import Consumer
+from embermq.queues.group import Group
+from embermq.queues.queue import Queue
+
+NAMED_MAX = 3
+"""Blocked keys, consumers and the like that are named; the rest is counted."""
+
+
+class Reason(Struct, frozen=True):
+    """`group` is "" for what holds for the whole queue. `code` is for machines: empty, delayed, no_group, no_consumer,
+    consumer_gone, no_partition, window_full, key_blocked, backoff, under_way."""
+
+    group: str
+    code: str
+    text: str
+
+
+def explain(queue: Queue, now_ms: int) -> list[Reason]:
+    """Each thing that keeps messages from a consumer now; for a queue that delivers, that it does."""
+    reasons: list[Reason] = []
+    delayed, first_ms = len(queue.delayed), queue.delayed.first_ms()
+    if delayed:
+        reasons.append(
+            Reason(
+                "",
+                "delayed",
+                f"{_count(delayed, 'message')} delayed by who sent them, the first until {_at(first_ms)}",
+            )
+        )
+    if not queue.entries:
+        return [*reasons, Reason("", "empty", "the queue holds no message that could be delivered")]
+    if not queue.groups:
+        held = _count(len(queue.entries), "message")
+        return [
+            *reasons,
+            Reason("", "no_group", f"no consumer group: nobody has subscribed yet; {held} until then"),
+        ]
+    for name in sorted(queue.groups):
+        reasons += _of_group(queue, queue.groups[name], now_ms)
+    return reasons
+
+
+def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
+    name = group.name
+    if not group.owed:
+        return [Reason(name, "empty", "the group has settled everything")]
+    if not group.members:
+        since = f" since {_at(group.idle_since_ms)}" if group.idle_since_ms else ""
+        return [Reason(name, "no_consumer", f"no consumer{since}; {_count(group.owed, 'message')} wait")]
+    members = list(group.members.values())
+    away = [each for each in members if each.away_until_ms]
+    reasons = _about_consumers(group, members, away)
+    reasons += _about_partitions(queue, group, {each.client_id for each in away})
+    in_backoff, next_ms = group.in_backoff()
+    if in_backoff:
+        whole = "all messages wait" if in_backoff >= group.owed else f"{_count(in_backoff, 'message')} wait"
+        reasons.append(
+            Reason(name, "backoff", f"{whole} for a retry after a failure, the first until {_at(next_ms)}")
+        )
+    reasons += _about_keys(queue, group)
+    if not reasons:
+        in_flight = group.in_flight()
+        reasons.append(
+            Reason(
+                name,
+                "under_way",
+                f"nothing keeps it: {_count(in_flight, 'message')} with consumers,"
+                f" {group.owed - in_flight} more to be handed out",
+            )
+        )
+    return reasons
+
+
+def _about_consumers(group: Group, members: list[Consumer], away: list[Consumer]) -> list[Reason]:
+    found: list[Reason] = []
+    if away:
+        until_ms = max(each.away_until_ms for each in away)
+        found.append(
+            Reason(
+                group.name,
+                "consumer_gone",
+                f"the connection of {_names(away)} is gone; what they hold is kept for them until {_at(until_ms)}",
+            )
+        )
+    full = [each for each in members if not each.away_until_ms and len(each.held) >= each.prefetch]
+    if full:
+        held = sum(len(each.held) for each in full)
+        found.append(
+            Reason(
+                group.name,
+                "window_full",
+                f"{_names(full)} may have no more: {held} unsettled, the prefetch is"
+                f" {', '.join(sorted({str(each.prefetch) for each in full}))}",
+            )
+        )
+    return found
+
+
+def _about_partitions(queue: Queue, group: Group, away: set[str]) -> list[Reason]:
+    owners = group.owners()
+    found: list[Reason] = []
+    free = [number for number, owner in enumerate(owners) if not owner]
+    if free:
+        found.append(
+            Reason(group.name, "no_partition", f"{_count(len(free), 'partition')} without a consumer")
+        )
+    if group.rebalance_at_ms():
+        found.append(
+            Reason(
+                group.name,
+                "no_partition",
+                f"who has joined gets partitions at {_at(group.rebalance_at_ms())}, with others who come till then",
+            )
+        )
+    idle = [name for name in group.members if owners and name not in owners and name not in away]
+    if idle and not group.rebalance_at_ms():
+        found.append(
+            Reason(
+                group.name,
+                "no_partition",
+                f"no partition is left for {_told(idle)}: {len(group.members)} consumers,"
+                f" {_count(queue.settings.partitions, 'partition')}",
+            )
+        )
+    return found
+
+
+def _about_keys(queue: Queue, group: Group) -> list[Reason]:
+    blocked = group.blocked_keys()
+    if not blocked:
+        return []
+    told: list[str] = []
+    for key, sequence in group.blocking(NAMED_MAX):
+        standing = group.standing(sequence)
+        state = ""
+        if standing is not None and standing.state is MessageState.DELIVERED:
+            until_ms = group.lease_until_ms(sequence)
+            state = f", held by {standing.holder!r}" + (f" until {_at(until_ms)} at most" if until_ms else "")
+        elif standing is not None and standing.state is MessageState.RETRY:
+            state = f", which is tried again at {_at(standing.due_ms)}"
+        what = f"key {key!r}" if key else "the whole queue (ordering strict)"
+        told.append(f"{what} by message {queue.message_id(sequence)}{state}")
+    more = f"; and {blocked - len(told)} more" if blocked > len(told) else ""
+    return [Reason(group.name, "key_blocked", f"blocked: {'; '.join(told)}{more}")]
+
+
+def _names(consumers: list[Consumer]) -> str:
+    return _told([each.client_id for each in consumers])
+
+
+def _told(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in sorted(names)[:NAMED_MAX])
+    return shown + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _at(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1_000, UTC).isoformat(timespec="seconds")

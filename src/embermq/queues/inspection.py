@@ -1,0 +1,319 @@
+"""What operators see of queues: figures, groups, consumers, single messages, dead letters.
+
+Reading only. What is asked once in a while may look at all consumers and groups; only what pages through messages looks
+at messages, up to a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from embermq.model.queue_rows import Attempts, DeadLetter, MessageState
+from embermq.queues.group import Group
+from embermq.queues.names import kind_of
+from embermq.queues.queue import Queue
+
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+class QueueStats(Struct, frozen=True, kw_only=True):
+    """One queue as it is now. `depth` are messages that the slowest group has not settled, the delayed ones with them.
+    Counters are since the broker began; quantiles are of the last minute, in seconds, by quantile."""
+
+    name: str
+    kind: str
+    ordering: str
+    partitions: int
+    depth: int
+    messages: int
+    delayed: int
+    in_flight: int
+    in_backoff: int
+    blocked_keys: int
+    groups: int
+    consumers: int
+    oldest: datetime | None
+    oldest_age_s: float
+    dead_letter_queue: str
+    enqueued: int
+    delivered: int
+    acked: int
+    nacked: int
+    rejected: int
+    purged: int
+    retried: int
+    dead_lettered: Mapping[str, int]
+    dropped: Mapping[str, int]
+    delivery_latency_s: Mapping[str, float]
+
+
+class GroupView(Struct, frozen=True, kw_only=True):
+    """One group. `lag` are messages that it has not settled."""
+
+    name: str
+    lag: int
+    in_flight: int
+    in_backoff: int
+    next_retry: datetime | None
+    blocked_keys: int
+    consumers: int
+    idle_since: datetime | None
+    first_sequence: int
+
+
+class ConsumerView(Struct, frozen=True, kw_only=True):
+    """One consumer in one group. `away_until`: its connection is gone, and it may come back until then. `partitions` is
+    None where they are not pinned."""
+
+    group: str
+    client_id: str
+    joined: datetime
+    away_until: datetime | None
+    in_flight: int
+    prefetch: int
+    partitions: tuple[int, ...] | None
+
+
+class StandingView(Struct, frozen=True, kw_only=True):
+    """A message as one group sees it [queues-20]. `holder` has it now, or had it last. `blocked_by` is the id of the
+    message of the same key that has to be settled before."""
+
+    group: str
+    state: str
+    holder: str
+    lease_until: datetime | None
+    next_retry: datetime | None
+    deliveries: int
+    failures: int
+    last_error: str
+    first_delivered: datetime | None
+    blocked_by: str
+
+
+class DeadLetterView(Struct, frozen=True, kw_only=True):
+    """A dead letter: `id` is its own in the dead-letter queue, `message_id` the one it had in `queue`. `group` is ""
+    when no group had failed it."""
+
+    id: str
+    message_id: str
+    queue: str
+    group: str
+    reason: str
+    deliveries: int
+    failures: int
+    last_error: str
+    first_delivered: datetime | None
+    moved: datetime
+
+
+class MessageView(Struct, frozen=True, kw_only=True):
+    """A message of a queue, without its body."""
+
+    id: str
+    sequence: int
+    partition: int
+    key: str | None
+    arrived: datetime | None
+    expires: datetime | None
+    states: tuple[StandingView, ...]
+    dead_letter: DeadLetterView | None
+
+
+class LetterFilter(Struct, frozen=True, kw_only=True):
+    """Which dead letters; "" and None are for any. `queue` and `error` may have shell wildcards."""
+
+    queue: str = ""
+    group: str = ""
+    reason: str = ""
+    error: str = ""
+    message_id: str = ""
+    """That of the letter, or the one that the message had."""
+    moved_after_ms: int | None = None
+    moved_before_ms: int | None = None
+
+    def matches(self, letter_id: str, letter: DeadLetter) -> bool:
+        """Whether this one is meant."""
+        return (
+            (not self.queue or letter.queue == self.queue or fnmatchcase(letter.queue, self.queue))
+            and self.group in ("", letter.group)
+            and self.reason in ("", letter.reason)
+            and (not self.error or fnmatchcase(letter.attempts.last_error, self.error))
+            and self.message_id in ("", letter_id, letter.message_id)
+            and (self.moved_after_ms is None or letter.moved_ms > self.moved_after_ms)
+            and (self.moved_before_ms is None or letter.moved_ms < self.moved_before_ms)
+        )
+
+
+def stats_of(queue: Queue, now_ms: int) -> QueueStats:
+    """Figures."""
+    settings, groups = queue.settings, list(queue.groups.values())
+    oldest_ms = oldest_ms_of(queue, now_ms)
+    return QueueStats(
+        name=settings.name,
+        kind=kind_of(settings.name).value,
+        ordering=settings.ordering,
+        partitions=settings.partitions,
+        depth=queue.depth(),
+        messages=len(queue.entries),
+        delayed=len(queue.delayed),
+        in_flight=sum(group.in_flight() for group in groups),
+        in_backoff=sum(group.in_backoff()[0] for group in groups),
+        blocked_keys=sum(group.blocked_keys() for group in groups),
+        groups=len(groups),
+        consumers=sum(len(group.members) for group in groups),
+        oldest=_time(oldest_ms),
+        oldest_age_s=max(0, now_ms - oldest_ms) / 1_000 if oldest_ms else 0.0,
+        dead_letter_queue=settings.dead_letter_queue,
+        dead_lettered=dict(queue.dead_letters),
+        dropped=dict(queue.dropped),
+        delivery_latency_s={
+            str(quantile): value for quantile, value in queue.latency.quantiles(QUANTILES, now_ms).items()
+        },
+        **asdict(queue.counts),
+    )
+
+
+def oldest_ms_of(queue: Queue, now_ms: int) -> int:
+    """About when the oldest message came, 0 when there is none: of those that came before the broker began it is told
+    by when they end."""
+    sequence = next(iter(queue.entries), 0)
+    if not sequence:
+        return 0
+    arrived_ms = queue.arrivals.time_of(sequence)
+    by_deadline_ms = queue.entries[sequence].expires_ms - queue.settings.limits.message_ttl
+    return arrived_ms if arrived_ms is not None else min(now_ms, by_deadline_ms)
+
+
+def groups_of(queue: Queue) -> list[GroupView]:
+    """By name."""
+    return [_group(queue.groups[name]) for name in sorted(queue.groups)]
+
+
+def consumers_of(queue: Queue) -> list[ConsumerView]:
+    """By group, in the order in which partitions are given to them."""
+    found: list[ConsumerView] = []
+    for name in sorted(queue.groups):
+        group = queue.groups[name]
+        owners = group.owners()
+        is_pinned = group.is_pinned()
+        for member in sorted(group.members.values(), key=lambda each: (each.joined_ms, each.client_id)):
+            owned = tuple(number for number, owner in enumerate(owners) if owner == member.client_id)
+            found.append(
+                ConsumerView(
+                    group=name,
+                    client_id=member.client_id,
+                    joined=_moment(member.joined_ms),
+                    away_until=_time(member.away_until_ms),
+                    in_flight=len(member.held),
+                    prefetch=member.prefetch,
+                    partitions=owned if is_pinned else None,
+                )
+            )
+    return found
+
+
+def message_of(queue: Queue, message_id: str) -> MessageView | None:
+    """A message by the id that consumers see; None when the queue has none, or has it no more."""
+    for name in ("", *queue.groups):
+        sequence = queue.sequence_of(name, message_id)
+        if sequence in queue.entries:
+            return message_at(queue, sequence)
+    return None
+
+
+def message_at(queue: Queue, sequence: int) -> MessageView:
+    """A message that is there."""
+    entry = queue.entries[sequence]
+    letter = queue.dead_letter(sequence)
+    return MessageView(
+        id=queue.message_id(sequence),
+        sequence=sequence,
+        partition=entry.partition,
+        key=entry.key,
+        arrived=_time(queue.arrivals.time_of(sequence) or 0),
+        expires=_time(entry.expires_ms),
+        states=tuple(_standing(queue, queue.groups[name], sequence) for name in sorted(queue.groups)),
+        dead_letter=None if letter is None else _letter(queue, sequence, letter),
+    )
+
+
+def messages_after(queue: Queue, after: int, limit: int) -> list[int]:
+    """Sequences of up to `limit` messages behind the sequence `after`."""
+    found: list[int] = []
+    for sequence in queue.entries:
+        if sequence > after:
+            found.append(sequence)
+            if len(found) >= limit:
+                break
+    return found
+
+
+def letters_of(queue: Queue, wanted: LetterFilter, after: int = 0) -> Iterator[tuple[int, DeadLetterView]]:
+    """Dead letters in `queue` that are wanted, with their sequence; the oldest first. To be gone through at once."""
+    for sequence in queue.entries:
+        letter = queue.dead_letter(sequence)
+        if sequence > after and letter is not None and wanted.matches(queue.message_id(sequence), letter):
+            yield sequence, _letter(queue, sequence, letter)
+
+
+def _group(group: Group) -> GroupView:
+    in_backoff, next_ms = group.in_backoff()
+    return GroupView(
+        name=group.name,
+        lag=group.owed,
+        in_flight=group.in_flight(),
+        in_backoff=in_backoff,
+        next_retry=_time(next_ms),
+        blocked_keys=group.blocked_keys(),
+        consumers=len(group.members),
+        idle_since=_time(group.idle_since_ms),
+        first_sequence=group.first_sequence,
+    )
+
+
+def _standing(queue: Queue, group: Group, sequence: int) -> StandingView:
+    standing = group.standing(sequence)
+    attempts = Attempts() if standing is None else standing.attempts
+    is_owed = group.owes(sequence)
+    state = group.state_of(sequence) if is_owed else MessageState.ACKED
+    blocker = group.blocker(sequence) if is_owed else 0
+    return StandingView(
+        group=group.name,
+        state=state.name,
+        holder="" if standing is None else standing.holder,
+        lease_until=_time(group.lease_until_ms(sequence)),
+        next_retry=_time(standing.due_ms if standing is not None and state is MessageState.RETRY else 0),
+        deliveries=attempts.deliveries,
+        failures=attempts.failures,
+        last_error=attempts.last_error,
+        first_delivered=_time(attempts.first_delivered_ms),
+        blocked_by=queue.message_id(blocker) if blocker else "",
+    )
+
+
+def _letter(queue: Queue, sequence: int, letter: DeadLetter) -> DeadLetterView:
+    return DeadLetterView(
+        id=queue.message_id(sequence),
+        message_id=letter.message_id,
+        queue=letter.queue,
+        group=letter.group,
+        reason=letter.reason,
+        deliveries=letter.attempts.deliveries,
+        failures=letter.attempts.failures,
+        last_error=letter.attempts.last_error,
+        first_delivered=_time(letter.attempts.first_delivered_ms),
+        moved=_moment(letter.moved_ms),
+    )
+
+
+def _time(moment_ms: int) -> datetime | None:
+    return _moment(moment_ms) if moment_ms else None
+
+
+def _moment(moment_ms: int) -> datetime:
+    return datetime.fromtimestamp(moment_ms / 1_000, UTC)

@@ -1,0 +1,87 @@
+"""What comes to a queue, waits in it and leaves it."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from msgspec import Struct
+
+from embermq.model.queue_rows import DeadLetter, DelayedRow, EntryRow
+from embermq.queues.names import Verb
+from embermq.queues.publication import Stamps
+
+
+class Fate(Enum):
+    """What becomes of a publish that is not refused."""
+
+    ENQUEUED = auto()
+    DELAYED = auto()
+    REPEATED = auto()
+    """Known by its dedup id: acknowledged, not enqueued."""
+    DROPPED = auto()
+    """The queue is full and drops what is new: acknowledged, counted."""
+
+
+class Acceptance(Struct, frozen=True):
+    """`ticket` is for `commit` or `withdraw`; -1 when nothing waits for the record."""
+
+    fate: Fate
+    ticket: int = -1
+
+
+class Delivery(Struct, frozen=True):
+    """A message for a consumer; its body is the record at `offset`."""
+
+    queue: str
+    client_id: str
+    epoch: int
+    offset: int
+    expires_ms: int
+    stamps: Stamps
+
+
+class Burial(Struct, frozen=True):
+    """A dead letter on its way to queue `target`."""
+
+    target: str
+    offset: int
+    key: str | None
+    letter: DeadLetter
+
+
+class Particulars(Struct, frozen=True):
+    """What few entries have."""
+
+    only_group: str
+    origin_id: str
+    dead_letter: DeadLetter | None
+
+
+class Pending(Struct, frozen=True):
+    """A message whose record is not durable yet."""
+
+    row: EntryRow | DelayedRow
+    dedup_id: str | None
+
+
+class QueueCounts(Struct):
+    """What has happened in a queue since the broker began, one for each group. `enqueued` are publishes that are
+    durable, `delivered` messages that were handed to a consumer, again or for the first time."""
+
+    enqueued: int = 0
+    delivered: int = 0
+    acked: int = 0
+    nacked: int = 0
+    rejected: int = 0
+    purged: int = 0
+    retried: int = 0
+    """Dead letters that came back to it."""
+
+    def settled(self, verb: Verb) -> None:
+        """A consumer has settled a message."""
+        if verb is Verb.ACK:
+            self.acked += 1
+        elif verb is Verb.NACK:
+            self.nacked += 1
+        elif verb is Verb.REJECT:
+            self.rejected += 1

@@ -1,0 +1,191 @@
+"""What operators are told of queues."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from tests.support.queue_bench import START_MS, Bench
+
+from embermq.queues.explaining import explain
+from embermq.queues.inspection import (
+    LetterFilter,
+    consumers_of,
+    groups_of,
+    letters_of,
+    message_at,
+    message_of,
+    messages_after,
+    stats_of,
+)
+from embermq.queues.latency import MARKS_MAX, WAITING_MAX, Arrivals, LatencyWindow
+from embermq.queues.names import Verb
+
+
+def at(after_ms: int) -> datetime:
+    return datetime.fromtimestamp((START_MS + after_ms) / 1_000, UTC)
+
+
+def codes(bench: Bench) -> list[tuple[str, str]]:
+    return [(reason.group, reason.code) for reason in explain(bench.queues.queue("q"), bench.now_ms)]
+
+
+def words(bench: Bench, code: str) -> str:
+    (text,) = [r.text for r in explain(bench.queues.queue("q"), bench.now_ms) if r.code == code]
+    return text
+
+
+def test_figures_of_a_queue() -> None:
+    bench = Bench(partitions=2)
+    bench.join("c", prefetch=2)
+    bench.publish("k", count=3)
+    bench.publish(visible_ms=START_MS + 60_000)
+    bench.wait("2s")
+    bench.settle(bench.one(), Verb.NACK, 9_000)
+    stats = stats_of(bench.queues.queue("q"), bench.now_ms)
+    assert (stats.name, stats.kind, stats.depth, stats.messages, stats.delayed) == ("q", "ordinary", 4, 3, 1)
+    assert (stats.in_flight, stats.in_backoff, stats.blocked_keys) == (0, 1, 1)
+    assert (stats.groups, stats.consumers, stats.oldest_age_s) == (1, 1, 2.0)
+    assert (stats.enqueued, stats.delivered, stats.nacked, stats.acked) == (4, 1, 1, 0)
+    assert stats.delivery_latency_s == {"0.5": 0.0, "0.95": 0.0, "0.99": 0.0}
+    (group,) = groups_of(bench.queues.queue("q"))
+    assert (group.name, group.lag, group.next_retry) == ("g", 3, at(11_000))
+
+
+def test_consumers_in_the_order_of_their_partitions() -> None:
+    bench = Bench(partitions=3)
+    bench.join("b")
+    bench.wait("10ms")
+    bench.join("a")
+    bench.wait("1s")
+    bench.publish()
+    first, second = consumers_of(bench.queues.queue("q"))
+    assert (first.client_id, first.partitions, second.partitions) == ("b", (0,), (1, 2))
+    assert first.in_flight + second.in_flight == 1 and first.joined == at(0)
+    bench.leave("b", may_return=True)
+    assert consumers_of(bench.queues.queue("q"))[0].away_until == at(6_010)
+    free = Bench(ordering="none")
+    free.join("c")
+    assert consumers_of(free.queues.queue("q"))[0].partitions is None
+
+
+def test_a_message_with_its_state_in_each_group() -> None:
+    bench = Bench(partitions=1)
+    bench.join("c", prefetch=1)
+    bench.join("d", "h", prefetch=5)
+    bench.publish("k", count=2)
+    queue = bench.queues.queue("q")
+    in_g = next(delivery for delivery in bench.sent if delivery.client_id == "c")
+    bench.settle(in_g, Verb.NACK, 4_000)
+    first, second = (message_of(queue, f"1-{number}") for number in (1, 2))
+    assert first is not None and second is not None
+    g, h = first.states
+    assert (g.group, g.state, g.holder, g.next_retry, g.failures) == ("g", "RETRY", "c", at(4_000), 1)
+    assert g.last_error == "why"
+    assert (h.group, h.state, h.holder, h.lease_until) == ("h", "DELIVERED", "d", at(30_000))
+    assert [state.blocked_by for state in second.states] == ["1-1", "1-1"]
+    assert (first.key, first.partition, first.arrived) == ("k", 0, at(0))
+    bench.settle(next(each for each in bench.sent if each.client_id == "d"), Verb.ACK)
+    assert [state.state for state in message_at(queue, 1).states] == ["RETRY", "ACKED"]
+    assert message_of(queue, "1-7") is None and message_of(queue, "nonsense") is None
+    assert messages_after(queue, 0, 1) == [1] and messages_after(queue, 1, 9) == [2]
+
+
+def test_dead_letters_by_filter() -> None:
+    bench = Bench(partitions=1)
+    bench.join("c")
+    bench.publish(count=3)
+    for delivery in list(bench.sent):
+        bench.settle(delivery, Verb.REJECT)
+    dead = bench.queues.queue("dlq/q")
+    letters = [letter for _, letter in letters_of(dead, LetterFilter())]
+    assert [letter.message_id for letter in letters] == ["1-1", "1-2", "1-3"]
+    assert letters[0].id != letters[0].message_id and letters[0].moved == at(0)
+    assert (letters[0].queue, letters[0].group, letters[0].reason) == ("q", "g", "rejected")
+    assert [each.id for _, each in letters_of(dead, LetterFilter(), after=1)] == [
+        letters[1].id,
+        letters[2].id,
+    ]
+
+    def found(wanted: LetterFilter) -> int:
+        return len(list(letters_of(dead, wanted)))
+
+    assert found(LetterFilter(queue="q", group="g", reason="rejected", error="w*")) == 3
+    assert found(LetterFilter(message_id="1-2")) == found(LetterFilter(message_id=letters[1].id)) == 1
+    assert found(LetterFilter(reason="timeout")) == found(LetterFilter(group="h")) == 0
+    assert found(LetterFilter(error="x*")) == found(LetterFilter(queue="r*")) == 0
+    assert found(LetterFilter(moved_after_ms=START_MS)) == found(LetterFilter(moved_before_ms=START_MS)) == 0
+    bench.join("e", "again")
+    message = message_of(dead, letters[0].id)
+    assert message is not None and message.dead_letter == letters[0]
+
+
+@pytest.mark.promise("queues-42a")
+def test_why_nothing_is_delivered() -> None:
+    bench = Bench(partitions=2)
+    assert codes(bench) == [("", "empty")]
+    bench.publish(visible_ms=START_MS + 60_000)
+    assert codes(bench) == [("", "delayed"), ("", "empty")]
+    bench.publish("k", count=3)
+    assert codes(bench)[-1] == ("", "no_group")
+    bench.join("c", prefetch=2)
+    bench.leave("c")
+    assert codes(bench)[-1] == ("g", "no_consumer")
+    bench.join("c", prefetch=2)
+    assert ("g", "key_blocked") in codes(bench)
+    assert "key 'k' by message 1-2, held by 'c' until 1970-01-01T00:17:10+00:00" in words(
+        bench, "key_blocked"
+    )
+    bench.settle(bench.take()[-1], Verb.NACK, 5_000)
+    assert "which is tried again at 1970-01-01T00:16:45+00:00" in words(bench, "key_blocked")
+    assert words(bench, "backoff").startswith("1 message wait for a retry")
+    bench.publish(count=4)
+    assert "'c' may have no more: 2 unsettled, the prefetch is 2" in words(bench, "window_full")
+    bench.leave("c", may_return=True)
+    assert "the connection of 'c' is gone" in words(bench, "consumer_gone")
+
+
+def test_no_partition_is_free() -> None:
+    bench = Bench(partitions=1)
+    bench.publish()
+    bench.join("a")
+    bench.join("b")
+    assert "who has joined gets partitions at" in words(bench, "no_partition")
+    bench.wait("1s")
+    assert "no partition is left for 'b': 2 consumers, 1 partition" in words(bench, "no_partition")
+    bench.settle(bench.one(), Verb.ACK)
+    bench.leave("b")
+    bench.publish()
+    assert codes(bench) == [("g", "under_way")]
+
+
+def test_quantiles_are_of_the_last_minute() -> None:
+    window = LatencyWindow()
+    for sequence in range(100):
+        window.arrived(sequence, 0)
+        window.delivered(sequence, sequence + 1)
+        window.delivered(sequence, 9_999)
+    assert window.quantiles((0.5, 0.99), 100) == {0.5: 0.051, 0.99: 0.099}
+    assert window.quantiles((0.5,), 60_099) == {0.5: 0.1}
+    assert window.quantiles((0.5,), 60_100) == {}
+    assert (window.count, window.total_ms) == (100, 5_050)
+
+
+def test_measuring_has_bounds() -> None:
+    window = LatencyWindow()
+    for sequence in range(WAITING_MAX + 1):
+        window.arrived(sequence, 0)
+    window.delivered(WAITING_MAX, 1)
+    assert window.count == 0
+    window.forget(0)
+    window.arrived(WAITING_MAX, 0)
+    window.delivered(WAITING_MAX, 1)
+    assert window.count == 1
+    arrivals = Arrivals()
+    assert arrivals.time_of(5) is None
+    for number in range(3 * MARKS_MAX):
+        arrivals.mark(number, number * 1_000)
+        arrivals.mark(number, number * 1_000 + 999)
+    assert arrivals.time_of(3 * MARKS_MAX - 1) == (3 * MARKS_MAX - 1) * 1_000
+    told = arrivals.time_of(1_001)
+    assert told is not None and 0 <= 1_001_000 - told < 10_000
