@@ -94,8 +94,8 @@ lock: $(TEST_READY) ## Write requirements/*.txt from pyproject.toml (LOCK_ARGS=-
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build results; never a data directory
-	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf .venv build dist client/build client/dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src client tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@PYTHON='$(PYTHON)' scripts/make-venv
@@ -114,8 +114,9 @@ $(CLUSTER_READY): requirements/cluster.txt $(CONNECTOR) $(RUN_READY)
 	@$(BIN)/embermq pipeline fetch-jars
 	@touch $@
 
-$(TEST_READY): requirements/test.txt $(CONNECTOR) $(RUN_READY)
+$(TEST_READY): requirements/test.txt client/pyproject.toml $(CONNECTOR) $(RUN_READY)
 	@echo "Installing what the tests need into .venv"
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/test.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable client
 	@$(BIN)/embermq pipeline fetch-jars
 	@touch $@

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import islice
 
+from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import QueueWrites, StoredQueue
 from embermq.queues.consumer import Newcomer
 from embermq.queues.publication import Publication
@@ -23,6 +24,7 @@ class Queues:
 
     def __init__(self, timing: GroupSettings, next_generation: int = 1) -> None:
         self.writes = QueueWrites()
+        self._alerts: list[DeadLetterAlert] = []
         self._timing = timing
         self._next_generation = next_generation
         self._queues: dict[str, Queue] = {}
@@ -34,6 +36,11 @@ class Queues:
         """What the tick has to store; the next tick's begins."""
         writes, self.writes = self.writes, QueueWrites()
         return writes
+
+    def take_alerts(self) -> list[DeadLetterAlert]:
+        """Of dead letters that stand in the tick's writes: to be told once those are durable."""
+        alerts, self._alerts = self._alerts, []
+        return alerts
 
     def give_back(self, refused: QueueWrites) -> None:
         """A tick could not be stored, and its publishes are withdrawn: what else it wanted is the next one's too."""
@@ -193,8 +200,13 @@ class Queues:
 
     def _bury(self, queue: Queue, now_ms: int) -> None:
         """Dead letters go where they belong."""
+        if not queue.buried:
+            return
+        url = queue.settings.dlq_config.alert_webhook
         for burial in queue.buried:
             self._touch(burial.target).bury(burial, now_ms)
+            if url is not None:
+                self._alerts.append(DeadLetterAlert(url, burial.target, burial.letter))
         queue.buried.clear()
 
     def _schedule(self, queue: Queue) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -21,6 +22,7 @@ from embermq.queues.names import (
 )
 
 PARTITIONS_MAX = 1_024
+WEBHOOK_CHARACTERS_MAX = 2_000
 NAME_PLACE = "<name>"
 """Stands for the queue's name in `dlq_config.topic`."""
 
@@ -211,7 +213,7 @@ def check_settings(settings: QueueSettings) -> None:
             f" max_backoff {retries.max_backoff}"
         )
     if not problem:
-        problem = _about_dead_letters(settings)
+        problem = _about_dead_letters(settings) or _about_webhook(settings.dlq_config.alert_webhook)
     if problem:
         raise SettingsRefused(f"settings of queue {settings.name}: {problem}")
 
@@ -239,6 +241,25 @@ def _about_dead_letters(settings: QueueSettings) -> str:
             check_name(target, ReasonCode.TOPIC_NAME_INVALID)
         except NameRefused as refusal:
             return f"dlq_config.topic: {refusal.message}"
+    return ""
+
+
+def _about_webhook(url: str | None) -> str:
+    """Which addresses may be called is asked when one is."""
+    if url is None:
+        return ""
+    place = "dlq_config.alert_webhook: "
+    if len(url) > WEBHOOK_CHARACTERS_MAX:
+        return f"{place}has {len(url)} characters, the limit is {WEBHOOK_CHARACTERS_MAX}"
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not all("!" <= character <= "~" for character in url) or "#" in url:
+        return f"{place}is not an address with https or http, in ASCII and without a fragment"
+    if parts.username is not None or parts.password is not None:
+        return f"{place}has a user name or password in it; requests are signed instead"
     return ""
 
 

@@ -364,6 +364,22 @@ def test_what_never_reached_a_socket_is_not_charged() -> None:
     assert not bench.dead() and len(bench.take()) == 3
 
 
+def test_alerts_are_of_dead_letters_of_queues_that_name_a_webhook() -> None:
+    bench = Bench(dlq_config={"alert_webhook": "https://example.org/hook"})
+    bench.join("c")
+    bench.publish(count=2)
+    first, second = bench.sent
+    bench.settle(first, Verb.REJECT)
+    (alert,) = bench.queues.take_alerts()
+    assert (alert.url, alert.queue) == ("https://example.org/hook", "dlq/q")
+    assert (alert.letter.queue, alert.letter.reason) == ("q", "rejected")
+    assert alert.letter.message_id == first.stamps.message_id
+    assert bench.queues.take_alerts() == []
+    bench.configure()
+    bench.settle(second, Verb.REJECT)
+    assert bench.queues.take_alerts() == []
+
+
 def test_a_renewed_lease_does_not_keep_others() -> None:
     bench = Bench(ordering="none", retry_policy={"initial_backoff": "0s"})
     bench.join("c")

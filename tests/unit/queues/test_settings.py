@@ -99,6 +99,30 @@ def test_what_is_written_is_read() -> None:
             '{"dlq_config": {"topic": "$queue/dlq/"}}',
             "dlq_config.topic: queue name 'dlq/' has an empty level",
         ),
+        (
+            '{"dlq_config": {"alert_webhook": "ftp://a/b"}}',
+            "dlq_config.alert_webhook: is not an address with",
+        ),
+        (
+            '{"dlq_config": {"alert_webhook": "https:///b"}}',
+            "dlq_config.alert_webhook: is not an address with",
+        ),
+        (
+            '{"dlq_config": {"alert_webhook": "https://a:0/"}}',
+            "dlq_config.alert_webhook: is not an address with",
+        ),
+        (
+            r'{"dlq_config": {"alert_webhook": "https://a/b\r\nX: y"}}',
+            "dlq_config.alert_webhook: is not an address with",
+        ),
+        (
+            '{"dlq_config": {"alert_webhook": "https://user:pass@a/"}}',
+            "dlq_config.alert_webhook: has a user name or password in it",
+        ),
+        (
+            '{"dlq_config": {"alert_webhook": "https://a/' + "x" * 2_000 + '"}}',
+            "dlq_config.alert_webhook: has 2010 characters, the limit is 2000",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(text: str, told: str) -> None:

@@ -1,0 +1,52 @@
+"""Durable queues of EmberMQ for asyncio programs: publish, consume, settle, request and reply over plain MQTT 5.
+
+    async with Client("broker.example", client_id="mailer-1") as client:
+        queue = client.queue("tasks/email")
+        await queue.publish("hello", key="user-7")
+        async with queue.consume(prefetch=8) as messages:
+            async for message in messages:
+                await message.ack()
+
+`client` has the connection, `queue` what one does with a queue, `message` what comes, `responses` requests that wait,
+`link` the one place that knows paho, `webhook` the check of a dead-letter alert. Nothing here knows the broker's code:
+it speaks MQTT, as any client may. All of it belongs to one event loop; nothing is safe to call from another thread.
+"""
+
+from embermq_client.client import Client
+from embermq_client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    PublishRefused,
+    Refused,
+    ReplyImpossible,
+    RequestTimeout,
+    SettleRefused,
+    SubscribeRefused,
+    Unconfirmed,
+)
+from embermq_client.message import DeadLetter, Message, Response
+from embermq_client.queue import Consumer, Queue
+from embermq_client.webhook import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_genuine
+
+__all__ = [
+    "SIGNATURE_HEADER",
+    "TIMESTAMP_HEADER",
+    "Client",
+    "ClientError",
+    "ConnectFailed",
+    "ConnectionLost",
+    "Consumer",
+    "DeadLetter",
+    "Message",
+    "PublishRefused",
+    "Queue",
+    "Refused",
+    "ReplyImpossible",
+    "RequestTimeout",
+    "Response",
+    "SettleRefused",
+    "SubscribeRefused",
+    "Unconfirmed",
+    "is_genuine",
+]

@@ -1,0 +1,290 @@
+"""The client: one connection at a time, made anew when it is lost, and who consumes what over it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+from uuid import uuid4
+
+from paho.mqtt.client import MQTTMessage
+
+from embermq_client.errors import (
+    ClientError,
+    ConnectFailed,
+    ConnectionLost,
+    PublishRefused,
+    ReplyImpossible,
+    SettleRefused,
+    SubscribeRefused,
+    Unconfirmed,
+)
+from embermq_client.link import PUBLISH, SUBSCRIBE, Answer, Link, Options, properties_of
+from embermq_client.message import (
+    CORRELATION_ID,
+    QUEUE_PREFIX,
+    RESPONSE_PREFIX,
+    Message,
+    Pairs,
+    Response,
+)
+from embermq_client.queue import Queue
+from embermq_client.responses import Responses
+
+LOG = logging.getLogger("embermq_client")
+T = TypeVar("T")
+
+
+class Receiver(Protocol):
+    """Who gets what comes on one topic."""
+
+    asked: Pairs
+    """User properties of its SUBSCRIBE."""
+
+    def take(self, packet: MQTTMessage) -> None:
+        """A PUBLISH has come."""
+
+    def forget(self) -> None:
+        """The connection is gone."""
+
+    def end(self, error: ClientError) -> None:
+        """Nothing will come any more."""
+
+
+class Client:
+    """A connection to an EmberMQ broker, over MQTT 5: `async with Client("broker.example") as client`.
+
+    Entering the block connects once and raises ConnectFailed when that fails. From then on a lost connection is made
+    anew, with growing pauses up to `reconnect_s_max`, and consumers go on over the next one. What waits for the
+    broker's confirmation is sent again there, for `confirm_timeout_s` at most: a message may then be enqueued twice,
+    unless it has a `dedup_id`. Two clients with one `client_id` push each other out; the one pushed out ends.
+    """
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 1883,
+        *,
+        client_id: str | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        keepalive_s: int = 30,
+        connect_timeout_s: float = 10.0,
+        confirm_timeout_s: float = 30.0,
+        reconnect_s_max: float = 5.0,
+    ) -> None:
+        self._options = Options(
+            host=host,
+            port=port,
+            client_id=client_id or f"python-{uuid4().hex[:12]}",
+            username=username,
+            password=password,
+            tls=tls,
+            keepalive_s=keepalive_s,
+            connect_timeout_s=connect_timeout_s,
+        )
+        self._confirm_timeout_s = confirm_timeout_s
+        self._reconnect_s_max = reconnect_s_max
+        self._receivers: dict[str, Receiver] = {}
+        self._subscribed: set[str] = set()
+        """Topics whose SUBSCRIBE was answered: a new connection asks for them again."""
+        self._link: Link | None = None
+        self._is_up = asyncio.Event()
+        self._end: ClientError | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self.responses = Responses(self)
+        self.reconnects = 0
+        """Connections that were made after the first."""
+
+    @property
+    def client_id(self) -> str:
+        """As the broker knows this client."""
+        return self._options.client_id
+
+    async def __aenter__(self) -> Self:
+        self._take_up(await self._open())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._finish(ClientError("the client was closed"))
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.wait((self._reconnecting,))
+        if self._link is not None:
+            self._link.close()
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name; without the prefix `$queue/`."""
+        return Queue(self, name)
+
+    async def request(self, queue: str, payload: bytes | str, *, timeout_s: float) -> Response:
+        """See `Queue.request`."""
+        return await self.queue(queue).request(payload, timeout_s=timeout_s)
+
+    async def publish(
+        self, topic: str, payload: bytes, user_properties: Pairs = (), **others: str | int | bytes
+    ) -> None:
+        """Publish to any topic at QoS 1 and wait for the confirmation; `others` are properties by paho's names.
+
+        Raises PublishRefused, Unconfirmed.
+        """
+        answer = await self._publish(topic, payload, user_properties, **others)
+        if answer.is_refusal:
+            raise PublishRefused(topic, answer.code, answer.reason)
+
+    async def settle(
+        self, verb: str, messages: Sequence[Message], *, reason: str = "", delay_s: float | None = None
+    ) -> None:
+        """Of one queue and one group; `Message` and `Queue` have a method for each verb. Raises SettleRefused,
+        Unconfirmed."""
+        asked = [("message-id", message.id) for message in messages]
+        asked.append(("group-id", messages[0].group))
+        if reason:
+            asked.append(("reason", reason))
+        if delay_s is not None:
+            asked.append(("delay", f"{delay_s:.3f}"))
+        answer = await self._publish(f"{QUEUE_PREFIX}{messages[0].queue}/{verb}", b"", tuple(asked))
+        if answer.is_refusal:
+            what = (
+                f"{verb} of {messages[0].id}" if len(messages) == 1 else f"{verb} of {len(messages)} messages"
+            )
+            raise SettleRefused(what, answer.code, answer.reason)
+
+    async def answer(self, message: Message, payload: bytes, properties: Pairs) -> None:
+        """Reply to a request; `Message.reply` is the way to it. Raises ReplyImpossible, PublishRefused, Unconfirmed."""
+        topic = message.response_topic
+        if topic is None:
+            raise ReplyImpossible(f"message {message.id} asks for no reply")
+        if not topic.startswith(RESPONSE_PREFIX):  # who asks must not borrow our right to publish
+            raise ReplyImpossible(
+                f"message {message.id}: response topic {topic[:80]!r} is not below {RESPONSE_PREFIX}"
+            )
+        pairs = properties + tuple(pair for pair in message.properties if pair[0] == CORRELATION_ID)
+        more = {} if message.correlation is None else {"CorrelationData": message.correlation}
+        await self.publish(topic, payload, pairs, **more)
+
+    async def attach(self, topic: str, receiver: Receiver) -> None:
+        """Subscribe until `detach`, over all connections. Raises SubscribeRefused, Unconfirmed."""
+        if topic in self._receivers:
+            raise ClientError(
+                f"this client consumes {topic} already; a second consumer needs a client of its own"
+            )
+        self._receivers[topic] = receiver
+        try:
+            await self._repeat(lambda link: self._subscribe(link, topic, receiver))
+        except BaseException:
+            self._receivers.pop(topic, None)
+            raise
+        self._subscribed.add(topic)
+
+    async def detach(self, topic: str) -> None:
+        """Unsubscribe; the broker gives what is not settled to others. Without a connection there is nothing to do."""
+        self._receivers.pop(topic, None)
+        self._subscribed.discard(topic)
+        link = self._link
+        if link is None or not link.is_open:
+            return
+        try:
+            async with asyncio.timeout(self._confirm_timeout_s):
+                await link.unsubscribe(topic)
+        except (ConnectionLost, TimeoutError):
+            LOG.info("%s: no answer to UNSUBSCRIBE; the consumer leaves with the connection", topic)
+
+    async def _publish(
+        self, topic: str, payload: bytes, user_properties: Pairs, **others: str | int | bytes
+    ) -> Answer:
+        properties = properties_of(PUBLISH, user_properties, **others)
+        return await self._repeat(lambda link: link.publish(topic, payload, properties))
+
+    async def _subscribe(self, link: Link, topic: str, receiver: Receiver) -> None:
+        answer = await link.subscribe(topic, properties_of(SUBSCRIBE, receiver.asked))
+        if answer.is_refusal:
+            raise SubscribeRefused(topic, answer.code, answer.reason)
+
+    async def _repeat(self, operation: Callable[[Link], Awaitable[T]]) -> T:
+        """Carry it out on this connection, and on the next when it was lost before the answer came."""
+        try:
+            async with asyncio.timeout(self._confirm_timeout_s):
+                while True:
+                    link = await self._connected()
+                    try:
+                        return await operation(link)
+                    except ConnectionLost:
+                        await asyncio.sleep(0)
+        except TimeoutError:
+            raise Unconfirmed(f"no confirmation in {self._confirm_timeout_s:g} s") from None
+
+    async def _connected(self) -> Link:
+        while True:
+            if self._end is not None:
+                raise self._end
+            if self._link is not None and self._link.is_open:
+                return self._link
+            await self._is_up.wait()
+
+    async def _open(self) -> Link:
+        link = Link(self._options, self._take, self._lost)
+        await link.open()
+        return link
+
+    def _take(self, packet: MQTTMessage) -> None:
+        receiver = self._receivers.get(packet.topic)
+        if receiver is not None:
+            receiver.take(packet)
+
+    def _take_up(self, link: Link) -> None:
+        self._link = link
+        self._is_up.set()
+
+    def _lost(self, link: Link, error: Exception) -> None:
+        if link is not self._link or self._end is not None:
+            return
+        self._is_up.clear()
+        for receiver in self._receivers.values():
+            receiver.forget()
+        if isinstance(error, ClientError) and not isinstance(error, ConnectionLost):
+            self._finish(error)
+            return
+        LOG.warning("%s", error)
+        self._reconnecting = asyncio.ensure_future(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        """Until a connection stands and everything is subscribed to again."""
+        pause_s = 0.05
+        while True:
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # many clients do not all come at once
+            pause_s = min(pause_s * 2, self._reconnect_s_max)
+            try:
+                link = await self._open()
+                await self._subscribe_again(link)
+            except (ConnectFailed, ConnectionLost) as error:
+                LOG.info("%s", error)
+                continue
+            if link.is_open:
+                self.reconnects += 1
+                self._take_up(link)
+                return
+
+    async def _subscribe_again(self, link: Link) -> None:
+        for topic in tuple(self._subscribed):
+            receiver = self._receivers.get(topic)
+            if receiver is None:
+                continue
+            try:
+                await self._subscribe(link, topic, receiver)
+            except SubscribeRefused as error:
+                self._subscribed.discard(topic)
+                receiver.end(error)
+
+    def _finish(self, error: ClientError) -> None:
+        self._end = error
+        self._is_up.set()
+        for receiver in tuple(self._receivers.values()):
+            receiver.end(error)

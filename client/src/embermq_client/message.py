@@ -1,0 +1,188 @@
+"""What a consumer gets: values, and the ways to settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from paho.mqtt.client import MQTTMessage
+
+Pairs = tuple[tuple[str, str], ...]
+"""User properties in their order; a name may come more than once [MQTT-3.3.2-18]."""
+
+QUEUE_PREFIX = "$queue/"
+RESPONSE_PREFIX = "$queue/responses/"
+RESPONSE_TOPIC = "response-topic"
+CORRELATION_ID = "correlation-id"
+KEY = "partition-key"
+
+_STAMPED = frozenset(
+    {"message-id", "group-id", "delivery-count", "partition", "sequence", "first-delivered-at"}
+)
+
+
+class Settling(Protocol):
+    """Who carries the consumer's decisions to the broker."""
+
+    async def settle(
+        self, verb: str, messages: Sequence[Message], *, reason: str = "", delay_s: float | None = None
+    ) -> None:
+        """One of `$ack`, `$nack`, `$reject`, `$extend`. Raises SettleRefused, Unconfirmed."""
+
+    async def answer(self, message: Message, payload: bytes, properties: Pairs) -> None:
+        """Publish a reply. Raises ReplyImpossible, PublishRefused, Unconfirmed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Where a dead letter came from. `message_id` is the one that it had there; `group` is "" when none had failed it,
+    and `first_delivered_at` None when it was never delivered."""
+
+    queue: str
+    group: str
+    reason: str
+    attempts: int
+    first_delivered_at: datetime | None
+    moved_at: datetime
+    last_error: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One delivery. The lease runs: settle it (`ack`, `nack`, `reject`), or `extend`, before it is over.
+
+    It can come again after you have seen it: when the lease was over, when the connection was lost before the broker
+    had your answer. `id` is the same each time, `delivery_count` is not.
+    """
+
+    queue: str
+    payload: bytes
+    id: str
+    group: str
+    delivery_count: int
+    partition: int
+    sequence: int
+    first_delivered_at: datetime
+    key: str | None
+    properties: Pairs
+    """The publisher's user properties, without those that are the broker's."""
+    content_type: str | None
+    response_topic: str | None
+    correlation: bytes | None
+    dead_letter: DeadLetter | None
+    _settling: Settling = field(repr=False, compare=False)
+
+    async def ack(self) -> None:
+        """Done: this group never sees it again. Acking twice is no error. Raises SettleRefused, Unconfirmed."""
+        await self._settling.settle("$ack", (self,))
+
+    async def nack(self, reason: str = "", *, delay_s: float | None = None) -> None:
+        """Failed: again later, after `delay_s` or as the queue's retry policy says; too often, and it is a dead letter.
+
+        Raises SettleRefused, Unconfirmed.
+        """
+        await self._settling.settle("$nack", (self,), reason=reason, delay_s=delay_s)
+
+    async def reject(self, reason: str = "") -> None:
+        """No retry would help: to the dead letters at once. Raises SettleRefused, Unconfirmed."""
+        await self._settling.settle("$reject", (self,), reason=reason)
+
+    async def extend(self) -> None:
+        """The lease begins anew. Raises SettleRefused, Unconfirmed."""
+        await self._settling.settle("$extend", (self,))
+
+    async def reply(self, payload: bytes | str, *, properties: Pairs = ()) -> None:
+        """Answer a request. Does not settle it.
+
+        Raises ReplyImpossible when nobody waits for an answer, PublishRefused, Unconfirmed.
+        """
+        await self._settling.answer(self, as_bytes(payload), properties)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """The answer to a request."""
+
+    payload: bytes
+    properties: Pairs
+    content_type: str | None
+
+
+def as_bytes(payload: bytes | str) -> bytes:
+    """Text as UTF-8."""
+    return payload.encode() if isinstance(payload, str) else payload
+
+
+def read_message(packet: MQTTMessage, settling: Settling) -> Message:
+    """A delivery as a value. Raises ValueError when a property of the broker's is missing or has no sense."""
+    pairs: Pairs = tuple(getattr(packet.properties, "UserProperty", ()))
+    stamps: dict[str, str] = {}
+    publishers: list[tuple[str, str]] = []
+    for name, value in pairs:
+        if name in _STAMPED or name.startswith("dlq-"):
+            stamps[name] = value
+        else:
+            publishers.append((name, value))
+    given = dict(publishers)
+    try:
+        return Message(
+            queue=packet.topic.removeprefix(QUEUE_PREFIX),
+            payload=bytes(packet.payload),
+            id=stamps["message-id"],
+            group=stamps["group-id"],
+            delivery_count=int(stamps["delivery-count"]),
+            partition=int(stamps["partition"]),
+            sequence=int(stamps["sequence"]),
+            first_delivered_at=_moment(stamps["first-delivered-at"]),
+            key=given.get(KEY),
+            properties=tuple(publishers),
+            content_type=getattr(packet.properties, "ContentType", None),
+            response_topic=getattr(packet.properties, "ResponseTopic", given.get(RESPONSE_TOPIC)),
+            correlation=read_correlation(packet, given),
+            dead_letter=_dead_letter(stamps),
+            _settling=settling,
+        )
+    except KeyError as error:
+        raise ValueError(f"a delivery without {error.args[0]}: is this queue's broker an EmberMQ?") from None
+
+
+def read_response(packet: MQTTMessage) -> tuple[bytes | None, Response]:
+    """Correlation data, None without any, and the answer."""
+    pairs: Pairs = tuple(getattr(packet.properties, "UserProperty", ()))
+    kept = tuple(pair for pair in pairs if pair[0] not in _STAMPED)
+    content_type = getattr(packet.properties, "ContentType", None)
+    response = Response(payload=bytes(packet.payload), properties=kept, content_type=content_type)
+    return read_correlation(packet, dict(pairs)), response
+
+
+def read_correlation(packet: MQTTMessage, given: dict[str, str]) -> bytes | None:
+    """Correlation Data, or the user property of clients that cannot set it."""
+    data: bytes | None = getattr(packet.properties, "CorrelationData", None)
+    if data is not None:
+        return bytes(data)
+    text = given.get(CORRELATION_ID)
+    return None if text is None else text.encode()
+
+
+def _dead_letter(stamps: dict[str, str]) -> DeadLetter | None:
+    if "dlq-queue" not in stamps:
+        return None
+    first = stamps["dlq-first-delivered-at"]
+    return DeadLetter(
+        queue=stamps["dlq-queue"],
+        group=stamps["dlq-group"],
+        reason=stamps["dlq-reason"],
+        attempts=int(stamps["dlq-attempts"]),
+        first_delivered_at=None if first in ("", "0") else _moment(first),
+        moved_at=_moment(stamps["dlq-moved-at"]),
+        last_error=stamps["dlq-last-error"],
+        message_id=stamps.get("dlq-message-id", ""),
+    )
+
+
+def _moment(text: str) -> datetime:
+    """From Unix milliseconds."""
+    return datetime.fromtimestamp(int(text) / 1_000, UTC)

@@ -1,0 +1,213 @@
+"""The thread that sends alerts: a lane for each address, so that a dead one holds up nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from embermq.adapters.webhook.addresses import AddressGuard
+from embermq.adapters.webhook.posting import AddressRefused, Never, NotNow, post
+from embermq.adapters.webhook.settings import WebhookSettings
+from embermq.adapters.webhook.signing import (
+    DELIVERY_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    SecretUnusable,
+    body_of,
+    read_secret,
+    signature,
+)
+from embermq.model.dead_letter_alert import DeadLetterAlert
+from embermq.ports.dead_letter_alerts import AlertStatistics, DeadLetterAlerts
+
+LOG = logging.getLogger("embermq.webhook")
+SECRET_NAME = "webhook.secret"
+COMPLAIN_S = 5.0
+"""Between two lines of the log about alerts that do not arrive."""
+CLOSE_S = 2.0
+LANES_MAX = 1_000
+"""Addresses that have alerts waiting at a time."""
+
+
+class _Lane:
+    """Alerts for one address. The broker's thread counts `told`, the sending one `done`: what waits is between them."""
+
+    __slots__ = ("done", "task", "told", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[DeadLetterAlert] = deque()
+        self.told = 0
+        self.done = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+class WebhookAlerts(DeadLetterAlerts):
+    """See the port. Nothing runs before the first alert."""
+
+    def __init__(self, settings: WebhookSettings, data_dir: Path) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self._guard = AddressGuard(settings.allowed_networks)
+        self._lanes: dict[str, _Lane] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._slots: asyncio.Semaphore | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._secret = b""
+        self._closed = False
+        self._sent = self._failed = self._refused = 0
+        self._dropped_before = self._dropped_after = 0
+        """Before they reached a lane, by the broker's thread; and after, by the sending one."""
+        self._complained_s = float("-inf")
+
+    def tell(self, alert: DeadLetterAlert) -> None:
+        lane = None if self._closed else self._lane(alert.url)
+        if lane is None or lane.told - lane.done >= self._settings.waiting_max:
+            self._dropped_before += 1
+            return
+        lane.told += 1
+        lane.waiting.append(alert)
+        self._started().call_soon_threadsafe(self._run, alert.url, lane)
+
+    def statistics(self) -> AlertStatistics:
+        return AlertStatistics(
+            sent=self._sent,
+            failed=self._failed,
+            refused=self._refused,
+            dropped=self._dropped_before + self._dropped_after,
+            waiting=sum(lane.told - lane.done for lane in tuple(self._lanes.values())),
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        if self._loop is not None and self._thread is not None and self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._wind_up(), self._loop)
+            self._thread.join(2 * CLOSE_S)
+
+    # The broker's thread.
+
+    def _lane(self, url: str) -> _Lane | None:
+        lane = self._lanes.get(url)
+        if lane is None:
+            if len(self._lanes) >= LANES_MAX:
+                for idle in [each for each, lane in self._lanes.items() if lane.told == lane.done]:
+                    del self._lanes[idle]
+                if len(self._lanes) >= LANES_MAX:
+                    return None
+            lane = self._lanes[url] = _Lane()
+        return lane
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._serve, name="webhook", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    # The sending thread.
+
+    def _serve(self) -> None:
+        loop = self._loop
+        assert loop is not None
+        asyncio.set_event_loop(loop)
+        self._slots = asyncio.Semaphore(self._settings.requests_max)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    async def _wind_up(self) -> None:
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+        for lane in self._lanes.values():
+            self._dropped_after += lane.told - lane.done
+            lane.done = lane.told
+        asyncio.get_running_loop().stop()
+
+    def _run(self, url: str, lane: _Lane) -> None:
+        if lane.task is None:
+            lane.task = asyncio.ensure_future(self._empty(url, lane))
+
+    async def _empty(self, url: str, lane: _Lane) -> None:
+        """Send what waits, in its order, until nothing does."""
+        while lane.waiting:
+            alert = lane.waiting.popleft()
+            try:
+                await self._deliver(url, alert)
+            except (Never, NotNow) as error:
+                self._failed += 1
+                self._complain(url, str(error))
+            except AddressRefused as error:
+                self._refused += 1
+                self._complain(url, str(error))
+            except SecretUnusable as error:
+                self._failed += 1
+                self._complain(url, str(error))
+            lane.done += 1
+        lane.task = None
+
+    async def _deliver(self, url: str, alert: DeadLetterAlert) -> None:
+        """Raises what the last attempt raised."""
+        settings = self._settings
+        body = body_of(alert)
+        pause_s = settings.backoff_s
+        for attempt in range(1, settings.attempts_max + 1):
+            try:
+                await self._attempt(url, body, f"{alert.letter.message_id}.{alert.letter.moved_ms}")
+            except NotNow:
+                if attempt == settings.attempts_max:
+                    raise
+            else:
+                self._sent += 1
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, settings.backoff_s_max)
+
+    async def _attempt(self, url: str, body: bytes, delivery: str) -> None:
+        assert self._slots is not None
+        async with self._slots:
+            timestamp_s = int(time.time())
+            headers = {
+                "Content-Type": "application/json",
+                "User-Agent": "EmberMQ",
+                DELIVERY_HEADER: delivery,
+                TIMESTAMP_HEADER: str(timestamp_s),
+                SIGNATURE_HEADER: signature(self._secret_now(), timestamp_s, body),
+            }
+            try:
+                async with asyncio.timeout(self._settings.timeout_s):
+                    await post(url, body, headers, guard=self._guard, tls=self._context())
+            except TimeoutError:
+                raise NotNow(f"no answer in {self._settings.timeout_s:g} s") from None
+
+    def _secret_now(self) -> bytes:
+        if not self._secret:
+            named = self._settings.secret_file
+            path = Path(named) if named else self._data_dir / SECRET_NAME
+            self._secret = read_secret(path, make=not named)
+        return self._secret
+
+    def _context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            try:
+                self._tls = ssl.create_default_context(cafile=self._settings.ca_file or None)
+            except OSError as error:
+                raise Never(f"cannot use webhook.ca_file: {error.strerror}") from error
+        return self._tls
+
+    def _complain(self, url: str, text: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._complained_s >= COMPLAIN_S:
+            self._complained_s = now_s
+            place = url.partition("?")[0]  # what stands behind it may be a token
+            LOG.warning("a dead-letter alert did not reach %s: %s", place[:200], text)

@@ -1,0 +1,39 @@
+"""Somebody outside who wants to hear of dead letters [queues-36]."""
+
+from abc import ABC, abstractmethod
+
+from msgspec import Struct
+
+from embermq.model.dead_letter_alert import DeadLetterAlert
+
+
+class AlertStatistics(Struct, frozen=True, kw_only=True):
+    """Totals since start, and what waits now."""
+
+    sent: int
+    """Taken by the webhook."""
+    failed: int
+    """Given up: it refused them, or did not answer often enough."""
+    refused: int
+    """Never sent: its address is not one that may be called."""
+    dropped: int
+    """Never sent: too many waited, or the broker was stopped."""
+    waiting: int
+
+
+class DeadLetterAlerts(ABC):
+    """Alerts are advice: they are told after the dead letter is durable, may be lost with the process, and may come
+    twice."""
+
+    @abstractmethod
+    def tell(self, alert: DeadLetterAlert) -> None:
+        """Returns at once, whatever the receiver does: past the limit of what may wait the alert is dropped and
+        counted. Called on the broker's thread, after the commit."""
+
+    @abstractmethod
+    def statistics(self) -> AlertStatistics:
+        """From any thread."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give what waits a moment, then drop it. Nothing is told after that."""
