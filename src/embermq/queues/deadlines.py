@@ -4,16 +4,16 @@ All messages of a queue have the same time to live, so their order is the order 
 are over. A message that ends sooner than one before it stands in a heap as well.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from embermq.queues.group import Entry
+from embermq.queues.entries import Entries
 
 
 class Deadlines:
-    """Of the entries of one queue. `pending` are sequences whose entry is still to come."""
+    """Of the entries of one queue. `pending` are sequences whose entry is still to come, ascending."""
 
-    def __init__(self, entries: Mapping[int, Entry], pending: Container[int]) -> None:
+    def __init__(self, entries: Entries, pending: Iterable[int]) -> None:
         self._entries = entries
         self._pending = pending
         self._cursor = 0
@@ -32,22 +32,17 @@ class Deadlines:
         over: list[int] = []
         while self._sooner and self._sooner[0][0] <= now_ms:
             over.append(heappop(self._sooner)[1])
-        while self._cursor < end:
-            entry = self._entries.get(self._cursor)
-            if entry is None:
-                if self._cursor in self._pending:
-                    break
-            elif entry.expires_ms > now_ms:
-                break
-            else:
-                over.append(self._cursor)
+        end = min(next(iter(self._pending), end), end)
+        while True:
+            self._cursor = self._entries.first_from(self._cursor, end)
+            if self._cursor >= end or self._entries.expires_ms(self._cursor) > now_ms:
+                return over
+            over.append(self._cursor)
             self._cursor += 1
-        return over
 
     def next_due_ms(self) -> int | None:
         """None when nothing ends by itself."""
         times = [self._sooner[0][0]] if self._sooner else []
-        entry = self._entries.get(self._cursor)
-        if entry is not None:
-            times.append(entry.expires_ms)
+        if self._cursor in self._entries:
+            times.append(self._entries.expires_ms(self._cursor))
         return min(times, default=None)

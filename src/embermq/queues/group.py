@@ -7,7 +7,7 @@ Each message is offered once and stays in the group until it is finished or drop
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from embermq.model.queue_rows import Attempts, DeadLetterReason, Mark, MessageState
 from embermq.queues.assignment import assign
 from embermq.queues.consumer import Consumer, LoadTable
+from embermq.queues.entries import Entries
 from embermq.queues.lane import Lane
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Action, Event
 from embermq.queues.names import QueueKind, kind_of
@@ -31,16 +32,6 @@ CONSUMER_GONE = "the consumer is gone"
 
 _STRICT_KEY = ""
 _NO_ATTEMPTS = Attempts()
-
-
-class Entry(Struct, gc=False):
-    """A message of the queue. `owed` is how many groups have not settled it."""
-
-    partition: int
-    offset: int
-    key: str | None
-    expires_ms: int
-    owed: int = 0
 
 
 class Standing(Struct):
@@ -81,7 +72,7 @@ class Group:
         first_sequence: int,
         settings: QueueSettings,
         timing: GroupSettings,
-        entries: Mapping[int, Entry],
+        entries: Entries,
     ) -> None:
         self.name = name
         self.first_sequence = first_sequence
@@ -436,7 +427,7 @@ class Group:
         """DLQ, RETRY or QUEUED [queues-25]."""
         policy, attempts = self._settings.retry_policy, standing.attempts
         due_ms = now_ms + wait_ms
-        if self._entries[sequence].expires_ms <= now_ms:
+        if self._entries.expires_ms(sequence) <= now_ms:
             self._finish(sequence, standing, DeadLetterReason.EXPIRED)
             return
         if self._buries and attempts.failures:
@@ -521,11 +512,11 @@ class Group:
         return [Lane(self.owes) for _ in range(self._settings.partitions if self._pinned else 1)]
 
     def _lane(self, sequence: int) -> Lane:
-        return self._lanes[self._entries[sequence].partition if self._pinned else 0]
+        return self._lanes[self._entries.partition(sequence) if self._pinned else 0]
 
     def _key(self, sequence: int) -> str | None:
         """What its order hangs on; None for nothing [queues-30]."""
         ordering = self._settings.ordering
         if ordering is Ordering.PARTITION:
-            return self._entries[sequence].key
+            return self._entries.key(sequence)
         return _STRICT_KEY if ordering is Ordering.STRICT else None

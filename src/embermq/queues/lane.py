@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from msgspec import Struct
 
 from embermq.queues.consumer import Consumer
+from embermq.queues.sequence_line import SequenceLine
 
 
 class Turn(Struct):
@@ -25,7 +26,7 @@ class Lane:
 
     def __init__(self, owes: Callable[[int], bool]) -> None:
         self._owes = owes
-        self.ready: deque[int] = deque()
+        self.ready = SequenceLine()
         self.returned: list[int] = []
         """A heap. All of it is older than what is ready."""
         self.turns: dict[str, Turn] = {}
@@ -82,5 +83,5 @@ class Lane:
 
     def trim(self) -> None:
         """Let go of what is not owed, at the front: nobody may come to take it."""
-        while self.ready and not self._owes(self.ready[0]):
+        while self.ready and not self._owes(self.ready.first()):
             self.ready.popleft()

@@ -32,8 +32,9 @@ from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.deadlines import Deadlines
 from embermq.queues.dedup import DedupWindow
 from embermq.queues.delayed import DelayedMessages
+from embermq.queues.entries import Entries, Entry
 from embermq.queues.errors import QueueRefusal
-from embermq.queues.group import Entry, Group
+from embermq.queues.group import Group
 from embermq.queues.latency import Arrivals, LatencyWindow
 from embermq.queues.partitioner import partition_of_key
 from embermq.queues.publication import Publication, Stamps
@@ -68,7 +69,7 @@ class Queue:
     ) -> None:
         self.generation = generation
         self.settings = settings
-        self.entries: dict[int, Entry] = {}
+        self.entries = Entries()
         self.groups: dict[str, Group] = {}
         self.buried: list[Burial] = []
         self.counts = QueueCounts()
@@ -229,9 +230,7 @@ class Queue:
             del writes.marks[mark]
         writes.ended_groups.add(key)
         for sequence in [each for each in self.entries if group.owes(each)]:
-            entry = self.entries[sequence]
-            entry.owed -= 1
-            if self.groups and not entry.owed:
+            if not self.entries.owe(sequence, -1) and self.groups:
                 self._remove(sequence)
 
     def join(self, name: str, consumer: Newcomer, now_ms: int) -> None:
@@ -455,16 +454,16 @@ class Queue:
 
     def _place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, Mark]) -> None:
         sequence = row.sequence
-        entry = self.entries[sequence] = Entry(row.partition, offset, row.key, row.expires_ms)
+        self.entries.put(sequence, Entry(row.partition, offset, row.key, row.expires_ms))
         self._deadlines.add(sequence, row.expires_ms)
         if row.only_group or row.origin_id or row.dead_letter is not None:
             self._particulars[sequence] = Particulars(row.only_group, row.origin_id, row.dead_letter)
             if row.origin_id:
                 self._origins[row.only_group, row.origin_id] = sequence
         for group in self.groups.values():
-            self._offer(group, sequence, entry, marks.get((self.generation, group.name, sequence)))
+            self._offer(group, sequence, marks.get((self.generation, group.name, sequence)))
 
-    def _offer(self, group: Group, sequence: int, entry: Entry, mark: Mark | None = None) -> None:
+    def _offer(self, group: Group, sequence: int, mark: Mark | None = None) -> None:
         if sequence < group.first_sequence:
             return
         particulars = self._particulars.get(sequence)
@@ -472,15 +471,15 @@ class Queue:
         if is_others or (mark is not None and mark.state in _SETTLED):
             group.settled.add(sequence)
             return
-        entry.owed += 1
+        self.entries.owe(sequence, 1)
         group.offer(sequence, mark)
 
     def _open_group(self, name: str, first_sequence: int, idle_since_ms: int) -> Group:
         group = Group(name, first_sequence, self.settings, self._timing, self.entries)
         group.idle_since_ms = idle_since_ms
         self.groups[name] = group
-        for sequence, entry in self.entries.items():
-            self._offer(group, sequence, entry)
+        for sequence in self.entries:
+            self._offer(group, sequence)
         return group
 
     def _groups_of(self, client_id: str) -> list[str]:
@@ -505,11 +504,11 @@ class Queue:
         """Write down what a group has decided."""
         writes = self._writes()
         for finish in group.finished:
-            sequence, entry = finish.sequence, self.entries[finish.sequence]
-            entry.owed -= 1
+            sequence = finish.sequence
+            owed = self.entries.owe(sequence, -1)
             if finish.reason:
                 self._lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
-            if entry.owed:
+            if owed:
                 state = MessageState.DLQ if finish.reason else MessageState.ACKED
                 writes.marks[self.generation, group.name, sequence] = Mark(state)
             else:
@@ -521,17 +520,16 @@ class Queue:
 
     def _end(self, sequence: int, reason: str, now_ms: int) -> None:
         """A message ends, for every group that owes it and does not hold it."""
-        entry = self.entries[sequence]
         owing = [group for group in self.groups.values() if group.owes(sequence)]
         if not owing:
             self._lose(sequence, "", reason, Attempts(), now_ms)
         for group in owing:
             attempts = group.attempts_of(sequence)
             if group.drop(sequence, even_held=False):
-                entry.owed -= 1
+                self.entries.owe(sequence, -1)
                 self._lose(sequence, group.name, reason, attempts, now_ms)
                 self._writes().marks[self.generation, group.name, sequence] = Mark(MessageState.DLQ)
-        if not entry.owed:
+        if not self.entries.owed(sequence):
             self._remove(sequence)
 
     def _lose(self, sequence: int, group: str, reason: str, attempts: Attempts, now_ms: int) -> None:
@@ -547,7 +545,7 @@ class Queue:
         self.buried.append(Burial(target, entry.offset, entry.key, letter))
 
     def _remove(self, sequence: int) -> None:
-        self._writes().removed[self.generation, sequence] = self.entries.pop(sequence).offset
+        self._writes().removed[self.generation, sequence] = self.entries.remove(sequence)
         self.latency.forget(sequence)
         for group in self.groups.values():
             group.settled.discard(sequence)
@@ -573,12 +571,10 @@ class Queue:
     def _drop_head(self, now_ms: int) -> bool:
         """End the oldest message that the slowest group owes and nobody holds; what was passed over stays."""
         slowest = max(self.groups.values(), key=lambda group: group.owed, default=None)
-        while self._head < self._next_sequence:
-            sequence = self._head
-            if sequence in self._pending:
-                return False
-            self._head += 1
-            if sequence not in self.entries or (slowest is not None and not slowest.owes(sequence)):
+        end = next(iter(self._pending), self._next_sequence)
+        while (sequence := self.entries.first_from(self._head, end)) < end:
+            self._head = sequence + 1
+            if slowest is not None and not slowest.owes(sequence):
                 continue
             if not any(group.holds(sequence) for group in self.groups.values()):
                 self._end(sequence, DeadLetterReason.OVERFLOW, now_ms)

@@ -1,0 +1,159 @@
+"""The messages of one queue, in columns: a million of them in tens of megabytes [queues-43].
+
+Sequences ascend with holes, and most messages go in about the order in which they came. So they stand in blocks of
+consecutive numbers, and a block goes with its last message. One that stays alone keeps a block of 12 KB.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+_SHIFT = 9
+BLOCK = 1 << _SHIFT
+_MASK = BLOCK - 1
+_NONE = array("q", [-1]) * BLOCK
+_ZEROS = array("q", [0]) * BLOCK
+_COUNTS = array("I", [0]) * BLOCK
+KEYS_REMEMBERED = 65_536
+"""Keys that are told apart, so that a thousand messages of one key have it once."""
+
+
+class Entry(Struct, frozen=True, gc=False):
+    """A message of the queue."""
+
+    partition: int
+    offset: int
+    key: str | None
+    expires_ms: int
+
+
+class _Block:
+    """`offsets` is -1 where there is no message; `owed`: how many groups have not settled it."""
+
+    __slots__ = ("count", "expires", "keys", "offsets", "owed", "partitions")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.offsets = _NONE[:]
+        self.expires = _ZEROS[:]
+        self.partitions = _COUNTS[:]
+        self.owed = _COUNTS[:]
+        self.keys: list[str | None] | None = None
+        """None while nothing here has a key."""
+
+
+class Entries(Mapping[int, Entry]):
+    """By sequence, ascending. What is read often is read one by one: an `Entry` is made when it is asked for."""
+
+    __slots__ = ("_blocks", "_count", "_keys")
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}
+        self._count = 0
+        self._keys: dict[str, str] = {}
+
+    def put(self, sequence: int, entry: Entry) -> None:
+        """A message comes; nobody owes it."""
+        block = self._blocks.get(sequence >> _SHIFT)
+        if block is None:
+            block = self._blocks[sequence >> _SHIFT] = _Block()
+        at = sequence & _MASK
+        block.offsets[at] = entry.offset
+        block.expires[at] = entry.expires_ms
+        block.partitions[at] = entry.partition
+        block.owed[at] = 0
+        if entry.key is not None:
+            if block.keys is None:
+                block.keys = [None] * BLOCK
+            if len(self._keys) >= KEYS_REMEMBERED:
+                self._keys.clear()
+            block.keys[at] = self._keys.setdefault(entry.key, entry.key)
+        block.count += 1
+        self._count += 1
+
+    def remove(self, sequence: int) -> int:
+        """It is gone; returns its offset."""
+        block, at = self._blocks[sequence >> _SHIFT], sequence & _MASK
+        offset = block.offsets[at]
+        if offset < 0:
+            raise KeyError(sequence)
+        block.offsets[at] = -1
+        if block.keys is not None:
+            block.keys[at] = None
+        block.count -= 1
+        self._count -= 1
+        if not block.count:
+            del self._blocks[sequence >> _SHIFT]
+        return offset
+
+    def owe(self, sequence: int, more: int) -> int:
+        """So many groups more, or less, have to settle it; returns how many there are."""
+        owed = self._blocks[sequence >> _SHIFT].owed
+        at = sequence & _MASK
+        owed[at] += more
+        return owed[at]
+
+    def owed(self, sequence: int) -> int:
+        """How many groups have to settle it."""
+        return self._blocks[sequence >> _SHIFT].owed[sequence & _MASK]
+
+    def partition(self, sequence: int) -> int:
+        """Of a message that is there, as the others here."""
+        return self._blocks[sequence >> _SHIFT].partitions[sequence & _MASK]
+
+    def key(self, sequence: int) -> str | None:
+        """None without one."""
+        keys = self._blocks[sequence >> _SHIFT].keys
+        return None if keys is None else keys[sequence & _MASK]
+
+    def expires_ms(self, sequence: int) -> int:
+        """When it ends by itself."""
+        return self._blocks[sequence >> _SHIFT].expires[sequence & _MASK]
+
+    def first_from(self, sequence: int, end: int) -> int:
+        """The first message at or after `sequence`; `end` when there is none below it. Holes cost little."""
+        while sequence < end:
+            block = self._blocks.get(sequence >> _SHIFT)
+            if block is None:
+                if not self._blocks:
+                    return end
+                sequence = self._next_block(sequence >> _SHIFT) << _SHIFT
+                continue
+            offsets = block.offsets
+            for at in range(sequence & _MASK, BLOCK):
+                if offsets[at] >= 0:
+                    return min((sequence & ~_MASK) + at, end)
+            sequence = (sequence | _MASK) + 1
+        return end
+
+    def _next_block(self, number: int) -> int:
+        """A block above this one, or the next number: the first in the order of coming is nearly always the lowest."""
+        first = next(iter(self._blocks))
+        if first > number and min(self._blocks) > number:
+            return min(self._blocks)
+        return number + 1
+
+    def __contains__(self, sequence: object) -> bool:
+        block = self._blocks.get(sequence >> _SHIFT)  # type: ignore[operator]
+        return block is not None and block.offsets[sequence & _MASK] >= 0  # type: ignore[operator]
+
+    def __getitem__(self, sequence: int) -> Entry:
+        block, at = self._blocks[sequence >> _SHIFT], sequence & _MASK
+        if block.offsets[at] < 0:
+            raise KeyError(sequence)
+        key = None if block.keys is None else block.keys[at]
+        return Entry(block.partitions[at], block.offsets[at], key, block.expires[at])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        for number in sorted(self._blocks):
+            block = self._blocks.get(number)
+            if block is not None:
+                for at, offset in enumerate(block.offsets):
+                    if offset >= 0:
+                        yield (number << _SHIFT) + at

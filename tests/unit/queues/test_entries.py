@@ -1,0 +1,112 @@
+"""Messages in columns, beside a plain dictionary."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embermq.queues.deadlines import Deadlines
+from embermq.queues.entries import BLOCK, Entries, Entry
+from embermq.queues.sequence_line import SequenceLine
+
+SEQUENCES = st.integers(1, 4 * BLOCK) | st.integers(2**40, 2**40 + 3)
+ENTRIES = st.builds(
+    Entry,
+    st.integers(0, 999),
+    st.integers(0, 2**50),
+    st.none() | st.sampled_from(["", "a", "é"]),
+    st.integers(0, 2**45),
+)
+
+
+@pytest.mark.promise("queues-43")
+@given(st.lists(st.tuples(SEQUENCES, st.none() | ENTRIES), max_size=60), st.lists(SEQUENCES, max_size=10))
+def test_columns_hold_what_a_dictionary_holds(
+    steps: list[tuple[int, Entry | None]], asked: list[int]
+) -> None:
+    """None takes a message away. Numbers come in any order, with any holes."""
+    entries, model = Entries(), dict[int, Entry]()
+    for sequence, entry in steps:
+        if entry is not None:
+            if sequence not in model:
+                entries.put(sequence, entry)
+                model[sequence] = entry
+        elif sequence in model:
+            assert entries.remove(sequence) == model.pop(sequence).offset
+    assert dict(entries) == model
+    assert list(entries) == sorted(model)
+    assert len(entries) == len(model)
+    for sequence in [*asked, *model]:
+        assert (sequence in entries) == (sequence in model)
+        assert entries.get(sequence) == model.get(sequence)
+        end = sequence + 3 * BLOCK
+        following = min((one for one in model if sequence <= one < end), default=end)
+        assert entries.first_from(sequence, end) == following
+    for sequence, entry in model.items():
+        assert entries.partition(sequence) == entry.partition
+        assert entries.key(sequence) == entry.key
+        assert entries.expires_ms(sequence) == entry.expires_ms
+        assert entries.owed(sequence) == 0
+
+
+def test_a_place_that_is_used_again_remembers_nothing() -> None:
+    entries = Entries()
+    entries.put(1, Entry(1, 2, "key", 3))
+    entries.put(2, Entry(9, 9, None, 9))
+    assert entries.owe(1, 1) == 1
+    assert entries.owe(1, 1) == 2
+    assert entries.owe(1, -1) == entries.owed(1) == 1
+    entries.remove(1)
+    with pytest.raises(KeyError):
+        entries.remove(1)
+    with pytest.raises(KeyError):
+        entries[1]
+    entries.put(1, Entry(4, 5, None, 6))
+    assert entries[1] == Entry(4, 5, None, 6)
+    assert entries.owed(1) == 0
+
+
+def test_far_numbers_are_found_at_once() -> None:
+    """After a start: what is below the first message costs nothing."""
+    entries = Entries()
+    entries.put(10**15, Entry(0, 0, None, 5))
+    assert entries.first_from(0, 10**16) == 10**15
+    assert entries.first_from(0, 10**15) == 10**15
+    assert Entries().first_from(0, 10**16) == 10**16
+
+
+@pytest.mark.promise("queues-31")
+def test_the_end_of_messages_waits_for_one_that_is_still_to_come() -> None:
+    entries, pending = Entries(), {2: "on its way"}
+    deadlines = Deadlines(entries, pending)
+    for sequence in (1, 3):
+        entries.put(sequence, Entry(0, 0, None, 10))
+        deadlines.add(sequence, 10)
+    assert deadlines.next_due_ms() is None
+    assert deadlines.take_over(9, 4) == []
+    assert deadlines.next_due_ms() == 10
+    assert deadlines.take_over(10, 4) == [1]
+    assert deadlines.take_over(10, 4) == []
+    del pending[2]
+    entries.put(2, Entry(0, 0, None, 10))
+    deadlines.add(2, 10)
+    assert deadlines.take_over(10, 4) == [2, 3]
+    assert deadlines.take_over(10, 4) == []
+
+
+@given(st.lists(st.integers(-50, 3_000), max_size=40))
+def test_a_line_keeps_its_order(steps: list[int]) -> None:
+    """A positive step appends so many, a negative one takes."""
+    line, model, number = SequenceLine(), list[int](), 0
+    for step in steps:
+        for _ in range(step):
+            line.append(number)
+            model.append(number)
+            number += 1
+        for _ in range(min(-step * 60, len(model))):
+            assert line.first() == model[0]
+            assert line.popleft() == model.pop(0)
+        assert len(line) == len(model)
+    assert list(line) == model
+    assert bool(line) == bool(model)
