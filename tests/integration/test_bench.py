@@ -18,7 +18,8 @@ from embermq.bench.errors import ConnectionLostError, RefusedError
 from embermq.bench.idle import run_idle
 from embermq.bench.process_cost import WatchedProcess
 from embermq.bench.report import LoadReport
-from embermq.bench.scenario import Stage, run_load
+from embermq.bench.run import Stage
+from embermq.bench.scenario import run_load
 from embermq.bench.settings import Limits, Load, Target
 from embermq.bench.shape import Shape, fan_in, fan_out, pairs
 from embermq.protocol.version import ProtocolVersion

@@ -128,9 +128,9 @@ class BenchClient(asyncio.Protocol):
             self.receive_maximum = answer.properties.receive_maximum
         return answer
 
-    async def subscribe(self, topic_filter: str, qos: int) -> None:
+    async def subscribe(self, topic_filter: str, qos: int, properties: Properties | None = None) -> None:
         """Subscribe and check that the QoS was granted. Raises ConnectionLostError or RefusedError."""
-        answer = await self._ask(Subscribe(1, (Subscription(topic_filter, qos),)))
+        answer = await self._ask(Subscribe(1, (Subscription(topic_filter, qos),), properties))
         if not isinstance(answer, Suback) or answer.reason_codes != (qos,):
             raise RefusedError(
                 f"{self.client_id}: SUBSCRIBE {topic_filter} at QoS {qos} was answered {answer!r}"

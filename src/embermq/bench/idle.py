@@ -12,7 +12,7 @@ from embermq.bench.connecting import bounded, open_files
 from embermq.bench.errors import BenchError, LoadError
 from embermq.bench.process_cost import WatchedProcess, read_cpu, read_pss_bytes
 from embermq.bench.report import IdleCost, IdleReport
-from embermq.bench.scenario import Stage
+from embermq.bench.run import Stage
 from embermq.bench.settings import Limits, Target
 
 

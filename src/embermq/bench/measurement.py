@@ -16,7 +16,7 @@ class Measurement:
     and what came behind it. It counts from their return, or from the intended send time where that is later.
     """
 
-    __slots__ = ("acknowledgement", "delivery", "returning", "send_delay", "since_ns")
+    __slots__ = ("acknowledgement", "delivery", "returning", "send_delay", "settling", "since_ns")
 
     def __init__(self) -> None:
         self.since_ns = NEVER_NS
@@ -24,3 +24,5 @@ class Measurement:
         self.returning = Histogram()
         self.acknowledgement = Histogram()
         self.send_delay = Histogram()
+        self.settling = Histogram()
+        """To the confirmation of its `$ack`, of messages from a queue."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from embermq.bench.scenario import Stage
+from embermq.bench.run import Stage
 
 
 class StageBar:

@@ -115,7 +115,7 @@ def per_cpu_second(messages: int, cpu_s: float) -> float | None:
     return round(messages / cpu_s, 1) if cpu_s > 0.01 else None
 
 
-def to_json(report: LoadReport | IdleReport) -> str:
+def to_json(report: msgspec.Struct) -> str:
     """One indented JSON object."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
@@ -156,15 +156,15 @@ def show_load(report: LoadReport, console: Console) -> None:
         ("send delay of this program", report.send_delay),
     ):
         if latency.samples:
-            table.add_row(f"{name} p50 / p99 / p99.9 / max, ms", _quantiles(latency))
+            table.add_row(f"{name} p50 / p99 / p99.9 / max, ms", quantiles_text(latency))
     table.add_section()
     for cost in report.processes:
         cpu = f"{cost.cpu_s:.2f}" + (f" + {cost.children_cpu_s:.2f} below" if cost.children_cpu_s else "")
         table.add_row(f"{cost.name} ({cost.pid}) CPU s", cpu)
-        table.add_row(f"{cost.name} in + out messages a CPU s", _count(cost.messages_per_cpu_s))
+        table.add_row(f"{cost.name} in + out messages a CPU s", count_text(cost.messages_per_cpu_s))
         table.add_row(f"{cost.name} peak PSS, MiB", f"{cost.pss_peak_bytes / 2**20:.1f}")
     if len(report.processes) > 1:
-        table.add_row("all in + out messages a CPU s", _count(report.messages_per_cpu_s))
+        table.add_row("all in + out messages a CPU s", count_text(report.messages_per_cpu_s))
     table.add_row(
         "this program, CPU s (cores)", f"{report.generator_cpu_s:.2f} ({report.generator_cores:.2f})"
     )
@@ -191,10 +191,12 @@ def show_idle(report: IdleReport, console: Console) -> None:
     console.print(table)
 
 
-def _quantiles(latency: LatencySummary) -> str:
+def quantiles_text(latency: LatencySummary) -> str:
+    """Median, p99, p99.9 and the longest, in milliseconds."""
     values = (latency.p50_ms, latency.p99_ms, latency.p999_ms, latency.max_ms)
     return " / ".join("-" if value is None else f"{value:,.2f}" for value in values)
 
 
-def _count(value: float | None) -> str:
+def count_text(value: float | None) -> str:
+    """With thousands apart; a dash for what could not be told."""
     return "-" if value is None else f"{value:,.0f}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from embermq.bench.errors import LoadError
@@ -9,6 +11,12 @@ from embermq.protocol.version import ProtocolVersion
 
 STAMP_BYTES = 16
 """Sequence number and intended send time, 8 bytes each, at the start of every payload."""
+
+QUEUE_STAMP_BYTES = 24
+"""The same in messages to a queue, with publisher and run behind it, 4 bytes each."""
+
+CLIENTS_MAX = 10_000
+KEYS_MAX = 1_000_000
 
 PACKET_IDS = 65_535
 """Packet identifiers of one connection [MQTT-2.2.1-3]."""
@@ -83,6 +91,56 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
                 f"away is {self.away_s:g} s, warm-up and duration together are "
                 f"{self.warmup_s + self.duration_s:g} s: nobody would return before the end"
             )
+
+
+class Ack(StrEnum):
+    """How a consumer settles."""
+
+    BATCH = "batch"
+    """A message to `$ack` with the ids of all that came in one read, `ack_batch` at most."""
+    PUBACK = "puback"
+
+
+class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load on a queue has besides `Load`.
+
+    keys: over all publishers, each key used by one of them; 0: messages without keys. partitions, ordering: what the
+    queue is made with, by the broker's administration; 0 and "" leave it to the broker. prefetch: of each consumer.
+    """
+
+    queue: str = ""
+    """Empty: one of this run."""
+    publishers: int = 1
+    consumers: int = 1
+    partitions: int = 0
+    ordering: str = ""
+    keys: int = 0
+    ack: Ack = Ack.BATCH
+    ack_batch: int = 50
+    prefetch: int = 500
+
+    def check(self, load: Load, version: ProtocolVersion) -> None:
+        """Raise LoadError, naming the option, its value and its limit."""
+        if load.qos not in (1, 2):
+            raise LoadError(
+                f"qos is {load.qos}; to a queue it is 1 or 2: nothing tells of messages lost at 0"
+            )
+        if load.payload_bytes < QUEUE_STAMP_BYTES:
+            raise LoadError(f"payload is {load.payload_bytes} bytes; it is {QUEUE_STAMP_BYTES} or more")
+        for name, value, top in (
+            ("publishers", self.publishers, CLIENTS_MAX),
+            ("consumers", self.consumers, CLIENTS_MAX),
+            ("ack batch", self.ack_batch, 1_000),
+            ("prefetch", self.prefetch, PACKET_IDS),
+        ):
+            if not 1 <= value <= top:
+                raise LoadError(f"{name} is {value}; it is 1 to {top}")
+        if self.keys and not self.publishers <= self.keys <= KEYS_MAX:
+            raise LoadError(
+                f"keys is {self.keys}; it is 0, or {self.publishers} (one a publisher) to {KEYS_MAX}"
+            )
+        if version is not ProtocolVersion.V5 and (self.keys or self.ack is not Ack.PUBACK):
+            raise LoadError("keys and acks in batches are user properties: they need MQTT 5")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

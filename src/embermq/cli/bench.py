@@ -1,27 +1,32 @@
-"""`embermq bench p2p|fanin|fanout|idle`: load any MQTT broker and measure it."""
+"""`embermq bench p2p|fanin|fanout|idle|queue`: load a broker and measure it."""
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 import uvloop
+from msgspec.structs import replace
 from rich.console import Console
 
 from embermq.bench.errors import BenchError
 from embermq.bench.idle import run_idle
 from embermq.bench.process_cost import WatchedProcess, parse_all_watched
 from embermq.bench.progress import StageBar
-from embermq.bench.report import show_idle, show_load, to_json
+from embermq.bench.queue_report import QueueReport, show_queue
+from embermq.bench.queue_scenario import run_queue
+from embermq.bench.report import LoadReport, show_idle, show_load, to_json
 from embermq.bench.scenario import run_load, run_paced
-from embermq.bench.settings import Load, Target
+from embermq.bench.settings import Ack, Load, QueueLoad, Target
 from embermq.bench.shape import Shape, fan_in, fan_out, pairs
 from embermq.protocol.version import ProtocolVersion
 
@@ -30,7 +35,7 @@ EXIT_NOT_CARRIED_OUT = 2
 
 app = typer.Typer(
     help="Load any MQTT broker and measure it. Ends with 1 when something acknowledged was lost "
-    "(or doubled at QoS 2), with 2 when the run could not be carried out.",
+    "(doubled at QoS 2, or out of the order of its key in a queue), with 2 when the run could not be carried out.",
     no_args_is_help=True,
 )
 
@@ -89,17 +94,18 @@ Children = Annotated[bool, typer.Option("--children", help="Count descendants of
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-class Watch(msgspec.Struct, frozen=True):
-    """Whose cost is measured."""
+class Common(msgspec.Struct, frozen=True):
+    """What all loads have: the broker, the load, whose cost is measured, and how the result is shown."""
 
+    target: Target
+    load: Load
     processes: Sequence[WatchedProcess]
     children: bool
+    as_json: bool
 
 
-@app.command()
-def p2p(
+def _common(
     *,
-    count_of_pairs: Annotated[int, typer.Option("--pairs", min=1, help="Publishers, and subscribers.")] = 100,
     host: Host = "127.0.0.1",
     port: Port = 1883,
     version: Version = VersionOption.V5,
@@ -113,117 +119,134 @@ def p2p(
     count: Count = 0,
     warmup: Warmup = 2.0,
     drain: Drain = 30.0,
+    pid: Pid = None,
+    children: Children = False,
+    as_json: Json = False,
+) -> Common:
+    load = Load(
+        qos=qos,
+        payload_bytes=payload,
+        rate=rate,
+        window=window,
+        duration_s=duration,
+        count=count,
+        warmup_s=warmup,
+        drain_s=drain,
+    )
+    target = _target(host, port, version, username, password_from_env)
+    return Common(target, load, _watched(pid), children, as_json)
+
+
+def _loads(**defaults: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that takes the options of `_common`, with other defaults where it wants them, behind its own.
+
+    It gets them put together as its first argument; what typer sees is one list of options.
+    """
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        shared = [
+            option.replace(default=defaults.get(option.name, option.default))
+            for option in inspect.signature(_common, eval_str=True).parameters.values()
+        ]
+        shared_names = {option.name for option in shared}
+
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            with _plain_errors():
+                common = _common(**{name: value for name, value in given.items() if name in shared_names})
+                command(common, **{name: given[name] for name in given if name not in shared_names})
+
+        vars(run)["__signature__"] = inspect.Signature([*own, *shared])
+        run.__annotations__ = {option.name: option.annotation for option in [*own, *shared]}
+        del vars(run)["__wrapped__"]
+        return run
+
+    return wrap
+
+
+@app.command()
+@_loads()
+def p2p(
+    common: Common,
+    *,
+    count_of_pairs: Annotated[int, typer.Option("--pairs", min=1, help="Publishers, and subscribers.")] = 100,
     persistent: Persistent = False,
     offline_share: OfflineShare = 0.0,
     away_s: Away = 2.0,
     paced: Paced = None,
-    pid: Pid = None,
-    children: Children = False,
-    as_json: Json = False,
 ) -> None:
     """N publishers, each to a subscriber of its own."""
-    with _plain_errors():
-        load = Load(
-            qos=qos,
-            payload_bytes=payload,
-            rate=rate,
-            window=window,
-            duration_s=duration,
-            count=count,
-            warmup_s=warmup,
-            drain_s=drain,
-            persistent=persistent,
-            offline_share=offline_share,
-            away_s=away_s,
-        )
-        target = _target(host, port, version, username, password_from_env)
-        watch = Watch(_watched(pid), children)
-        _carry_out(pairs(count_of_pairs), target, load, watch=watch, as_json=as_json, paced=paced)
+    load = replace(common.load, persistent=persistent, offline_share=offline_share, away_s=away_s)
+    _carry_out(pairs(count_of_pairs), common, load, paced=paced)
 
 
 @app.command()
+@_loads()
 def fanin(
+    common: Common,
     *,
     publishers: Annotated[int, typer.Option(min=1)] = 100,
     subscriber_id: Annotated[str | None, typer.Option(help="Client id of the subscriber.")] = None,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    version: Version = VersionOption.V5,
-    username: Username = None,
-    password_from_env: PasswordFromEnv = None,
-    qos: Qos = 1,
-    payload: Payload = 64,
-    rate: Rate = 0.0,
-    window: Window = 20,
-    duration: Duration = 10.0,
-    count: Count = 0,
-    warmup: Warmup = 2.0,
-    drain: Drain = 30.0,
     persistent: Persistent = False,
-    pid: Pid = None,
-    children: Children = False,
-    as_json: Json = False,
 ) -> None:
     """N publishers to one subscriber; waits for the tail."""
-    with _plain_errors():
-        load = Load(
-            qos=qos,
-            payload_bytes=payload,
-            rate=rate,
-            window=window,
-            duration_s=duration,
-            count=count,
-            warmup_s=warmup,
-            drain_s=drain,
-            persistent=persistent,
-        )
-        target = _target(host, port, version, username, password_from_env)
-        _carry_out(
-            fan_in(publishers, subscriber_id),
-            target,
-            load,
-            watch=Watch(_watched(pid), children),
-            as_json=as_json,
-        )
+    _carry_out(fan_in(publishers, subscriber_id), common, replace(common.load, persistent=persistent))
 
 
 @app.command()
+@_loads()
 def fanout(
+    common: Common,
     *,
     subscribers: Annotated[int, typer.Option(min=1)] = 100,
-    host: Host = "127.0.0.1",
-    port: Port = 1883,
-    version: Version = VersionOption.V5,
-    username: Username = None,
-    password_from_env: PasswordFromEnv = None,
-    qos: Qos = 1,
-    payload: Payload = 64,
-    rate: Rate = 0.0,
-    window: Window = 20,
-    duration: Duration = 10.0,
-    count: Count = 0,
-    warmup: Warmup = 2.0,
-    drain: Drain = 30.0,
     persistent: Persistent = False,
-    pid: Pid = None,
-    children: Children = False,
-    as_json: Json = False,
 ) -> None:
     """One publisher to N subscribers."""
-    with _plain_errors():
-        load = Load(
-            qos=qos,
-            payload_bytes=payload,
-            rate=rate,
-            window=window,
-            duration_s=duration,
-            count=count,
-            warmup_s=warmup,
-            drain_s=drain,
-            persistent=persistent,
+    _carry_out(fan_out(subscribers), common, replace(common.load, persistent=persistent))
+
+
+@app.command()
+@_loads(payload=1_024, window=100)
+def queue(
+    common: Common,
+    *,
+    name: Annotated[str, typer.Option("--queue", help="Its name; empty: one of this run.")] = "",
+    publishers: Annotated[int, typer.Option(min=1)] = 10,
+    consumers: Annotated[int, typer.Option(min=1, help="Of one group.")] = 10,
+    partitions: Annotated[int, typer.Option(min=0, help="Made so, as administrator; 0: as it is.")] = 0,
+    ordering: Annotated[str, typer.Option(help="none, partition or strict, as administrator.")] = "",
+    keys: Annotated[int, typer.Option(min=0, help="Over all publishers; 0: messages without keys.")] = 0,
+    ack: Annotated[Ack, typer.Option(help="What settles a message.")] = Ack.BATCH,
+    ack_batch: Annotated[int, typer.Option(min=1, help="Messages in one $ack at most.")] = 50,
+    prefetch: Annotated[int, typer.Option(min=1, help="Unsettled messages of a consumer.")] = 500,
+) -> None:
+    """N publishers to a durable queue of EmberMQ, N consumers that settle; lost, doubled and order are counted."""
+    asked = QueueLoad(
+        queue=name,
+        publishers=publishers,
+        consumers=consumers,
+        partitions=partitions,
+        ordering=ordering,
+        keys=keys,
+        ack=ack,
+        ack_batch=ack_batch,
+        prefetch=prefetch,
+    )
+    gc.freeze()
+    gc.disable()  # as in `_carry_out`
+    with StageBar() as bar:
+        report = uvloop.run(
+            run_queue(
+                common.target,
+                common.load,
+                asked,
+                watched=common.processes,
+                children=common.children,
+                on_stage=bar.show,
+            )
         )
-        target = _target(host, port, version, username, password_from_env)
-        _carry_out(fan_out(subscribers), target, load, watch=Watch(_watched(pid), children), as_json=as_json)
+    _show(report, common, partial(show_queue, report))
 
 
 @app.command()
@@ -260,20 +283,30 @@ def idle(
             show_idle(report, Console())
 
 
-def _carry_out(
-    shape: Shape, target: Target, load: Load, *, watch: Watch, as_json: bool, paced: float | None = None
-) -> None:
+def _carry_out(shape: Shape, common: Common, load: Load, *, paced: float | None = None) -> None:
     gc.freeze()
     gc.disable()  # a pause of ours would count as latency of the broker; a run makes no cycles to speak of
     with StageBar() as bar:
         run = run_load if paced is None else partial(run_paced, share=paced)
         report = uvloop.run(
-            run(target, shape, load, watched=watch.processes, children=watch.children, on_stage=bar.show)
+            run(
+                common.target,
+                shape,
+                load,
+                watched=common.processes,
+                children=common.children,
+                on_stage=bar.show,
+            )
         )
-    if as_json:
+    _show(report, common, partial(show_load, report))
+
+
+def _show(report: LoadReport | QueueReport, common: Common, as_table: Callable[[Console], None]) -> None:
+    """The result; ends with 1 when a promise was broken."""
+    if common.as_json:
         typer.echo(to_json(report))
     else:
-        show_load(report, Console())
+        as_table(Console())
     if report.failures:
         raise typer.Exit(EXIT_BROKEN_PROMISE)
 

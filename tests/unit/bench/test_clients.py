@@ -7,6 +7,7 @@ from time import monotonic_ns
 from typing import cast
 
 import pytest
+from tests.support.paper import Paper
 
 from embermq.bench.errors import ConnectionLostError
 from embermq.bench.frames import FrameFamily
@@ -21,24 +22,6 @@ from embermq.protocol.version import ProtocolVersion
 V5 = ProtocolVersion.V5
 TARGET = Target(version=V5)
 LIMITS = Limits(paced_inflight_max=2)
-
-
-class Paper:
-    """A transport that keeps what is written to it."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.aborted = False
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def take(self) -> bytes:
-        written, self.written = self.written, b""
-        return written
 
 
 def family(qos: int) -> FrameFamily:
