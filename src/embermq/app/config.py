@@ -97,6 +97,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: DeviceSettings = field(default_factory=DeviceSettings)
     application: ApplicationSettings = field(default_factory=ApplicationSettings)
     queues: BrokerQueueSettings = field(default_factory=BrokerQueueSettings)
+    webhook: WebhookSettings = field(default_factory=WebhookSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
@@ -358,6 +359,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(check_pipeline, settings),
         partial(application_settings.check_settings, settings.application),
         partial(check_queue_file, settings.queues),
+        partial(webhook_settings.check_settings, settings.webhook),
     )
     for check in checks:
         try:
