@@ -24,6 +24,8 @@ from embermq.adapters.redis import settings as redis_settings
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite import settings as log_settings
 from embermq.adapters.sqlite.settings import LogSettings
+from embermq.adapters.webhook import settings as webhook_settings
+from embermq.adapters.webhook.settings import WebhookSettings
 from embermq.admin.settings import HttpSettings
 from embermq.app import settings as store_settings
 from embermq.app.errors import ConfigError
