@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import quote
 
 from msgspec import json
 
@@ -21,6 +23,8 @@ from embermq.bench.settings import Limits, Load, QueueLoad, Target
 from embermq.protocol.packets import Packet, Puback, Publish
 
 GROUP = "bench"
+API_S = 20.0
+NO_MATCHING_SUBSCRIBERS = 0x10
 
 
 async def run_queue(
@@ -88,6 +92,10 @@ class QueueRun(Run[QueueReport]):
         if self._queue.ordering:
             wanted["ordering"] = self._queue.ordering
         if not wanted:
+            return
+        port = self._queue.http_port
+        if port:
+            await asyncio.to_thread(configure, self.target.host, port, self._name, json.encode(wanted))
             return
         client = _Administrator(f"bench-{self.run_id}-a", self.target, self.limits)
         await client.connect(clean_start=True, expiry_s=0)
@@ -164,6 +172,22 @@ class QueueRun(Run[QueueReport]):
         )
 
 
+def configure(host: str, port: int, queue: str, settings: bytes) -> None:
+    """Make the queue by `PUT`. Raises RefusedError, or ConnectionLostError when nobody is there."""
+    path = f"/api/v1/queues/{quote(queue, safe='')}"
+    connection = HTTPConnection(host, port, timeout=API_S)
+    try:
+        connection.request("PUT", path, settings, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        said = answer.read(2_000).decode(errors="replace")
+    except (OSError, HTTPException) as error:
+        raise ConnectionLostError(f"PUT {path} at {host}:{port}: {error}") from error
+    finally:
+        connection.close()
+    if not 200 <= answer.status < 300:
+        raise RefusedError(f"PUT {path} at {host}:{port}: status {answer.status}: {said}")
+
+
 class _Administrator(BenchClient):
     """Publishes one setting and waits for what the broker says."""
 
@@ -178,6 +202,8 @@ class _Administrator(BenchClient):
                 answer = await self._told
         except TimeoutError as error:
             raise ConnectionLostError(f"no answer to {topic} in {self.limits.connect_timeout_s} s") from error
+        if answer.reason_code == NO_MATCHING_SUBSCRIBERS:
+            raise RefusedError(f"{topic}: nobody listens there: this broker cannot be told about queues")
         if answer.reason_code >= REFUSED_FROM:
             said = answer.properties.reason_string if answer.properties is not None else None
             raise RefusedError(

@@ -105,7 +105,8 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a load on a queue has besides `Load`.
 
     keys: over all publishers, each key used by one of them; 0: messages without keys. partitions, ordering: what the
-    queue is made with, by the broker's administration; 0 and "" leave it to the broker. prefetch: of each consumer.
+    queue is made with; 0 and "" leave it to the broker. http_port: where the broker is asked for that, 0 to publish it
+    to `$admin/queue/<name>/config` instead. prefetch: of each consumer.
     """
 
     queue: str = ""
@@ -114,6 +115,7 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int = 1
     partitions: int = 0
     ordering: str = ""
+    http_port: int = 0
     keys: int = 0
     ack: Ack = Ack.BATCH
     ack_batch: int = 50

@@ -214,8 +214,17 @@ def queue(
     name: Annotated[str, typer.Option("--queue", help="Its name; empty: one of this run.")] = "",
     publishers: Annotated[int, typer.Option(min=1)] = 10,
     consumers: Annotated[int, typer.Option(min=1, help="Of one group.")] = 10,
-    partitions: Annotated[int, typer.Option(min=0, help="Made so, as administrator; 0: as it is.")] = 0,
-    ordering: Annotated[str, typer.Option(help="none, partition or strict, as administrator.")] = "",
+    partitions: Annotated[int, typer.Option(min=0, help="What the queue is made with; 0: as it is.")] = 0,
+    ordering: Annotated[str, typer.Option(help="none, partition or strict; empty: as it is.")] = "",
+    http_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Make it by the broker's HTTP API; 0: by a publish to $admin/queue/<name>/config, which needs a rule "
+            "that allows it.",
+        ),
+    ] = 0,
     keys: Annotated[int, typer.Option(min=0, help="Over all publishers; 0: messages without keys.")] = 0,
     ack: Annotated[Ack, typer.Option(help="What settles a message.")] = Ack.BATCH,
     ack_batch: Annotated[int, typer.Option(min=1, help="Messages in one $ack at most.")] = 50,
@@ -228,6 +237,7 @@ def queue(
         consumers=consumers,
         partitions=partitions,
         ordering=ordering,
+        http_port=http_port,
         keys=keys,
         ack=ack,
         ack_batch=ack_batch,

@@ -1,0 +1,96 @@
+"""`bench queue` against a real broker: every message accounted for, in every mode, and refusals told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+
+from embermq.bench.errors import RefusedError
+from embermq.bench.queue_report import QueueReport
+from embermq.bench.queue_scenario import run_queue
+from embermq.bench.settings import Ack, Load, QueueLoad, Target
+from embermq.protocol.version import ProtocolVersion
+
+FEW = 300
+STRICT = '[[queues]]\nname = "ledger"\nordering = "strict"\n'
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("bench")
+    file = folder / "queues.toml"
+    file.write_text(STRICT)
+    settings = {"queues.file": file, "queues.join_debounce_ms": 0}
+    with BrokerProcess(folder / "data", settings=settings) as running:
+        yield running
+
+
+def carried_out(
+    broker: BrokerProcess,
+    queue: QueueLoad,
+    *,
+    version: ProtocolVersion = ProtocolVersion.V5,
+    qos: int = 1,
+    rate: float = 0.0,
+) -> QueueReport:
+    load = Load(
+        qos=qos, payload_bytes=1_024, rate=rate, count=FEW, warmup_s=0.0, duration_s=30.0, drain_s=30.0
+    )
+    return asyncio.run(run_queue(Target(port=broker.port, version=version), load, queue))
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("ack", list(Ack))
+def test_every_message_is_delivered_and_settled(broker: BrokerProcess, qos: int, ack: Ack) -> None:
+    queue = QueueLoad(publishers=3, consumers=2, keys=12, ack=ack, ack_batch=7)
+    report = carried_out(broker, queue, qos=qos)
+    assert report.published == report.acknowledged == report.distinct == report.settled == FEW
+    assert (report.lost, report.disordered, report.foreign, report.settles_refused, report.failures) == (
+        0,
+        0,
+        0,
+        0,
+        (),
+    )
+    assert report.delivery.samples == report.acknowledgement.samples == FEW
+    assert report.settling.samples == (FEW if ack is Ack.BATCH else 0)
+
+
+def test_clients_of_mqtt_3_are_a_load_too(broker: BrokerProcess) -> None:
+    queue = QueueLoad(publishers=2, consumers=2, ack=Ack.PUBACK)
+    report = carried_out(broker, queue, version=ProtocolVersion.V311, rate=2_000)
+    assert (report.distinct, report.lost, report.send_delay.samples) == (FEW, 0, FEW)
+
+
+def test_order_in_a_strict_queue_is_watched(broker: BrokerProcess) -> None:
+    queue = QueueLoad(queue="ledger", consumers=2)
+    report = carried_out(broker, queue)
+    assert (report.distinct, report.lost, report.disordered) == (FEW, 0, 0)
+
+
+def test_what_the_broker_does_not_let_be_made_is_told(broker: BrokerProcess) -> None:
+    with pytest.raises(RefusedError, match=r"\$admin/queue/bench/.*/config"):
+        carried_out(broker, QueueLoad(partitions=3))
+
+
+def test_the_command_prints_json_for_machines(broker: BrokerProcess) -> None:
+    words = ["bench", "queue", "--port", str(broker.port), "--count", "50", "--warmup", "0", "--json"]
+    words += ["--publishers", "2", "--consumers", "1", "--pid", f"broker={broker.pid}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "embermq", *words], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["distinct"], report["lost"], report["payload_bytes"], report["window"]) == (
+        50,
+        0,
+        1_024,
+        100,
+    )
+    assert report["processes"][0]["pid"] == broker.pid
