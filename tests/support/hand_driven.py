@@ -312,7 +312,7 @@ class HandDrivenBroker:
             return ApplicationReaders(self.application_log, self.log, self.bodies, self.parking)
         kafka.begin()
         positions = StandInReaderPositions(self.store)
-        place = LogPlace(kafka.feeds, kafka.logs, kafka.progress, positions, kafka.source_id)
+        place = LogPlace(kafka.feeds, kafka.logs, kafka.progress, positions, kafka.source_id, kafka.since)
         return FedReaders(place, self.parking)
 
     def _with_shared(self, feeds: HandFeeds | None) -> ApplicationDelivery:
@@ -320,7 +320,7 @@ class HandDrivenBroker:
         if feeds is None or self.logs is None:
             return self.applications
         feeds.members.clear()
-        place = SharedPlace(feeds, self.logs, self.progress, self.store.shared)
+        place = SharedPlace(feeds, self.logs, self.progress, self.store.shared, feeds.since)
         self.shared = SharedReaders(place, self.parking)
         return OwnAndShared(self.applications, self.shared)
 

@@ -33,8 +33,10 @@ class HandTopic(Struct):
     def end(self) -> int:
         return self.start + len(self.entries)
 
-    def add(self, source: SourcePosition | None, record: LogRecord | None, problem: str = "") -> None:
-        self.entries.append(FeedEntry(self.end, ENTRY_BYTES, source, record, problem))
+    def add(
+        self, source: SourcePosition | None, record: LogRecord | None, problem: str = "", number: int = 0
+    ) -> None:
+        self.entries.append(FeedEntry(self.end, ENTRY_BYTES, source, record, problem, number))
 
 
 class HandFeed(ApplicationFeed):
@@ -176,6 +178,7 @@ class HandKafka:
     def __init__(self) -> None:
         self.topics: dict[str, HandTopic] = {}
         self.source_id = "first"
+        self.since = 0
         self.away = False
         self.held: list[Callable[[], None]] = []
         self.progress = HandProgress()
@@ -219,6 +222,11 @@ class HandKafka:
 
     # The pipeline
 
+    def begins_another_log(self) -> None:
+        """The message log was lost: positions begin anew, numbers go on. For brokers that start from now on."""
+        self.source_id, self.since = "another", len(self.sources)
+        self.progress.said = {}
+
     def reads(self, log: MessageLog) -> None:
         """Take over what the message log has got; topics have their partitions."""
         for batch in log.read(self._read_to, records_max=10**6, bytes_max=2**30):
@@ -226,7 +234,7 @@ class HandKafka:
                 if batch.base_offset + number >= self._read_to:
                     record = decode_record(frame)
                     partition = crc32(record.message.topic.encode()) % PARTITIONS
-                    place = sum(source.partition == partition for source, _ in self.sources)
+                    place = sum(source.partition == partition for source, _ in self.sources[self.since :])
                     self.sources.append((SourcePosition(partition, place), record))
                     self._read_to = batch.base_offset + number + 1
 
@@ -237,11 +245,11 @@ class HandKafka:
             for stamp in record.stamps:
                 topic = self.topics.get(self.logs.name(stamp.log))
                 if topic is not None:
-                    topic.add(source, record)
+                    topic.add(source, record, number=number)
 
     def report(self, until: int | None = None) -> None:
         """Everything below is where it belongs."""
         ends = dict.fromkeys(range(PARTITIONS), 0)
-        for source, _ in self.sources[:until]:
+        for source, _ in self.sources[self.since : until]:
             ends[source.partition] = source.offset + 1
         self.progress.said = ends

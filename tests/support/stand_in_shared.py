@@ -183,6 +183,8 @@ class HandFeeds(SharedFeeds):
         self.logs: dict[str, list[list[FeedEntry]]] = defaultdict(lambda: [[], []])
         self.members: list[HandMember] = []
         self._dispatched: set[int] = set()
+        self.since = 0
+        """Records with lesser numbers are of a message log before the present one, in which positions begin anew."""
 
     def join(self, group: str, log: str, taker: SharedTaker, known: KnownPositions = unknown) -> SharedFeed:
         member = HandMember(self, group, log, taker, known)
@@ -219,7 +221,8 @@ class HandFeeds(SharedFeeds):
                     name = names.stamped_log(stamp.log)
                     partitions = self.logs[name]
                     at = partitions[partition_of(record.message.topic)]
-                    source = SourcePosition(0, number)
+                    place = number if number < self.since else number - self.since
+                    source = SourcePosition(0, place)
                     at.append(FeedEntry(len(at), len(frame), source, record, number=number))
         for member in list(self.members):
             member.bring()

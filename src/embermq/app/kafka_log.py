@@ -73,6 +73,7 @@ class KafkaLog(LogSide):
             check_is_ours(known, found, self.log_id, self.place)
         self._positions = found.positions
         state.open_log(self.log_id, found.records_end, self._positions.end().number)
+        self._since = state.known_log().since
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         group = DispatcherGroup(address, kafka, self._topic.name, self._positions)
         appender = KafkaAppender(
@@ -154,12 +155,13 @@ class KafkaLog(LogSide):
 
     def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders:
         feeds = self._feeds = KafkaApplicationFeeds(self._admin.address, self._settings.kafka, self._post)
-        place = LogPlace(feeds, self._applications, self.progress, store, self.log_id)
+        place = LogPlace(feeds, self._applications, self.progress, store, self.log_id, self._since)
         return FedReaders(place, parking)
 
     def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders:
         feeds = self._shared_feeds = KafkaSharedFeeds(self._admin.address, self._settings.kafka, self._post)
-        return SharedReaders(SharedPlace(feeds, self._applications, self.progress, store), parking)
+        place = SharedPlace(feeds, self._applications, self.progress, store, self._since)
+        return SharedReaders(place, parking)
 
     def close(self) -> None:
         if self._shared_feeds is not None:

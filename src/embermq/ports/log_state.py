@@ -21,6 +21,8 @@ class KnownLog(Struct, frozen=True, kw_only=True):
     """The same, without the numbers that a start has left out and no record has got."""
     closed_end: int
     """With which the last run ended in order, -1 when it did not."""
+    since: int = 0
+    """Records with lesser numbers were accepted into a log before this one, which was lost; 0 when there was none."""
 
 
 class LogState(ABC):
@@ -44,7 +46,8 @@ class LogState(ABC):
     @abstractmethod
     def open_log(self, identity: str, records_end: int, end: int) -> None:
         """Before the first record is appended: which log it is, where its records end, and the number that comes next.
-        From now on this run counts as one that did not end in order. Raises StoreError."""
+        From now on this run counts as one that did not end in order. With another log than before, what is known of
+        positions in that one is forgotten. Raises StoreError."""
 
     @abstractmethod
     def close_log(self, end: int) -> None:

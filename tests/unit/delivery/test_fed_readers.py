@@ -422,6 +422,34 @@ def test_positions_of_another_message_log_are_forgotten(hand: HandDrivenBroker, 
     assert application.payloads == [b"0000"]
 
 
+@pytest.mark.promise("application-3")
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_waits_from_a_message_log_that_was_lost_hides_nothing_of_the_next_one(
+    hand: HandDrivenBroker, kafka: HandKafka, crash: bool
+) -> None:
+    """Records of both have the same positions; numbers tell them apart, and repeats of either."""
+    comes(hand).leaves()
+    publishes(hand, *numbered(3))
+    kafka.carry(0, 1, 2, 1)
+    kafka.begins_another_log()
+    hand = hand.restarted()
+    if not crash:
+        application = comes(hand)
+        assert application.payloads == numbered(3)
+    publishes(hand, *numbered(4, 3))
+    kafka.carry(3, 4, 4, 2, 5, 6)
+    if crash:
+        hand = hand.restarted()
+        application = comes(hand)
+    hand.settle()
+    assert application.payloads == numbered(7)
+    kafka.report()
+    assert committed(hand) == kafka.log_of("app").end
+    kafka.carry(5)
+    hand.settle()
+    assert application.payloads == numbered(7)
+
+
 @pytest.mark.promise("application-8")
 def test_a_connect_waits_for_kafka_and_gives_up(kafka: HandKafka) -> None:
     hand = HandDrivenBroker(mqtt=MqttSettings(), kafka=kafka)

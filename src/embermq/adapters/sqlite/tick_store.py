@@ -105,13 +105,18 @@ class SqliteTickStore(TickStore, LogState):
             end=self._log_end,
             records_end=left_out_from if 0 < self._log_end <= left_out_to else self._log_end,
             closed_end=self._meta("log_closed", -1),
+            since=self._meta("log_since", 0),
         )
 
     def open_log(self, identity: str, records_end: int, end: int) -> None:
         run = self._connection.execute
+        before = self._text("log_identity")
+        found = {"log_apart": 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
         try:
             run("BEGIN IMMEDIATE")
-            found = {"log_apart": 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
+            if before not in ("", identity):
+                found["log_since"] = end
+                run("UPDATE shared_position SET floors = x''")  # they speak of positions in the one before
             for name, value in found.items():
                 run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
             run("DELETE FROM meta WHERE name = 'log_closed'")

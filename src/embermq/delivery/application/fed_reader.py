@@ -35,6 +35,7 @@ class FedReader(Lane, FeedTaker):
 
     __slots__ = (
         "_owner",
+        "_since",
         "_sizes",
         "feed",
         "log",
@@ -57,10 +58,12 @@ class FedReader(Lane, FeedTaker):
         session: Session,
         log: str,
         standing: Standing,
+        since: int = 0,
     ) -> None:
         stored, marks = standing.place.positions, standing.marks
         super().__init__(session, stored.committed_offset)
         self._owner = owner
+        self._since = since
         self.log = log
         self.place = standing.place
         """What was stored when it began."""
@@ -117,7 +120,10 @@ class FedReader(Lane, FeedTaker):
         if stamped is None:
             self.positions.skip(at)
             return None
-        is_new = self.positions.take(at, source.partition, source.offset)
+        if entry.number >= self._since:
+            is_new = self.positions.take(at, source.partition, source.offset)
+        else:
+            is_new = self.positions.take_earlier(at, entry.number)
         return stamped if is_new and at >= self.resumed_to else None
 
     def stamped(self, entry: FeedEntry) -> PackEntry | None:

@@ -59,13 +59,15 @@ class LogLife(Protocol):
 
 
 class LogPlace(Struct, frozen=True):
-    """What readers stand on. `source_id`: which message log the source positions belong to."""
+    """What readers stand on. `source_id`: which message log the source positions belong to; records with numbers below
+    `since` are of one before it."""
 
     feeds: ApplicationFeeds
     logs: ApplicationLogs
     progress: PipelineProgress
     store: ReaderPositions
     source_id: str
+    since: int = 0
 
 
 class FedReaders(ApplicationDelivery):
@@ -148,7 +150,7 @@ class FedReaders(ApplicationDelivery):
         if stand.trouble:
             LOG.error("application log %s %s", log, stand.trouble)
         self.lost += stand.lost
-        reader = FedReader(self, session, log, stand)
+        reader = FedReader(self, session, log, stand, self._place.since)
         if stand.place is stored.position:
             self._read_marked(waiting, reader)
             return

@@ -17,6 +17,10 @@ again; the floors. A reader starts at the base: what lies before the committed o
 delivered. What was settled behind the committed offset, out of its turn, is told by the marks that the window stores
 one by one. The log may be trimmed below the base.
 
+When the message log is another one than before, its positions begin anew, while records of the one before may still
+wait in the application log. Those are told by their numbers, which go on over all logs. They hold back no base: after a
+crash some of them may be unknown, and would be delivered again, never lost.
+
 One object is for one partition of an application log: a record and its repeats have one key, so one partition.
 """
 
@@ -77,6 +81,8 @@ class Positions:
         self._segments: list[_Segment] = []
         self._floors = stored.floors
         """Of the sources that have one, in order."""
+        self._earlier = OffsetRanges()
+        """Numbers of records that were seen, of a message log before this one."""
         self._reports: list[tuple[dict[int, int], int]] = []
         """Reported positions and the log's end asked for afterwards: the one that is next to be reached, and the
         newest."""
@@ -100,6 +106,15 @@ class Positions:
         segment.records += 1
         if offset > segment.greatest.get(partition, -1):
             segment.greatest[partition] = offset
+        return self._is_due(at)
+
+    def take_earlier(self, at: int, number: int) -> bool:
+        """The same of a record that came by way of another message log than the present one."""
+        self._next = at + 1
+        return self._earlier.add(number) and self._is_due(at)
+
+    def _is_due(self, at: int) -> bool:
+        """Whether what is no repeat was not settled before the reader began."""
         if at < self.committed_offset:
             return False
         if at in self._settled:

@@ -73,7 +73,9 @@ class Group:
 
 
 class Owner(Protocol):
-    """Whose members they are."""
+    """Whose members they are. Records with numbers below `since` are of a message log before the present one."""
+
+    since: int
 
     def came(self, member: Member) -> None:
         """Something may wait in it now."""
@@ -158,7 +160,10 @@ class SharedLane(Lane):
         if entry.number < self.member.group.shared.row.since:
             self.positions.skip(at)
             return None
-        is_new = self.positions.take(at, source.partition, source.offset)
+        if entry.number >= self.member.owner.since:
+            is_new = self.positions.take(at, source.partition, source.offset)
+        else:
+            is_new = self.positions.take_earlier(at, entry.number)
         return record.message if is_new else None
 
     def next_pack(self, room: int, bytes_max: int) -> tuple[list[PackEntry], int]:

@@ -46,12 +46,13 @@ OVERTAKING_MAX = 10_000
 
 
 class SharedPlace(Struct, frozen=True):
-    """What shared readers stand on."""
+    """What shared readers stand on. Records with numbers below `since` are of a message log before the present one."""
 
     feeds: SharedFeeds
     logs: ApplicationLogs
     progress: PipelineProgress
     store: SharedGroups
+    since: int = 0
 
 
 class _Sent(Struct, eq=False):
@@ -68,6 +69,7 @@ class SharedReaders:
 
     def __init__(self, place: SharedPlace, parking: Parking) -> None:
         self._place = place
+        self.since = place.since
         self._window = SlidingWindow(self, self.pump, parking)
         self._under_way_max = parking.settings.max_poll_records
         self._groups: dict[int, Group] = {}

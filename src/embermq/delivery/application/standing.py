@@ -37,12 +37,11 @@ def standing(stored: StoredReader, found: FoundLog, source_id: str) -> Standing:
         text = f"ends at {end}, the client was sent what stood before {highest}"
         return _other_log(stored, found, source_id, end, text)
     if place.source_id != source_id:
-        committed = positions.committed_offset
-        fresh = replace(place, source_id=source_id, positions=StoredPositions(committed, committed))
+        fresh = replace(place, source_id=source_id, positions=replace(positions, floors=()))
         return Standing(
             fresh,
             stored.marks,
-            trouble="belongs to another message log: repeats of its records are not known",
+            trouble="has records of another message log: repeats of what it has settled of them are not all known",
         )
     return Standing(place, stored.marks)
 
