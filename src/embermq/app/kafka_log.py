@@ -13,6 +13,7 @@ from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
+from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import FoundLog, KafkaMessageLog, find_end
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
@@ -59,6 +60,7 @@ class KafkaLog(LogSide):
         self._shared_feeds: KafkaSharedFeeds | None = None
         self._retained: KafkaMessageLog | None = None
         self._ages = SeenEnds()
+        self._failures = Failures()
         kafka = settings.kafka
         address = kafka_address(settings.stores.log, kafka)
         self._admin = WatchedAdmin(address, kafka)
@@ -87,7 +89,7 @@ class KafkaLog(LogSide):
             group=group,
         )
         self.on_end = appender.on_end
-        self._receipts = ReceiptTopic(address, kafka)
+        self._receipts = ReceiptTopic(address, kafka, self._failures)
         self._ticks = LogThenState(
             appender,
             state,
@@ -97,7 +99,7 @@ class KafkaLog(LogSide):
             receipts=self._receipts,
         )
         self.ticks = self._ticks
-        self.progress = KafkaPipelineProgress(address, kafka, self.log_id)
+        self.progress = KafkaPipelineProgress(address, kafka, self.log_id, self._failures)
         self.application_logs = self._applications = KafkaApplicationLogs(
             ApplicationTopics(WatchedAdmin(address, kafka), names, _log_properties(settings)),
             ApplicationLogNames(
@@ -109,6 +111,7 @@ class KafkaLog(LogSide):
             log_ends=lambda: dict(enumerate(self._positions.end().offsets)),
             dispatched=lambda: self.progress.positions("dispatch"),
             patience_s=settings.session_store.connect_wait_s,
+            failures=self._failures,
         )
 
     def behind(self, stored: StoredState) -> StoredState:
@@ -125,6 +128,10 @@ class KafkaLog(LogSide):
     @property
     def failing(self) -> str:
         return self._ticks.failing
+
+    @property
+    def failures(self) -> int:
+        return self._failures.count
 
     @property
     def receipts(self) -> ReceiptStatistics:
@@ -154,12 +161,14 @@ class KafkaLog(LogSide):
         return tuple(sorted(held))
 
     def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders:
-        feeds = self._feeds = KafkaApplicationFeeds(self._admin.address, self._settings.kafka, self._post)
+        address, kafka = self._admin.address, self._settings.kafka
+        feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)
         place = LogPlace(feeds, self._applications, self.progress, store, self.log_id, self._since)
         return FedReaders(place, parking)
 
     def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders:
-        feeds = self._shared_feeds = KafkaSharedFeeds(self._admin.address, self._settings.kafka, self._post)
+        address, kafka = self._admin.address, self._settings.kafka
+        feeds = self._shared_feeds = KafkaSharedFeeds(address, kafka, self._post, failures=self._failures)
         place = SharedPlace(feeds, self._applications, self.progress, store, self._since)
         return SharedReaders(place, parking)
 

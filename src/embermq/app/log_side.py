@@ -88,6 +88,11 @@ class LogSide(ABC):
         """Why a tick waits for the log, "" when none does."""
 
     @property
+    def failures(self) -> int:
+        """Errors that nobody foresaw, on threads of its own; they have been logged and the work goes on."""
+        return 0
+
+    @property
     def receipts(self) -> ReceiptStatistics | None:
         """What became of samples of latency that go to a place of their own; None when they do not."""
         return None

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -61,6 +62,8 @@ class BrokerService:
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
         self._news = PipelineNews()
+        self._troubles: dict[str, str] = {}
+        """What housekeeping cannot do now, and why."""
         self._said_failing = False
         self._said_away = False
         self._said_log = False
@@ -127,41 +130,57 @@ class BrokerService:
 
     async def _look_around(self, stop: asyncio.Event) -> None:
         """Nothing here waits for the log."""
+        counters, log_side, told = self._embedded.broker.state.counters, self._embedded.log_side, 0
         while not stop.is_set():
-            try:
+            with self._going_on("looking at the pipeline"):
                 await self._look_at_pipeline()
-            except (OSError, sqlite3.Error) as error:
-                LOG.warning("cannot read what the pipeline does: %s", error)
-            self._say_failing()
-            self._say_away()
-            self._say_log()
+            with self._going_on("looking at stores"):
+                self._say_failing()
+                self._say_away()
+                self._say_log()
+            counters.unexpected_errors += log_side.failures - told
+            told = log_side.failures
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _keep_log(self, stop: asyncio.Event) -> None:
         """Rounds of retention; one may take long while the log does not answer."""
+        while not stop.is_set():
+            with self._going_on("retention"):
+                await self._retain()
+            await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _retain(self) -> None:
         log_side = self._embedded.log_side
         state = self._embedded.broker.state
-        said = ""
-        while not stop.is_set():
-            try:
-                round_of_retention = partial(
-                    self._embedded.retention.run,
-                    log_side.dispatcher_floor,
-                    log_side.holding(state.sessions.values()),
-                    time.time_ns() // 1_000_000,
-                )
-                retained = await on_own_thread(round_of_retention, "retention")
-            except (StoreError, sqlite3.Error) as error:
-                if not said:
-                    LOG.warning("retention could not do its round, and tries again: %s", error)
-                said = str(error)
-            else:
-                said = ""
-                self._say_pins(retained)
-                self.retained = retained
-                state.refuse_all = retained.refuse_all
-                state.refused_generations = retained.refused_generations
-            await asyncio.sleep(HOUSEKEEPING_S)
+        round_of_retention = partial(
+            self._embedded.retention.run,
+            log_side.dispatcher_floor,
+            log_side.holding(state.sessions.values()),
+            time.time_ns() // 1_000_000,
+        )
+        retained = await on_own_thread(round_of_retention, "retention")
+        self._say_pins(retained)
+        self.retained = retained
+        state.refuse_all = retained.refuse_all
+        state.refused_generations = retained.refused_generations
+
+    @contextmanager
+    def _going_on(self, doing: str) -> Iterator[None]:
+        """What goes wrong is told once for as long as it does. Errors that nobody foresaw come with their trace, and
+        are counted."""
+        try:
+            yield
+        except (StoreError, OSError, sqlite3.Error) as error:
+            if doing not in self._troubles:
+                LOG.warning("%s does not work now, it is tried again: %s", doing, error)
+            self._troubles[doing] = str(error)
+        except Exception as error:
+            self._embedded.broker.state.counters.unexpected_errors += 1
+            if self._troubles.get(doing) != repr(error):
+                LOG.exception("%s does not work, it is tried again", doing)
+            self._troubles[doing] = repr(error)
+        else:
+            self._troubles.pop(doing, None)
 
     async def _look_at_pipeline(self) -> None:
         log_side = self._embedded.log_side

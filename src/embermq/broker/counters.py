@@ -66,6 +66,8 @@ class Counters(Struct):
     reauthentications_refused: int = 0
     sessions_expired: int = 0
     retained_expired: int = 0
+    unexpected_errors: int = 0
+    """In work beside the clients', by errors that nobody foresaw: each is logged, and the work goes on."""
     sockets_opened: int = 0
     bytes_received: int = 0
     bytes_sent: int = 0

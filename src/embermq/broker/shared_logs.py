@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 GRANTED_QOS = 2
 """What is stamped: each member takes the lesser of it and its own."""
 LOOK_AGAIN_MS = 5_000
-"""A log of an earlier run that could not be looked at is asked for again."""
+"""A log of an earlier run that could not be looked at is asked for again. One that is found gone again and again is
+looked for no more often."""
 
 Answer = Callable[[StoreError | None], None]
 
@@ -52,7 +53,17 @@ class SharedLog:
     """The log of a filter. `found` is None until it has been looked at in this run. `claims` counts those who are
     about to subscribe."""
 
-    __slots__ = ("asked", "claims", "found", "generation", "groups", "name", "topic_filter", "waiting")
+    __slots__ = (
+        "asked",
+        "claims",
+        "found",
+        "generation",
+        "gone_ms",
+        "groups",
+        "name",
+        "topic_filter",
+        "waiting",
+    )
 
     def __init__(self, topic_filter: str, name: str) -> None:
         self.topic_filter = topic_filter
@@ -61,6 +72,8 @@ class SharedLog:
         """0 while nothing is stamped for it."""
         self.found: FoundLog | None = None
         self.asked = False
+        self.gone_ms = 0
+        """When somebody last found it gone."""
         self.claims = 0
         self.waiting: list[Answer] = []
         self.groups: dict[str, SharedGroup] = {}
@@ -169,10 +182,15 @@ class SharedLogs:
             self._end_log(log)
 
     def gone(self, log: SharedLog) -> None:
-        """Somebody has deleted it."""
+        """Somebody has deleted it, or cannot read it."""
         if log.groups and not log.asked:
             log.found = None
-            self._look(log)
+            now_ms, before_ms = self._state.tick.now_ms, log.gone_ms
+            log.gone_ms = now_ms
+            if before_ms and now_ms - before_ms < LOOK_AGAIN_MS:
+                self._state.timers.at(now_ms + LOOK_AGAIN_MS, partial(self._look, log))
+            else:
+                self._look(log)
 
     def restored(self, name: str, identity: str) -> None:
         """The log of this name was missing. When another one is there now, whoever made it, offsets of the one that is

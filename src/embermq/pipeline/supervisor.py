@@ -86,6 +86,9 @@ class PipelineSupervisor:
                 await self._watch_child()
             except OSError as error:
                 self._last_error = f"cannot start or watch {sys.executable}: {error}"
+            except Exception as error:  # nobody would start the driver again
+                LOG.exception("watching the pipeline's driver has failed, it is started anew")
+                self._last_error = f"watching the driver: unexpected {error!r}"
             await self._end_child(0)
             healthy = time.monotonic() - began > _HEALTHY_S
             self._failures = 1 if healthy else self._failures + 1

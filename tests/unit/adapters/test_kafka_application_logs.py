@@ -30,7 +30,7 @@ class Topics(ApplicationTopics):
         super().__init__(admin, NAMES, LogProperties(packet_bytes_max=1_000))
         self.there: dict[str, TopicDescription | StoreError | None] = {}
         self.looks: SimpleQueue[object] = SimpleQueue()
-        self.goes_on: SimpleQueue[StoreError | None] = SimpleQueue()
+        self.goes_on: SimpleQueue[Exception | None] = SimpleQueue()
 
     def _look(
         self, logs: Collection[str], *, until_there: bool = False
@@ -44,6 +44,8 @@ class Topics(ApplicationTopics):
         """Waits for what the test says."""
         self.looks.put(None)
         problem = self.goes_on.get(timeout=20)
+        if problem is not None and not isinstance(problem, StoreError):
+            raise problem
         return {log: FoundLog({0: 7}, "id") if problem is None else problem for log in wanted}
 
 
@@ -87,3 +89,36 @@ def test_who_has_waited_long_enough_is_answered_although_others_come(
     topics.goes_on.put(None)
     posted.get(timeout=20)()
     assert answers[1:] == [(1, FoundLog({0: 7}, "id"))]
+
+
+def test_what_nobody_foresaw_is_told_and_the_log_is_made_all_the_same(
+    logs: KafkaApplicationLogs,
+    topics: Topics,
+    posted: SimpleQueue[Callable[[], None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers: Answers = []
+    logs._patience_s = 3_600
+    logs.ensure("log", 1, lambda found: answers.append((0, found)))
+    topics.goes_on.put(KeyError("nobody foresaw this"))
+    topics.goes_on.put(None)
+    posted.get(timeout=20)()
+    assert answers == [(0, FoundLog({0: 7}, "id"))]
+    assert "nobody foresaw this" in caplog.text
+
+
+def test_who_asks_is_answered_also_when_nobody_foresaw_what_happens(
+    logs: KafkaApplicationLogs,
+    topics: Topics,
+    posted: SimpleQueue[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def breaks(_logs: object) -> dict[Place, int]:
+        raise KeyError("nobody foresaw this")
+
+    monkeypatch.setattr(topics, "ends_of_those_there", breaks)
+    found: list[object] = []
+    for _ in range(2):
+        logs.ends({"log": 1}, found.append)
+        posted.get(timeout=20)()
+    assert all(isinstance(answer, StoreUnavailable) for answer in found)

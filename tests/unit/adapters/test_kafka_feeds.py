@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 
+from embermq.adapters.kafka import application_feeds
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
+from embermq.adapters.kafka.failures import Failures
+from embermq.adapters.kafka.feed_entries import feed_entry
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 
@@ -44,11 +47,13 @@ class Server:
         self.producer = Producer({"test.mock.num.brokers": 1, "logger": quiet})
         (server,) = self.producer.list_topics(timeout=PATIENCE_S).brokers.values()
         self.posted: SimpleQueue[object] = SimpleQueue()
+        self.failures = Failures()
         self.feeds = KafkaApplicationFeeds(
             parse_address(f"kafka://{server.host}:{server.port}"),
             KafkaSettings(),
             self.posted.put,
             unread_bytes_max=20_000,
+            failures=self.failures,
         )
 
     def produce(self, count: int) -> None:
@@ -87,3 +92,28 @@ def test_a_client_that_took_nothing_and_returns_is_read_for(server: Server) -> N
     while len(again.entries) < 1_500:
         assert server.run(), f"nothing comes after {len(again.entries)} records"
     assert [entry.offset for entry in again.entries] == list(range(1_500))
+
+
+def test_what_nobody_foresaw_is_told_and_counted_and_records_come_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread breaks down over a record, with others of the same batch in its hands."""
+    breaks_at = {40, 41}
+
+    def breaking(message: Message, offset: int) -> FeedEntry:
+        if offset in breaks_at:
+            breaks_at.remove(offset)
+            raise KeyError("nobody foresaw this")
+        return feed_entry(message, offset)
+
+    monkeypatch.setattr(application_feeds, "feed_entry", breaking)
+    monkeypatch.setattr(application_feeds, "ASK_S", 0.01)
+    server.produce(100)
+    taker = Taker()
+    taker.releases = True
+    taker.feed = server.feeds.open(LOG, {0: 0}, taker)
+    while len(taker.entries) < 100:
+        assert server.run(), f"nothing comes after {len(taker.entries)} records"
+    assert [entry.offset for entry in taker.entries] == list(range(100))
+    assert (server.failures.count, breaks_at) == (2, set())
+    assert "nobody foresaw this" in caplog.text

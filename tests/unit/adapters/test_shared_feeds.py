@@ -54,6 +54,7 @@ class HandConsumer:
     def __init__(self) -> None:
         self.batches: deque[list[HandMessage]] = deque()
         self.refusals = 0
+        self.breaks = False
         self.assigned: list[tuple[int, int]] = []
         self._on_assign: Callable[..., None] | None = None
 
@@ -64,6 +65,8 @@ class HandConsumer:
         on_assign, self._on_assign = self._on_assign, None
         if on_assign is not None:
             on_assign(self, [TopicPartition("log", partition) for partition in (0, 1)])
+        if self.breaks:
+            raise KeyError("nobody foresaw this")
         return self.batches.popleft() if self.batches else []
 
     def incremental_assign(self, places: list[TopicPartition]) -> None:
@@ -100,6 +103,7 @@ class Taker(SharedTaker):
     def __init__(self) -> None:
         self.came: list[tuple[int, int]] = []
         self.has: list[int] = []
+        self.reason = ""
 
     def assigned(self, partition: int, stored: StoredPositions) -> None:
         self.has.append(partition)
@@ -111,7 +115,7 @@ class Taker(SharedTaker):
         self.came += [(partition, entry.offset) for entry in entries]
 
     def gone(self, reason: str) -> None:
-        raise AssertionError(reason)
+        self.reason = reason
 
 
 @pytest.fixture
@@ -160,3 +164,16 @@ def test_records_come_although_it_is_not_known_whether_the_log_is_there(
     ]
     wait_until(lambda: len(taker.came) == 2 and not consumer.refusals, what="all records come")
     assert taker.came == [(0, 0), (0, 1)]
+
+
+def test_a_member_over_whom_the_thread_breaks_down_leaves_and_is_told(
+    consumer: HandConsumer, feeds: KafkaSharedFeeds, taker: Taker
+) -> None:
+    consumer.breaks = True
+    wait_until(lambda: taker.reason, what="it is told")
+    assert "nobody foresaw this" in taker.reason
+    consumer.breaks = False
+    consumer.batches.append([HandMessage(0, 0)])
+    other = Taker()
+    feeds.join("group", "log", other, lambda _partition: StoredPositions(0, 0))
+    wait_until(lambda: not consumer.batches, what="the next one is served")

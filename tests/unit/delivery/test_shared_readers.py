@@ -361,6 +361,21 @@ def test_a_log_that_was_deleted_begins_anew(play: Play) -> None:
     assert one.payloads == [*numbered(5), b"new"]
 
 
+def test_a_log_that_cannot_be_read_again_and_again_is_not_joined_without_a_pause(play: Play) -> None:
+    one = play.comes("one", 0, 1)
+    before = len(play.logs.ensured)
+    for _ in range(3):
+        for member in list(play.feeds.members):
+            member.taker.gone("no consumer can be made")
+        play.hand.settle()
+    assert len(play.logs.ensured) == before + 1
+    play.hand.passes(s=6)
+    assert len(play.logs.ensured) == before + 2
+    play.give("one", 0, 1)
+    play.publishes("t/0", b"new")
+    assert one.payloads == [b"new"]
+
+
 def test_late_messages_are_sent_again_and_parked(play: Play) -> None:
     play = Play(pack_timeout_s=1, retries=1)
     one = play.comes("one", 0, 1, acknowledges=False, version=ProtocolVersion.V311)

@@ -26,6 +26,7 @@ from embermq.adapters.kafka.client import (
     told,
     unavailable,
 )
+from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.feed_entries import (
     ASK_S,
     CONSUMED_AT_ONCE,
@@ -86,6 +87,8 @@ class _Feed(OpenFeed, ApplicationFeed):
         super().__init__(log, taker)
         self._feeds = feeds
         self.next_offsets = dict(starts)
+        self.handed_over = dict(starts)
+        """Everything before these offsets has been posted to the broker's thread."""
 
     def release(self, size: int) -> None:
         self.released += size
@@ -106,9 +109,11 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         post: Post,
         *,
         unread_bytes_max: int = UNREAD_BYTES_MAX,
+        failures: Failures | None = None,
     ) -> None:
         self._address = address
         self._post = post
+        self._failures = failures or Failures()
         self._unread_bytes_max = unread_bytes_max
         self._orders: deque[Callable[[], None]] = deque()
         self._ordered = Event()
@@ -168,7 +173,25 @@ class KafkaApplicationFeeds(ApplicationFeeds):
                 self._round()
             except KafkaException as error:
                 self._failing = f"{self._address}: {told(error_of(error))}"
-                self._ordered.wait(ASK_S)
+                self._go_back()
+            except Exception as error:  # whatever it was, clients that are not read for would wait for ever
+                doing = f"{self._address}: reading application logs"
+                self._failing = self._failures.note(doing, error)
+                self._go_back()
+
+    def _go_back(self) -> None:
+        """A round has ended half way: what the driver has handed out and the broker has not got is read once more."""
+        self._batches.clear()
+        self._paused.clear()
+        places: list[TopicPartition] = []
+        for place, feed in self._feeds.items():
+            feed.paused = False
+            feed.next_offsets[place[1]] = feed.handed_over[place[1]]
+            places.append(TopicPartition(*place, feed.next_offsets[place[1]]))
+        self._ordered.wait(ASK_S)
+        with suppress(KafkaException):  # the next round says so again
+            self._consumer.assign(places)
+            self._consumer.resume(places)
 
     def _round(self) -> None:
         while self._orders:
@@ -202,8 +225,9 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         if not batches:
             return
         self._failing = ""
-        for feed, _, entries in batches.values():
+        for place, (feed, partition, entries) in batches.items():
             feed.fetched += sum(entry.size for entry in entries)
+            self._feeds[place].handed_over[partition] = entries[-1].offset + 1
         self._post(partial(hand_over, list(batches.values())))
         for feed in {self._feeds[place] for place in batches}:
             if feed.unread_bytes >= self._unread_bytes_max and not feed.paused:
@@ -276,8 +300,8 @@ class KafkaApplicationFeeds(ApplicationFeeds):
                 place[1],
                 first - wanted,
             )
-            feed.next_offsets[place[1]] = first
             self._hand_over()  # what came before
+            feed.next_offsets[place[1]] = feed.handed_over[place[1]] = first
             self._post(partial(tell_begins, feed, place[1], first))
         self._consumer.incremental_unassign([TopicPartition(*place)])
         self._consumer.incremental_assign([TopicPartition(*place, feed.next_offsets[place[1]])])
@@ -289,10 +313,6 @@ class KafkaApplicationFeeds(ApplicationFeeds):
     def _add(self, feed: _Feed) -> None:
         if feed.closed:
             return
-        if not self._failing:
-            # A partition whose leader is not known yet would be looked at once a second.
-            with suppress(KafkaException):
-                self._consumer.list_topics(feed.log, ASK_S)
         places = [
             TopicPartition(feed.log, partition, offset) for partition, offset in feed.next_offsets.items()
         ]
@@ -301,6 +321,10 @@ class KafkaApplicationFeeds(ApplicationFeeds):
             if other is not None:
                 self.remove(other)
             self._feeds[feed.log, partition] = feed
+        if not self._failing:
+            # A partition whose leader is not known yet would be looked at once a second.
+            with suppress(KafkaException):
+                self._consumer.list_topics(feed.log, ASK_S)
         self._consumer.incremental_assign(places)
 
     def remove(self, feed: _Feed) -> None:

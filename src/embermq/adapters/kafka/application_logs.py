@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from embermq.adapters.kafka.application_topics import ApplicationTopics
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
+from embermq.adapters.kafka.failures import Failures
 from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
@@ -64,8 +65,10 @@ class KafkaApplicationLogs(ApplicationLogs):
         log_ends: Callable[[], Positions],
         dispatched: Callable[[], Positions],
         patience_s: float,
+        failures: Failures | None = None,
     ) -> None:
         self._topics = topics
+        self._failures = failures or Failures()
         self._names = names
         self._all_names = names.without_limits()
         self._post = post
@@ -163,7 +166,14 @@ class KafkaApplicationLogs(ApplicationLogs):
         while not self._closing:
             self._work.wait(wait_s)
             self._work.clear()
-            wait_s = self._round()
+            try:
+                wait_s = self._round()
+            except Exception as error:  # whatever it was, nobody would be let in any more
+                self._unexpected("looking after application logs", error)
+                wait_s = RETRY_S
+
+    def _unexpected(self, doing: str, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(self._failures.note(doing, error))
 
     def _round(self) -> float | None:
         """Who waits for a log comes first. Returns in how many seconds to look again; None: when something comes."""
@@ -189,6 +199,8 @@ class KafkaApplicationLogs(ApplicationLogs):
             found = dict.fromkeys(wanted, error)
         except KafkaException as error:
             found = dict.fromkeys(wanted, StoreUnavailable(told(error_of(error))))
+        except Exception as error:
+            found = dict.fromkeys(wanted, self._unexpected("making and finding application logs", error))
         now_s = time.monotonic()
         with self._lock:
             for log, answer in found.items():
@@ -242,6 +254,8 @@ class KafkaApplicationLogs(ApplicationLogs):
             return str(error)
         except KafkaException as error:
             return told(error_of(error))
+        except Exception as error:
+            return str(self._unexpected("deleting application logs", error))
         return ""
 
     def _delete_now(self, logs: list[str]) -> None:
@@ -259,6 +273,8 @@ class KafkaApplicationLogs(ApplicationLogs):
             answer = error
         except KafkaException as error:
             answer = StoreUnavailable(told(error_of(error)))
+        except Exception as error:
+            answer = self._unexpected("a question about application logs", error)
         if not self._closing:
             self._post(partial(then, answer))
 

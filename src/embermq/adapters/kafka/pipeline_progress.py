@@ -9,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import client_options, error_of, let_go, may_work_later, told
+from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.pipeline_progress import progress_topic, read_progress
 from embermq.ports.errors import StoreUnavailable
@@ -32,8 +33,11 @@ class KafkaPipelineProgress(PipelineProgress):
     """`log_id` is the id of the topic that is the message log. A topic that is missing is waited for; one that was made
     anew is read from its beginning, and what it says less than what was heard before does not count."""
 
-    def __init__(self, address: KafkaAddress, settings: KafkaSettings, log_id: str) -> None:
+    def __init__(
+        self, address: KafkaAddress, settings: KafkaSettings, log_id: str, failures: Failures | None = None
+    ) -> None:
         self._address = address
+        self._failures = failures or Failures()
         self._topic = progress_topic(settings.prefix)
         self._log_id = log_id
         self._heard: dict[str, dict[int, int]] = {}
@@ -86,6 +90,8 @@ class KafkaPipelineProgress(PipelineProgress):
                     self._follow()
             except KafkaException as error:
                 self._failing = f"{self._address}: topic {self._topic}: {told(error_of(error))}"
+            except Exception as error:  # whatever it was, the log would never be trimmed again
+                self._failing = self._failures.note(f"{self._address}: reading topic {self._topic}", error)
             self._closing.wait(LOOK_S)
 
     def _is_there(self) -> bool:

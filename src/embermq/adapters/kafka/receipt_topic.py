@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, WatchedAdmin, client_options, error_of, told
+from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.receipts import HEADERS, encode_receipts, receipts_topic
 from embermq.ports.errors import StoreUnavailable
@@ -35,8 +36,11 @@ CLOSE_S = 1.0
 class ReceiptTopic(ReceiptLog):
     """`<prefix>.receipts`. `take` and `close` are the broker's thread's."""
 
-    def __init__(self, address: KafkaAddress, settings: KafkaSettings) -> None:
+    def __init__(
+        self, address: KafkaAddress, settings: KafkaSettings, failures: Failures | None = None
+    ) -> None:
         self.name = receipts_topic(settings.prefix)
+        self._failures = failures or Failures()
         self._address = address
         self._settings = settings
         self._bytes_max = settings.receipts_bytes_max
@@ -89,10 +93,13 @@ class ReceiptTopic(ReceiptLog):
         while not self._closing:
             self._wake.wait(EVERY_S if self._is_there else RETRY_S)
             self._wake.clear()
-            if not self._is_there and not self._closing:
-                self._make_topic()
-            self._send()
-            self._producer.poll(0)
+            try:
+                if not self._is_there and not self._closing:
+                    self._make_topic()
+                self._send()
+                self._producer.poll(0)
+            except Exception as error:  # whatever it was, nothing would be sent any more
+                self._failures.note(f"{self._address}: writing to topic {self.name}", error)
         self._send()
         self._producer.flush(CLOSE_S)
         self._producer.purge()

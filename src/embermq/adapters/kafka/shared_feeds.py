@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.application_feeds import GONE, consumer_options
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
+from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.feed_entries import (
     ASK_S,
     CONSUMED_AT_ONCE,
@@ -105,9 +106,11 @@ class KafkaSharedFeeds(SharedFeeds):
         post: Post,
         *,
         unread_bytes_max: int = UNREAD_BYTES_MAX,
+        failures: Failures | None = None,
     ) -> None:
         self._address = address
         self._post = post
+        self._failures = failures or Failures()
         self._unread_bytes_max = unread_bytes_max
         self._options = consumer_options(address, settings) | {
             "partition.assignment.strategy": "cooperative-sticky",
@@ -159,13 +162,22 @@ class KafkaSharedFeeds(SharedFeeds):
         while not self._closing:
             self._ordered.clear()
             while self._orders:
-                self._orders.popleft()()
+                try:
+                    self._orders.popleft()()
+                except Exception as error:  # the others are served on
+                    self._failures.note(f"{self._address}: members of shared subscriptions", error)
             is_idle = True
             for member in list(self._members):
                 try:
                     is_idle = not self._serve(member) and is_idle
                 except KafkaException as error:
                     self._failing = f"{self._address}: {member.log}: {told(error_of(error))}"
+                except (
+                    Exception
+                ) as error:  # what it was handed out last is lost to it, and not to the next one
+                    reason = self._failures.note(f"{self._address}: reading {member.log}", error)
+                    self._post(partial(tell_gone, member, reason))
+                    self.leave(member)
             if not self._members:
                 self._ordered.wait()
             elif is_idle:
