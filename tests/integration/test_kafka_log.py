@@ -22,7 +22,7 @@ from tests.support.broker_process import EMBERMQ, free_port
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.adapters.kafka import appender, client
+from embermq.adapters.kafka import appender, client, log_topic
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic, record_bytes_max
@@ -226,7 +226,9 @@ def test_a_record_that_is_too_large_is_refused_by_name_and_nothing_of_its_tick_i
     assert isinstance(refusal, StoreError)
     for word in ("too/large", str(limit), "max.message.bytes", stores.topic.name):
         assert word in str(refusal)
+    assert stores.appender.objection(large) == str(refusal)
     fits = record(b"x" * (limit - 2_000))
+    assert stores.appender.objection(fits) == "" and len(fits) > stores.appender.bytes_sure
     assert stores.write(records=[fits, record(b"1")]) == Receipt(0, 2)
     assert len(payloads(stores)) == 2
 
@@ -363,6 +365,16 @@ def test_a_topic_that_is_not_fit_is_refused_by_what_is_wrong(
             topic.open(is_new=is_new)
         for word in [*words, topic.name]:
             assert word in str(refused.value)
+
+
+def test_a_server_that_takes_no_request_with_the_largest_message_is_refused(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_topic, "REQUEST_BYTES", 1 << 30)
+    needed = record_bytes_max(PACKET_BYTES_MAX) + (1 << 30)
+    words = rf"socket.request.max.bytes of server 1 is 104857600, must be at least {needed} for mqtt.packet_bytes_max"
+    with pytest.raises(StoreUnavailable, match=words):
+        _topic(kafka).open(is_new=True)
 
 
 def test_a_topic_is_made_once_as_configured_and_its_worth_is_said(kafka: KafkaServer) -> None:

@@ -104,6 +104,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     delivery = DurablePath(device, _with_shared(embedded if fed is None else fed, shared))
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
+    state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
 
     ticks = log_side.ticks
     try:

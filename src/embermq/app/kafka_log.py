@@ -78,7 +78,7 @@ class KafkaLog(LogSide):
         self._since = state.known_log().since
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         group = DispatcherGroup(address, kafka, self._topic.name, self._positions)
-        appender = KafkaAppender(
+        self._appender = appender = KafkaAppender(
             address,
             kafka,
             self._topic.name,
@@ -113,6 +113,13 @@ class KafkaLog(LogSide):
             patience_s=settings.session_store.connect_wait_s,
             failures=self._failures,
         )
+
+    @property
+    def bytes_sure(self) -> int:
+        return self._appender.bytes_sure
+
+    def objection(self, record: bytes) -> str:
+        return self._appender.objection(record)
 
     def behind(self, stored: StoredState) -> StoredState:
         return behind_records(stored, self._positions.end().number)

@@ -20,6 +20,7 @@ from embermq.app.errors import StartError
 from embermq.app.message_archive import confirmed_offset
 from embermq.app.settings import SQLITE
 from embermq.broker.session import Session
+from embermq.broker.state import NO_LIMIT
 from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.parking import Parking
@@ -68,6 +69,15 @@ class LogSide(ABC):
     """Called once when nothing can be logged any more in this process."""
     application_logs: ApplicationLogs | None = None
     """Where the logs of APPLICATION clients are beside it; None where they are a part of it."""
+
+    @property
+    def bytes_sure(self) -> int:
+        """Every record of so many bytes can be logged; of a larger one `objection` tells."""
+        return NO_LIMIT
+
+    def objection(self, _record: bytes) -> str:
+        """Why a record cannot be logged; "" when it can."""
+        return ""
 
     @abstractmethod
     def behind(self, stored: StoredState) -> StoredState:

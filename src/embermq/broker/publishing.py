@@ -99,16 +99,18 @@ class Publishing:
             state.refuse_all or state.refused_generations or state.session_store_full or state.log_full
         ) and self._refusing.is_pinned(link, packet, match):
             return
-        origin = None
+        keeps_id = receiving is not None and session.persistent
+        origin = Origin(session.generation, packet.packet_id) if keeps_id else None
+        # What is QoS 0 has reached applications already, so its record names none.
+        record = encode_record(message, match.stamps if qos else b"", origin)
+        if len(record) > state.record_bytes_sure and self._refusing.is_too_large(link, packet, record):
+            return
         if receiving is not None:
             receiving.add(packet.packet_id)
-            if session.persistent:
-                origin = Origin(session.generation, packet.packet_id)
+            if origin is not None:
                 tick.session_writes.receiving.append(
                     (session.generation, packet.packet_id, len(tick.writes.records))
                 )
-        # What is QoS 0 has reached applications already, so its record names none.
-        record = encode_record(message, match.stamps if qos else b"", origin)
         accepted = Accepted(message, record, match, link, packet.packet_id, receiving=receiving)
         self._take(accepted)
 
@@ -123,6 +125,9 @@ class Publishing:
             self._counters.refused_retained += 1
             message = replace(message, retain=False)
         record = encode_record(message, match.stamps if message.qos else b"", origin)
+        if len(record) > self._state.record_bytes_sure and self._state.record_objection(record):
+            self._counters.publishes_refused += 1  # nobody can be told
+            return
         self._take(Accepted(message, record, match, None, 0))
 
     def publish_unstored(self, message: Message) -> None:

@@ -23,6 +23,7 @@ DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
 BEHIND = "the store of sessions is too far behind"
 LOG_FULL = "too much waits for the message log"
+TOO_LARGE = "too many applications are to get it, the message log does not take that"
 
 
 class Refusing:
@@ -100,6 +101,16 @@ class Refusing:
         if packet.qos:
             text = "no room for more retained messages"
             self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
+
+    def is_too_large(self, link: Link, packet: Publish, record: bytes) -> bool:
+        """The log would not take it, although the packet is not too large: too many applications are to get it."""
+        if not self._state.record_objection(record):
+            return False
+        if packet.qos:
+            self._refuse_in_place(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, TOO_LARGE)
+        else:
+            self._counters.publishes_refused += 1
+        return True
 
     def is_unwanted(self, link: Link, packet: Publish) -> bool:
         """The settings do not allow it; only asked when they do not allow everything."""

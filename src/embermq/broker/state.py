@@ -1,5 +1,7 @@
 """What the parts of the broker share."""
 
+from collections.abc import Callable
+
 from embermq.authorization.rule_set import Permissions, RuleSet
 from embermq.authorization.rules import Principal
 from embermq.authorization.settings import AuthorizationSettings
@@ -17,6 +19,8 @@ from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.session import RetainedRow
 from embermq.ports.application_logs import ApplicationLogs
 from embermq.topics.topic_tree import TopicTree
+
+NO_LIMIT = (1 << 63) - 1
 
 GENERATIONS_RESERVED = 1_000
 """Generations are reserved in store by the thousand, so that a clean session costs no write of its own."""
@@ -60,6 +64,9 @@ class BrokerState:
         """APPLICATION sessions for which nothing more is taken."""
         self.session_store_full = False
         """Too much waits for a session store of its own: no QoS 1 or 2 publish is taken."""
+        self.record_bytes_sure = NO_LIMIT
+        """The log takes every record of so many bytes; of a larger one `record_objection` tells."""
+        self.record_objection: Callable[[bytes], str] = _takes_all
         self.log_late = False
         """The tick that is being committed takes very long: no CONNECT that would have to wait for it is taken."""
         self.log_full = False
@@ -121,3 +128,7 @@ class BrokerState:
     def set_generations(self, reserved: int) -> None:
         """Start after what may have been used."""
         self.generation_next = self._generations_reserved = reserved
+
+
+def _takes_all(_record: bytes) -> str:
+    return ""

@@ -20,6 +20,7 @@ from embermq.protocol.packets import (
     Suback,
     Subscribe,
     Subscription,
+    Will,
 )
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
@@ -54,6 +55,39 @@ def test_nothing_is_acknowledged_before_its_commit(hand: HandDrivenBroker, versi
     hand.held = False
     hand.settle()
     assert acks(publisher)[3:] == [("Puback", 4)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_record_that_the_log_does_not_take_is_refused_alone(hand: HandDrivenBroker, qos: int) -> None:
+    """Not with the tick in which it came; of QoS 2 its packet id is free again."""
+    hand.state.record_bytes_sure = 200
+    hand.state.record_objection = lambda record: "no" if len(record) > 500 else ""
+    subscriber = hand.keeps("s")
+    subscriber.subscribes("t", qos=qos)
+    publisher, other = hand.connects("p"), hand.connects("o")
+    publisher.publishes("t", b"1", b"2" * 600, b"3" * 300, qos=qos)
+    other.publishes("t", b"4", qos=qos)
+    hand.settle()
+    answers = [
+        (one.packet_id, one.reason_code) for one in publisher.received if isinstance(one, Puback | Pubrec)
+    ]
+    assert answers == [(1, 0), (2, 0x83), (3, 0)]
+    publisher.publishes("t", b"5", qos=qos, first_id=2)
+    hand.settle()
+    assert subscriber.payloads == [b"1", b"3" * 300, b"4", b"5"]
+    assert (hand.state.counters.publishes_refused, hand.state.counters.commits_failed) == (1, 0)
+
+
+def test_a_will_that_the_log_does_not_take_holds_up_nothing(hand: HandDrivenBroker) -> None:
+    hand.state.record_bytes_sure = 100
+    hand.state.record_objection = lambda _record: "no"
+    subscriber = hand.keeps("s")
+    subscriber.subscribes("t", qos=1)
+    hand.connects("p", will=Will("t", b"x" * 200, 1, False)).drops()
+    hand.settle()
+    hand.connects("o").publishes("t", b"1", qos=1)
+    hand.settle()
+    assert (subscriber.payloads, hand.state.counters.publishes_refused) == ([b"1"], 1)
 
 
 def test_a_message_without_subscribers_is_acknowledged_with_10(hand: HandDrivenBroker) -> None:

@@ -37,6 +37,7 @@ PRODUCER_BUFFER_KB = 2_147_483_647
 CERTAINLY_SMALL = 4
 """A record grows less than so many times on its way into Kafka's form, and by `SMALL_BYTES`."""
 SMALL_BYTES = 1_024
+LARGEST_NUMBER = (1 << 63) - 1
 
 
 class _Tick(Struct):
@@ -147,9 +148,23 @@ class KafkaAppender(LogAppender):
     def _partition_of(self, key: bytes) -> int:
         return partition_of(key, self._positions.partitions)
 
+    @property
+    def bytes_sure(self) -> int:
+        """The topic takes every record of so many bytes, as the broker encodes it."""
+        return (self._record_bytes_max - SMALL_BYTES) // CERTAINLY_SMALL
+
+    def objection(self, frame: bytes) -> str:
+        """Why the topic would not take a record, which is logged; "" when it does."""
+        try:
+            self._outgoing(frame, LARGEST_NUMBER)
+        except (RecordError, StoreError) as error:
+            LOG.warning("a message is refused: %s", error)
+            return str(error)
+        return ""
+
     def _outgoing(self, frame: bytes, number: int) -> Outgoing:
         outgoing = self._encode(frame, number)
-        if len(frame) * CERTAINLY_SMALL + SMALL_BYTES > self._record_bytes_max:
+        if len(frame) > self.bytes_sure:
             size = kafka_bytes(outgoing)
             if size > self._record_bytes_max:
                 raise StoreError(

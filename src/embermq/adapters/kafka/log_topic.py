@@ -14,11 +14,14 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
-from embermq.adapters.kafka.client import WatchedAdmin, error_of, told, unavailable
+from embermq.adapters.kafka.client import LOG, WatchedAdmin, error_of, told, unavailable
 from embermq.ports.errors import StoreUnavailable
 
 HEADERS_BYTES = 1024 * 1024
 """Room for what a record has besides its MQTT packet: stamps of thousands of application logs."""
+REQUEST_BYTES = 64 * 1024
+"""What a request has besides the record that it brings."""
+REQUEST_LIMIT = "socket.request.max.bytes"
 KEPT: dict[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -105,7 +108,7 @@ class LogTopic:
             replicas = self._replicas(wait=True)
         assert replicas is not None
         found = self._describe()
-        problems = list(self._problems(len(replicas), found))
+        problems = [*self._problems(len(replicas), found), *self._server_problems()]
         if problems:
             raise StoreUnavailable(f"{self._admin.address}: topic {self.name}: {'; '.join(problems)}")
         return self._durability(replicas, found)
@@ -191,6 +194,30 @@ class LogTopic:
         except KafkaException as error:
             if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+
+    def _server_problems(self) -> Iterator[str]:
+        """A server ends the connection of who sends it a larger request than it takes: the driver would send that one
+        again for ever, and everything else behind it."""
+        client, timeout_s = self._admin.client, self._settings.request_timeout_s
+        needed = self.record_bytes_max + REQUEST_BYTES
+        try:
+            servers = client.list_topics(self.name, timeout_s).brokers
+            asked = [ConfigResource(ConfigResource.Type.BROKER, str(server)) for server in servers]
+            answers = client.describe_configs(asked, request_timeout=timeout_s)
+            for server, answer in answers.items():
+                entry = self._admin.result(answer).get(REQUEST_LIMIT)
+                limit = int(entry.value) if entry is not None and entry.value else needed
+                if limit < needed:
+                    yield (
+                        f"{REQUEST_LIMIT} of server {server.name} is {limit}, must be at least {needed} for "
+                        f"mqtt.packet_bytes_max of {self.record_bytes_max - HEADERS_BYTES}"
+                    )
+        except KafkaException as error:
+            if error_of(error).code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+                raise unavailable(
+                    self._admin.address, "cannot read the settings of its servers", error
+                ) from None
+            LOG.info("%s: may not be asked for %s, which is not checked", self._admin.address, REQUEST_LIMIT)
 
     def _describe(self) -> dict[str, str]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
