@@ -46,6 +46,16 @@ def test_changes_count_in_their_order(stores: Stores) -> None:
     assert stores.parked.load() == []
 
 
+@pytest.mark.promise("application-6")
+def test_of_what_is_deleted_only_the_packet_id_stays(stores: Stores) -> None:
+    deleted = replace(message(1, 1).at, stage=ParkedStage.DELETED)
+    stores.write(parked=[message(1, 1), message(1, 2), ParkedChange(deleted)])
+    stores.reopen()
+    assert stores.parked.load() == [deleted, message(1, 2).at]
+    assert stores.parked.read(1, 1) is None
+    assert stores.parked.page(1, 0, 1) == [message(1, 2, record=b"")]
+
+
 @pytest.mark.promise("application-2", "application-6")
 def test_they_go_with_their_application(stores: Stores) -> None:
     stores.write(parked=[message(1, 1), message(2, 1)])

@@ -15,7 +15,7 @@ from tests.support.queue_rows import QueueRows
 from tests.support.stand_in_shared import StandInShared
 
 from embermq.model.application_positions import ReaderPosition
-from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedState
+from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.queue_rows import StoredQueue
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_cursor import SessionCursor
@@ -451,10 +451,15 @@ class StandInParkedMessages(ParkedMessages):
         return [kept.at for _, kept in sorted(self._store.parked.items(), key=lambda entry: entry[0])]
 
     def read(self, generation: int, number: int) -> ParkedMessage | None:
-        return self._store.parked.get((generation, number))
+        found = self._store.parked.get((generation, number))
+        return None if found is None or found.at.stage == ParkedStage.DELETED else found
 
     def page(self, generation: int, after: int, limit: int) -> list[ParkedMessage]:
-        numbers = sorted(key[1] for key in self._store.parked if key[0] == generation and key[1] > after)
+        numbers = sorted(
+            key[1]
+            for key, kept in self._store.parked.items()
+            if key[0] == generation and key[1] > after and kept.at.stage != ParkedStage.DELETED
+        )
         found = [self._store.parked[generation, number] for number in numbers[:limit]]
         return [msgspec.structs.replace(kept, record=b"") for kept in found]
 

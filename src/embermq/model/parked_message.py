@@ -13,6 +13,8 @@ class ParkedStage(IntEnum):
     """An operator wants it sent again."""
     UNDER_WAY = 2
     """It has its packet id, and may have been sent."""
+    DELETED = 3
+    """An operator has deleted it, and nobody is shown it. Of QoS 2: the client may have it, so its packet id stays."""
 
 
 class ParkedState(Struct, frozen=True, gc=False):
@@ -42,7 +44,7 @@ class ParkedMessage(Struct, frozen=True, gc=False):
 
 
 class ParkedChange(Struct, frozen=True, gc=False):
-    """It goes to another stage or state; nothing happens when it is gone."""
+    """It goes to another stage or state; nothing happens when it is gone. To `DELETED` it goes without its record."""
 
     at: ParkedState
 

@@ -13,12 +13,12 @@ class ParkedMessages(ABC):
 
     @abstractmethod
     def load(self) -> list[ParkedState]:
-        """Of all messages, by generation and number."""
+        """Of all messages, by generation and number, deleted ones included."""
 
     @abstractmethod
     def read(self, generation: int, number: int) -> ParkedMessage | None:
-        """One of them; None when it is not there."""
+        """One of them; None when it is not there, or deleted."""
 
     @abstractmethod
     def page(self, generation: int, after: int, limit: int) -> list[ParkedMessage]:
-        """Up to `limit` with greater numbers, by number, each with b"" for its record."""
+        """Up to `limit` with greater numbers, by number, each with b"" for its record; none that is deleted."""

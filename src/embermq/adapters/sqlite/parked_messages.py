@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from embermq.adapters.sqlite.connection import to_store_error
-from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedState, ParkedWrite
+from embermq.model.parked_message import ParkedChange, ParkedMessage, ParkedStage, ParkedState, ParkedWrite
 from embermq.ports.parked_messages import ParkedMessages
 
 _STATE = "generation, number, stage, state, packet_id, qos"
@@ -25,16 +25,17 @@ class SqliteParkedMessages(ParkedMessages):
 
     def read(self, generation: int, number: int) -> ParkedMessage | None:
         rows = self._rows(
-            f"SELECT {_STATE}, {_REST}, record FROM parked_message WHERE generation = ? AND number = ?",
-            (generation, number),
+            f"SELECT {_STATE}, {_REST}, record FROM parked_message"
+            " WHERE generation = ? AND number = ? AND stage <> ?",
+            (generation, number, ParkedStage.DELETED),
         )
         return _message(rows[0]) if rows else None
 
     def page(self, generation: int, after: int, limit: int) -> list[ParkedMessage]:
         rows = self._rows(
-            f"SELECT {_STATE}, {_REST}, x'' FROM parked_message WHERE generation = ? AND number > ?"
-            " ORDER BY number LIMIT ?",
-            (generation, after, limit),
+            f"SELECT {_STATE}, {_REST}, x'' FROM parked_message"
+            " WHERE generation = ? AND number > ? AND stage <> ? ORDER BY number LIMIT ?",
+            (generation, after, ParkedStage.DELETED, limit),
         )
         return [_message(row) for row in rows]
 
@@ -65,6 +66,12 @@ def apply_parked(connection: sqlite3.Connection, writes: Iterable[ParkedWrite]) 
                 "UPDATE parked_message SET stage = ?, state = ?, packet_id = ? WHERE generation = ? AND number = ?",
                 (at.stage, at.state, at.packet_id, at.generation, at.number),
             )
+            if at.stage == ParkedStage.DELETED:
+                run(
+                    "UPDATE parked_message SET record = x'', topic = '', payload_bytes = 0, identifiers = x''"
+                    " WHERE generation = ? AND number = ?",
+                    (at.generation, at.number),
+                )
         else:
             run(
                 "DELETE FROM parked_message WHERE generation = ? AND number = ?",

@@ -96,7 +96,7 @@ class Parking:
 
     def __len__(self) -> int:
         """How many there are, those included that are being sent again."""
-        return sum(map(len, self._parked.values()))
+        return sum(len(_shown(parked)) for parked in self._parked.values())
 
     # Parking
 
@@ -181,7 +181,7 @@ class Parking:
         for at in parked.values():
             if at.qos == 2 or at.stage == ParkedStage.UNDER_WAY:
                 session.reserve(_reserved(at))
-        lane.due.extend(number for number, at in parked.items() if at.stage == ParkedStage.UNDER_WAY)
+        lane.due.extend(number for number, at in parked.items() if _is_under_way(at))
         lane.due.extend(number for number, at in parked.items() if at.stage == ParkedStage.DUE)
 
     def suspend(self, session: Session) -> None:
@@ -213,9 +213,10 @@ class Parking:
         """Of each client, by id, how many there are, and how many of them are only kept: nobody has them sent again."""
         found = []
         for generation, parked in self._parked.items():
-            kept = sum(at.stage == ParkedStage.PARKED for at in parked.values())
-            if parked:
-                found.append((self._clients[generation], len(parked), kept))
+            shown = _shown(parked)
+            kept = sum(at.stage == ParkedStage.PARKED for at in shown)
+            if shown:
+                found.append((self._clients[generation], len(shown), kept))
         return sorted(found)
 
     def page(self, session: Session, after: int, limit: int) -> list[ParkedMessage]:
@@ -247,12 +248,16 @@ class Parking:
             self.feed(session, link)
 
     def delete(self, session: Session, numbers: Iterable[int] | None) -> int:
-        """Forget those that are parked, all with None; returns how many. What is being sent again stays."""
+        """Forget those that are parked, all with None; returns how many. What is being sent again stays, and so does
+        the packet id of what the client may have of QoS 2, until it answers or the session ends."""
         parked = self._parked.get(session.generation, {})
         wanted = list(parked) if numbers is None else [number for number in numbers if number in parked]
         gone = [number for number in wanted if parked[number].stage == ParkedStage.PARKED]
         for number in gone:
-            self._end(session, number)
+            if parked[number].qos == 2:
+                self._change(replace(parked[number], stage=ParkedStage.DELETED))
+            else:
+                self._end(session, number)
         return len(gone)
 
     # Sending again
@@ -328,7 +333,7 @@ class Parking:
         delivery.released = at.state == QueueState.RELEASED
         delivery.dup = True
         session.window[packet_id] = delivery
-        self._change(replace(at, stage=ParkedStage.UNDER_WAY, packet_id=packet_id))
+        self._change(replace(_at_stage(at, ParkedStage.UNDER_WAY), packet_id=packet_id))
         self._lanes[session].in_flight[at.number] = delivery
         return delivery
 
@@ -357,7 +362,7 @@ class Parking:
         delivery.settled = False
         _answered(session, delivery)
         if at is not None:
-            self._change(replace(at, stage=ParkedStage.UNDER_WAY, state=QueueState.RELEASED))
+            self._change(replace(_at_stage(at, ParkedStage.UNDER_WAY), state=QueueState.RELEASED))
             if link is not None:
                 lane = self._lane(session, link)
                 lane.in_flight[at.number] = delivery
@@ -380,7 +385,7 @@ class Parking:
         session = lane.session
         for delivery in deliveries:
             at = self._parked[session.generation][delivery.offset]
-            self._change(replace(at, stage=ParkedStage.PARKED))
+            self._change(_at_stage(at, ParkedStage.PARKED))
             self._lanes[session].in_flight.pop(at.number, None)
             self._set_aside(session, delivery, -at.number)
         self._state.counters.application_parked += len(deliveries)
@@ -401,6 +406,22 @@ class Parking:
         lane = self._lanes.get(session)
         if lane is not None:
             lane.in_flight.pop(number, None)
+
+
+def _shown(parked: dict[int, ParkedState]) -> list[ParkedState]:
+    """All but the deleted ones."""
+    return [at for at in parked.values() if at.stage != ParkedStage.DELETED]
+
+
+def _at_stage(at: ParkedState, stage: ParkedStage) -> ParkedState:
+    """One that is deleted stays so: only its packet id is still to become free."""
+    return at if at.stage == ParkedStage.DELETED else replace(at, stage=stage)
+
+
+def _is_under_way(at: ParkedState) -> bool:
+    """Whether it is to be sent again when the client comes: of a deleted one PUBREL, once PUBREC has come."""
+    is_released = at.stage == ParkedStage.DELETED and at.state == QueueState.RELEASED
+    return at.stage == ParkedStage.UNDER_WAY or is_released
 
 
 def _answered(session: Session, delivery: Delivery) -> None:
