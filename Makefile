@@ -77,7 +77,9 @@ demo: $(TEST_READY) ## A vehicle fleet and one application, counted to the last 
 .PHONY: faults
 faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
 	@scripts/debian-packages
-	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults --timeout=1800 $(ARGS)
+	@$(BIN)/python scripts/kafka
+	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults \
+		tests/kafka_pipeline/test_kills.py tests/kafka_pipeline/test_outages.py --timeout=1800 $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(TEST_READY) ## 1,000,000 mutated packets (ARGS='--fuzz-seed 2'), and property tests with many more cases

@@ -41,8 +41,9 @@ def pytest_configure() -> None:
         del os.environ[variable]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its family, the folder below tests/, and refuse a promise that is not well named."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its family, the folder below tests/, and refuse a promise that is not well named. What is
+    marked `in_faults` is left to `make faults`, which tells the number of rounds."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
@@ -52,6 +53,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     raise pytest.UsageError(
                         f"{item.nodeid}: {promise!r} is not the id of a promise, like queues-17"
                     )
+    if "FAULT_ROUNDS" not in os.environ:
+        long = [item for item in items if item.get_closest_marker("in_faults") is not None]
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
 
 
 MACHINE = pytest.StashKey[Machine]()

@@ -1,19 +1,7 @@
-"""Seeded rounds: FAULT_ROUNDS of them (3 unless told), from FAULT_SEED on; the seed stands in the test's name. What
-takes long (`@pytest.mark.long_rounds`) has a third of them."""
+"""Tests of this family run in seeded rounds."""
 
 from __future__ import annotations
 
-import os
+from tests.faults.rounds import give_seeds as pytest_generate_tests
 
-import pytest
-
-ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
-FIRST_SEED = int(os.environ.get("FAULT_SEED", "1"))
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with the argument `seed` runs once a round."""
-    if "seed" in metafunc.fixturenames:
-        is_long = metafunc.definition.get_closest_marker("long_rounds") is not None
-        seeds = range(FIRST_SEED, FIRST_SEED + (max(1, ROUNDS // 3) if is_long else ROUNDS))
-        metafunc.parametrize("seed", seeds, ids=[f"seed-{seed}" for seed in seeds])
+__all__ = ["pytest_generate_tests"]

@@ -18,18 +18,21 @@ QUIET_S = 0.3
 
 
 class Fleet:
-    """Four publishers (3.1.1 and 5, QoS 1 and 2) on `load/...`, and any subscribers."""
+    """Four publishers (3.1.1 and 5, QoS 1 and 2) on `load/...`, or below another `root`, and any subscribers."""
 
-    def __init__(self, port: int, random: Random, *, topics: int = 20, window: int = 100) -> None:
+    def __init__(
+        self, port: int, random: Random, *, topics: int = 20, window: int = 100, root: str = "load"
+    ) -> None:
         self.place = Place(port)
         self.random = random
+        self.root = root
         self.publishers = [
             Publisher(
                 self.place,
                 f"publisher-{version.name}-{qos}",
                 version,
                 qos=qos,
-                topics=[f"load/{version.name}/q{qos}/{topic}" for topic in range(topics)],
+                topics=[f"{root}/{version.name}/q{qos}/{topic}" for topic in range(topics)],
                 window=window,
             )
             for version in (V311, V5)
@@ -44,9 +47,10 @@ class Fleet:
         *,
         restless_s: float = 0.0,
         receive_maximum: int | None = None,
-        topic_filter: str = "load/#",
+        topic_filter: str = "",
     ) -> Subscriber:
-        """Add one; it stays at most `restless_s` at a time when that is given."""
+        """Add one, to everything unless told; it stays at most `restless_s` at a time when that is given."""
+        topic_filter = topic_filter or f"{self.root}/#"
         subscriber = Subscriber(self.place, client_id, version, topic_filter=topic_filter, random=self.random)
         subscriber.restless_s = restless_s
         subscriber.receive_maximum = receive_maximum

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 from tests.faults.fleet import V5, V311, Fleet
+from tests.faults.spark_processes import driver_of, jvm_of, kill_all
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import run
 from tests.support.waiting import wait_for
@@ -26,24 +24,6 @@ SETTINGS = {
 MESSAGES = 1_500
 SPARK_S = 90.0
 """From nothing to the first message; a busy machine takes several times the usual ten seconds."""
-
-
-def driver_of(broker: BrokerProcess) -> list[int]:
-    return _processes(broker, b"embermq.pipeline")
-
-
-def jvm_of(broker: BrokerProcess) -> list[int]:
-    return _processes(broker, b"org.apache.spark.deploy.SparkSubmit")
-
-
-def _processes(broker: BrokerProcess, word: bytes) -> list[int]:
-    """Those of the broker's descendants whose command line has the word."""
-    found = []
-    for pid in broker.descendants():
-        with suppress(OSError):
-            if word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                found.append(pid)
-    return found
 
 
 async def kill_broker(broker: BrokerProcess) -> None:
@@ -64,8 +44,7 @@ async def kill_jvm(broker: BrokerProcess) -> None:
 async def _kill(broker: BrokerProcess, which: Callable[[BrokerProcess], list[int]]) -> None:
     killed = which(broker)
     assert killed
-    for pid in killed:
-        os.kill(pid, signal.SIGKILL)
+    kill_all(killed)
     await wait_for(lambda: not set(killed) & set(broker.descendants()), 20, "it is gone")
 
 

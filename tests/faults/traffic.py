@@ -76,6 +76,11 @@ class ReturningClient:
         if self._task is not None:
             await asyncio.wait_for(self._task, 10)
 
+    def come_back(self) -> None:
+        """After a stop."""
+        self.stopping = False
+        self.start()
+
     def check(self) -> None:
         """Raise what went wrong so far."""
         if self.failure is not None:

@@ -8,12 +8,12 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from tests.support.broker_process import EMBERMQ, BrokerProcess
-from tests.support.kafka_server import KafkaServer
+from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
 RUNS_S = 90.0
@@ -21,15 +21,16 @@ READ_S = 30.0
 PARTITIONS = 2
 
 
-class KafkaPipelineBroker(BrokerProcess):
+Kafka = TypeVar("Kafka", KafkaServer, KafkaCluster)
+
+
+class PipelineBroker(BrokerProcess, Generic[Kafka]):
     """May be killed and started again by a test; `heal` puts it right for the next one."""
 
-    def __init__(
-        self, kafka: KafkaServer, folder: Path, settings: Mapping[str, object] | None = None
-    ) -> None:
-        self.kafka = kafka
-        self.prefix = kafka.prefix()
-        own = {
+    def __init__(self, kafka: Kafka, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.kafka: Kafka = kafka
+        self.prefix: str = kafka.prefix()
+        own: dict[str, object] = {
             "stores.log": f"kafka://{kafka.bootstrap}",
             "kafka.prefix": self.prefix,
             "kafka.partitions": PARTITIONS,
@@ -77,7 +78,9 @@ class KafkaPipelineBroker(BrokerProcess):
 
     def command_line(self, *words: str) -> str:
         """What `embermq WORDS...` prints with this broker's settings."""
-        given = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        given: list[str] = [
+            word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")
+        ]
         done = subprocess.run(
             [str(EMBERMQ), *words, "--data-dir", str(self.data_dir), *given],
             capture_output=True,
@@ -145,3 +148,6 @@ class KafkaPipelineBroker(BrokerProcess):
                 "log_level": 0,
             }
         )
+
+
+KafkaPipelineBroker = PipelineBroker[KafkaServer]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 from uuid import uuid4
 from weakref import finalize
 
@@ -57,7 +58,7 @@ class BrokerProcess:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this object
         finalize(self, self._output.close)
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:

@@ -1,0 +1,84 @@
+"""kill -9 of the broker, of Kafka and of Spark's driver or its Java machine, at random moments under load. Applications
+that are there, that come and go, and that are away get all that was acknowledged, QoS 2 once, in the order of its
+topic."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from random import Random
+
+import pytest
+from tests.faults.fleet import V5, V311, Fleet
+from tests.faults.spark_processes import driver_of, jvm_of, kill_all
+from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
+from tests.support.mqtt_client import run
+from tests.support.waiting import wait_for
+
+MESSAGES = 400
+"""Of each publisher before each kill."""
+FIRST_S = 0.7
+"""So long at most Spark has been at work when the first is killed."""
+NEXT_S = 5.0
+"""So long at most until the next one: what was killed before may be back by then, or on its way."""
+KAFKA_AWAY_S = 3.0
+SPARK_S = 120.0
+"""From nothing to the last message; a busy machine takes several times the usual twenty seconds."""
+
+
+async def kill_broker(broker: KafkaPipelineBroker, random: Random) -> None:
+    """Spark ends with it; the next driver may come while the one before has not gone yet."""
+    broker.kill()
+    await asyncio.to_thread(broker.start)
+
+
+async def kill_kafka(broker: KafkaPipelineBroker, random: Random) -> None:
+    broker.kafka.kill()
+    await asyncio.sleep(random.uniform(0, KAFKA_AWAY_S))
+    await asyncio.to_thread(broker.kafka.start)
+
+
+async def kill_spark(broker: KafkaPipelineBroker, random: Random) -> None:
+    """It may be on its way just now. In some cases its checkpoints go as well."""
+    kill_all(random.choice([driver_of, jvm_of])(broker))
+    if random.random() < 0.5:
+        shutil.rmtree(broker.data_dir / "pipeline" / "checkpoints", ignore_errors=True)
+
+
+KILLS = [kill_spark, kill_kafka, kill_broker]
+
+
+@pytest.mark.promise("application-3", "application-5", "application-8")
+@pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5", "pipeline-14")
+@pytest.mark.timeout(400)
+def test_applications_get_all_that_was_acknowledged_once(
+    seed: int, kafka_pipeline_broker: KafkaPipelineBroker
+) -> None:
+    """Each of the three is killed once a round, and each is the first in its turn."""
+    broker, random = kafka_pipeline_broker, Random(seed)
+    first = KILLS[seed % len(KILLS)]
+    kills = [first, *random.sample([kill for kill in KILLS if kill is not first], 2)]
+
+    async def scenario() -> None:
+        fleet = Fleet(broker.port, random, topics=10, root=f"kills-{seed}")
+        steady = fleet.subscriber(f"app-steady-{seed}", V311)
+        fleet.subscriber(f"appRestless{seed}", V5, restless_s=1.5, receive_maximum=50)
+        away = fleet.subscriber(f"appAway{seed}", V5)
+        await fleet.start_subscribers()
+        await away.stop()
+        fleet.start_publishers()
+        fleet.allow(MESSAGES)
+        await wait_for(lambda: steady.seen, SPARK_S, "Spark delivers")
+        for number, kill in enumerate(kills):
+            fleet.allow(MESSAGES)
+            await asyncio.sleep(random.uniform(0, NEXT_S if number else FIRST_S))
+            await kill(broker, random)
+            fleet.check()
+        away.come_back()
+        await wait_for(lambda: not any(each.allowance for each in fleet.publishers), 60, "all is taken")
+        await fleet.drain(SPARK_S)
+        await fleet.stop()
+        assert fleet.acknowledged() == len(fleet.publishers) * MESSAGES * (1 + len(kills))
+        fleet.judge()
+
+    run(scenario(), 380)
