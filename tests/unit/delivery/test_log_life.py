@@ -205,7 +205,23 @@ def test_logs_of_another_data_directory_are_told_and_stay(
     assert "1 application logs that no session of this data directory reads, p.msg.app.left" in caplog.text
     place.logs.trouble = StoreUnavailable("away")
     place.life.reconcile(may_delete=True)
-    assert "which application logs there are is not known, those of ended sessions stay: away" in caplog.text
+    assert "which application logs there are is not known, those of ended sessions stay until" in caplog.text
+
+
+@pytest.mark.promise("application-2")
+def test_what_a_start_could_not_put_right_is_put_right_later(place: Place) -> None:
+    place.comes()
+    place.logs.there = {"p.msg.app.left": 5}
+    place.logs.trouble = StoreUnavailable("away")
+    place.life.reconcile(may_delete=True)
+    place.hand.passes(s=40)
+    assert (place.logs.over, LOG in place.logs.there) == ([], False)
+    place.logs.trouble = None
+    place.hand.passes(s=40)
+    assert (place.logs.over, LOG in place.logs.there) == (["p.msg.app.left"], True)
+    asked = len(place.logs.ensured)
+    place.hand.passes(s=120)
+    assert len(place.logs.ensured) == asked
 
 
 @pytest.mark.promise("application-2")

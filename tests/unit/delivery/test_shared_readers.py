@@ -9,7 +9,16 @@ from tests.support.stand_in_shared import HandFeeds, HandLogs, HandMember
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.ports.application_logs import FoundLog
-from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from embermq.protocol.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+)
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
@@ -374,6 +383,24 @@ def test_a_log_that_cannot_be_read_again_and_again_is_not_joined_without_a_pause
     play.give("one", 0, 1)
     play.publishes("t/0", b"new")
     assert one.payloads == [b"new"]
+
+
+def test_attempts_of_logs_that_are_not_read_any_more_are_forgotten(play: Play) -> None:
+    play = Play(pack_timeout_s=1, retries=5)
+    one = play.comes("one", 0, 1, acknowledges=False, version=ProtocolVersion.V311)
+    before = play.hand.parking.sender.remembered
+    one.in_flight = type("Any", (set,), {"__contains__": lambda *_: False})()
+    for life in range(3):
+        play.publishes("t/0", b"%d" % life)
+        play.hand.passes(s=1.5)
+        one.does(Unsubscribe(2, ("$share/g/t/#",)))
+        play.hand.settle()
+        assert play.hand.parking.sender.remembered < before
+        one.does(Subscribe(1, (Subscription("$share/g/t/#", 1),)))
+        play.hand.settle()
+        play.give("one", 0, 1)
+    one.drops()
+    assert play.hand.parking.sender.remembered == 0
 
 
 def test_late_messages_are_sent_again_and_parked(play: Play) -> None:

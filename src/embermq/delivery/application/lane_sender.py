@@ -35,7 +35,8 @@ class LaneSender:
         self._strategy = AckStrategy(settings.ack_strategy)
         self._timeout_ms = int(settings.pack_timeout_s * 1000)
         self._flush_every = 1 if settings.write_and_flush else settings.buffered_msg_count
-        self._attempts: dict[tuple[int, str], Attempts] = {}
+        self._attempts: dict[int, dict[str, Attempts]] = {}
+        """By the session's generation and the lane's name."""
         self._paces: dict[Session, TokenBucket] = {}
         self._state: BrokerState
 
@@ -69,17 +70,33 @@ class LaneSender:
         self._state.timers.cancel(lane.timer)
         lane.timer = lane.link = None
         lane.outbox.clear()
+        attempts = self.attempts(lane.session, lane.name)
+        attempts.forget_below(lane.lowest())
+        if not attempts:
+            self.forget_logs(lane.session, lane.name)
         if not lane.name:
             self._paces.pop(lane.session, None)
 
     def forget(self, session: Session) -> None:
         """The session has ended."""
-        for key in [key for key in self._attempts if key[0] == session.generation]:
-            del self._attempts[key]
+        self._attempts.pop(session.generation, None)
+
+    def forget_logs(self, session: Session, *names: str) -> None:
+        """The session does not read them any more, or has nothing under way in them."""
+        of_session = self._attempts.get(session.generation, {})
+        for name in names:
+            of_session.pop(name, None)
+        if not of_session:
+            self._attempts.pop(session.generation, None)
 
     def attempts(self, session: Session, log: str) -> Attempts:
         """Of one lane of a session, on all its connections."""
-        return self._attempts.setdefault((session.generation, log), Attempts())
+        return self._attempts.setdefault(session.generation, {}).setdefault(log, Attempts())
+
+    @property
+    def remembered(self) -> int:
+        """Lanes of which attempts are remembered."""
+        return sum(map(len, self._attempts.values()))
 
     # The rate
 

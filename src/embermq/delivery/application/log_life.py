@@ -11,12 +11,15 @@ from msgspec import Struct
 from embermq.broker.application_sessions import ApplicationSessions
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
+from embermq.broker.timers import Timer
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize
 from embermq.ports.errors import StoreError
 
 LOG = logging.getLogger("embermq")
 PARTITIONS = 1
+RECONCILE_AGAIN_MS = 30_000
+"""What a start could not put right is looked at again."""
 """Of a client's own log: one reader reads it, and all of it is in order."""
 
 
@@ -65,6 +68,7 @@ class LogLife(ApplicationSessions):
         self._names = names
         self._leaving: Counter[str] = Counter()
         """Logs of sessions that are over, as long as their end is not durable: after a crash they would be back."""
+        self._again: Timer | None = None
         self.committed: Committed = _nothing_settled
         self.restored: Callable[[Session, str], None] = _nobody_reads
         """Told of a session whose log was missing, and of the identity of the one that is there now: its client may be
@@ -121,13 +125,15 @@ class LogLife(ApplicationSessions):
     def _reconcile(self, may_delete: bool, sizes: list[LogSize] | StoreError) -> None:
         if isinstance(sizes, StoreError):
             LOG.error(
-                "which application logs there are is not known, those of ended sessions stay: %s", sizes
+                "which application logs there are is not known, those of ended sessions stay until it is: %s",
+                sizes,
             )
+            self._reconcile_again(may_delete)
             return
         wanted, there = self.wanted(), {size.name: size for size in sizes}
         for log, one in wanted.items():
             if log not in there:
-                self._logs.ensure(log, one.partitions, partial(self._remade, log, one))
+                self._logs.ensure(log, one.partitions, partial(self._reconciled, may_delete, log, one))
         left = [log for log in there if log not in wanted and log not in self._leaving]
         if left and not may_delete:
             LOG.warning(
@@ -139,6 +145,17 @@ class LogLife(ApplicationSessions):
             return
         for log in left:
             self._logs.ended(log)
+
+    def _reconciled(self, may_delete: bool, log: str, one: WantedLog, found: FoundLog | StoreError) -> None:
+        self._remade(log, one, found)
+        if isinstance(found, StoreError):
+            self._reconcile_again(may_delete)
+
+    def _reconcile_again(self, may_delete: bool) -> None:
+        """In a while, however many logs it could not be done for."""
+        self._state.timers.cancel(self._again)
+        due_ms = self._state.tick.now_ms + RECONCILE_AGAIN_MS
+        self._again = self._state.timers.at(due_ms, partial(self.reconcile, may_delete=may_delete))
 
     def _remade(self, log: str, one: WantedLog, found: FoundLog | StoreError) -> None:
         if isinstance(found, StoreError):

@@ -64,6 +64,14 @@ class Group:
         found = self.partitions.get(partition)
         return found.stored if found is not None else None
 
+    def lane_name(self, partition: int) -> str:
+        """Of whoever reads this partition."""
+        return f"{self.generation}/{partition}"
+
+    def lane_names(self) -> list[str]:
+        """Of all partitions."""
+        return [self.lane_name(partition) for partition in self.partitions]
+
     def partition(self, number: int) -> GroupPartition:
         """The one with this number; a log that has got more of them is read from their beginning."""
         found = self.partitions.get(number)
@@ -114,7 +122,7 @@ class SharedLane(Lane):
         group = member.group
         partition = group.partition(number)
         stored = partition.stored
-        super().__init__(member.session, stored.committed_offset, f"{group.generation}/{number}")
+        super().__init__(member.session, stored.committed_offset, group.lane_name(number))
         self.member = member
         self.number = number
         self.partition = partition

@@ -70,6 +70,7 @@ class SharedReaders:
     def __init__(self, place: SharedPlace, parking: Parking) -> None:
         self._place = place
         self.since = place.since
+        self._parking = parking
         self._window = SlidingWindow(self, self.pump, parking)
         self._under_way_max = parking.settings.max_poll_records
         self._groups: dict[int, Group] = {}
@@ -147,6 +148,7 @@ class SharedReaders:
         member = self._members.get(session, {}).pop(shared.row.generation, None)
         if member is not None:
             self._close(member)
+            self._parking.sender.forget_logs(session, *member.group.lane_names())
             if not session.dead:
                 self._keep_started(member)
         if not shared.members:

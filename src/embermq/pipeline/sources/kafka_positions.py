@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
+from threading import Lock
 from typing import Any
 
 from confluent_kafka import (
@@ -45,6 +47,7 @@ class KafkaPositions:
         self._timeout_s = timeout_s
         self._options: dict[str, str | int | float | bool] = {**kafka.client_options(), **_SILENT}
         self._admin = AdminClient(self._options)
+        self._making = Lock()
         self._producer: Producer | None = None
         self._log_id = ""
 
@@ -114,10 +117,14 @@ class KafkaPositions:
 
         Raises KafkaLogError.
         """
-        producer = self._producer or self._new_producer()
+        with self._making:
+            producer = self._producer or self._new_producer()
+            log_id = self._log_id
         failures: list[KafkaError] = []
+        left = set(positions)
 
-        def reported(error: KafkaError | None, _: Any) -> None:
+        def reported(partition: int, error: KafkaError | None, _: Any) -> None:
+            left.discard(partition)
             if error is not None:
                 failures.append(error)
 
@@ -128,12 +135,17 @@ class KafkaPositions:
                     topic,
                     str(offset).encode(),
                     progress_key(query, partition),
-                    headers=[(LOG_HEADER, self._log_id.encode())],
-                    on_delivery=reported,
+                    headers=[(LOG_HEADER, log_id.encode())],
+                    on_delivery=partial(reported, partition),
                 )
-            left = producer.flush(self._timeout_s)
+            # Others publish by the same producer: what is left of theirs is nothing to wait for here.
+            deadline_s = time.monotonic() + self._timeout_s
+            while left and time.monotonic() < deadline_s:
+                producer.poll(_POLL_S)
         if failures or left:
-            self._producer = None  # the topic may be gone: it is looked for again
+            with self._making:
+                if self._producer is producer:
+                    self._producer = None  # the topic may be gone: it is looked for again
             raise KafkaLogError(
                 f"{topic}: progress of {query} could not be published: {failures or 'no answer'}"
             )
