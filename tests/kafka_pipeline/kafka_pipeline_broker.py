@@ -16,7 +16,7 @@ from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
-RUNS_S = 90.0
+RUNS_S = 180.0
 READ_S = 30.0
 PARTITIONS = 2
 

@@ -17,12 +17,12 @@ from tests.support.kafka_server import KafkaCluster
 from tests.support.mqtt_client import run
 from tests.support.waiting import wait_for
 
-pytestmark = [pytest.mark.in_faults, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.in_faults, pytest.mark.timeout(700)]
 
 MESSAGES = 1_000
 """Of each publisher before an outage, and during one."""
 AWAY_S = 30.0
-SPARK_S = 120.0
+SPARK_S = 240.0
 
 
 def under_load(port: int, seed: int, root: str, outages: list[Callable[[], Awaitable[None]]]) -> None:
@@ -47,7 +47,7 @@ def under_load(port: int, seed: int, root: str, outages: list[Callable[[], Await
         assert fleet.acknowledged() == len(fleet.publishers) * 2 * MESSAGES * len(outages)
         fleet.judge()
 
-    run(scenario(), 380)
+    run(scenario(), 680)
 
 
 async def delivers(fleet: Fleet, subscriber: Subscriber) -> None:
