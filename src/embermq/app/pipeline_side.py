@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from embermq.adapters.kafka.address import KafkaAddress, parse_address
+from embermq.app.errors import StartError
 from embermq.app.kafka_address import kafka_address
 from embermq.app.settings import SQLITE
 from embermq.pipeline.connector import connector_jars
@@ -17,6 +20,8 @@ from embermq.pipeline.settings import DriverSettings, check_settings
 
 LOOK_S = 5.0
 """How long a command waits for an answer of Kafka."""
+PKCS8 = "PRIVATE KEY"
+KEY = re.compile(rb"-----BEGIN ([A-Z ]*PRIVATE KEY)-----")
 
 if TYPE_CHECKING:
     from embermq.adapters.kafka.settings import KafkaSettings
@@ -25,9 +30,33 @@ if TYPE_CHECKING:
 
 
 def driver_settings(settings: Settings) -> DriverSettings:
-    """All of it, passwords included. Raises StartError for a password file that cannot be read."""
+    """All of it, passwords included. Raises StartError for a password file that cannot be read, and for a key that
+    Spark cannot."""
+    found = _with_passwords(settings)
+    if found.kafka is not None and found.kafka.tls_cert_file:
+        _check_key(found.kafka.tls_cert_file)
+    return found
+
+
+def _with_passwords(settings: Settings) -> DriverSettings:
     log = settings.stores.log
     return _driver_settings(settings, None if log == SQLITE else kafka_address(log, settings.kafka))
+
+
+def _check_key(path: str) -> None:
+    """Java understands one form of a key; the driver of the broker itself understands more."""
+    try:
+        pem = Path(path).read_bytes()
+    except OSError as error:
+        raise StartError(f"kafka.tls_cert_file: cannot read {path!r}: {error.strerror}") from error
+    found = {kind.decode() for kind in KEY.findall(pem)}
+    if found != {PKCS8}:
+        has = f"has a key of the form {', '.join(sorted(found))}" if found else "has no private key"
+        raise StartError(
+            f"kafka.tls_cert_file: {path!r} {has}: the pipeline runs on Java, which reads {PKCS8} (PKCS #8, without a "
+            f"password) alone; openssl pkcs8 -topk8 -nocrypt -in {path} writes the key so, the certificates belong "
+            "behind it; or run without the pipeline"
+        )
 
 
 def check_pipeline(settings: Settings) -> None:
@@ -71,7 +100,7 @@ def kafka_log_id(settings: Settings) -> int:
 
 
 def _positions(settings: Settings) -> KafkaPositions | None:
-    kafka = driver_settings(settings).kafka
+    kafka = _with_passwords(settings).kafka
     if kafka is None:
         return None
     try:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from embermq.pipeline.java import find_java
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.streaming import chosen_jobs, register_sources
 from embermq.pipeline.keeper import Keeper
+from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
@@ -54,9 +54,7 @@ class Driver:
         self._java = self._spark_version = ""
         self._jvm: subprocess.Popen[bytes] | None = None
         self._kafka = kafka_driver(settings, self._places, self._stopping)
-        self._sockets = Path(
-            tempfile.mkdtemp(prefix="embermq-")
-        )  # a short path: sockets have 107 bytes at most
+        self._sockets = make_socket_directory(self._places)
 
     def stop(self, *_: object) -> None:
         """Ask `run` to return; safe in a signal handler and from any thread."""
@@ -152,7 +150,8 @@ class Driver:
             self._jvm.terminate()
             _wait_or_kill(self._jvm, _JVM_STOP_S)
         os.killpg(0, signal.SIGTERM)  # Python workers, and a JVM that was still starting
-        for leftover in (self._sockets, self._places.scratch, self._places.checkpoints):
+        remove_leftovers(self._places)
+        for leftover in (self._sockets, self._places.checkpoints):
             shutil.rmtree(leftover, ignore_errors=True)
         self._report("stopped")
 

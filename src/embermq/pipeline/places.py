@@ -66,6 +66,11 @@ class Places(Struct, frozen=True):
         return self.work / "scratch"
 
     @property
+    def sockets(self) -> Path:
+        """pipeline/sockets: names the directory of sockets that the driver has made."""
+        return self.work / "sockets"
+
+    @property
     def status(self) -> Path:
         """pipeline/status.json: written by the driver every second."""
         return self.work / "status.json"

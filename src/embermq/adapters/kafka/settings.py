@@ -41,7 +41,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tls_ca_file: str = ""
     """Certificates (PEM) that the servers' certificates are checked with, for `kafka+ssl`; without it the system's."""
     tls_cert_file: str = ""
-    """Certificate and key (PEM, one file) that the broker shows to the servers."""
+    """Certificate and key (PEM, one file) that the broker shows to the servers. With the pipeline the key has to be
+    PKCS #8, which begins with `BEGIN PRIVATE KEY`."""
 
 
 def check_settings(settings: KafkaSettings) -> None:
