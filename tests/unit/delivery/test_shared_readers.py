@@ -486,3 +486,43 @@ def test_what_waits_from_a_message_log_that_was_lost_hides_nothing_of_the_next_o
     again.publishes("t/0", *numbered(3, 3))
     again.dispatch(again=True)
     assert one.payloads == numbered(6)
+
+
+@pytest.mark.promise("application-6")
+@pytest.mark.parametrize("strategy", ["retry-all", "skip-all"])
+def test_qos_2_of_an_earlier_connection_is_sent_again_and_parked_like_any_other(strategy: str) -> None:
+    play = Play(pack_timeout_s=1, retries=1, ack_strategy=strategy)
+    one = play.comes("one", 0, 1, acknowledges=False, version=ProtocolVersion.V311)
+    play.publishes("t/0", b"a", b"b", qos=2)
+    play.publishes("t/1", b"c", qos=2)
+    one.does(Pubrec(one.messages[1].packet_id))
+    play.hand.settle()
+    one.drops()
+    one = play.comes("one", acknowledges=False, version=ProtocolVersion.V311)
+    one.in_flight = type("Any", (set,), {"__contains__": lambda *_: False})()
+    assert one.payloads == [b"a", b"c"]
+    play.hand.passes(s=1.5)
+    if strategy == "skip-all":
+        assert (one.payloads, len(play.hand.parking)) == ([b"a", b"c"], 0)
+        assert play.hand.state.counters.application_skipped == 3
+        return
+    assert one.payloads == [b"a", b"c", b"a", b"c"]
+    assert len([packet for packet in one.received if isinstance(packet, Pubrel)]) == 2
+    play.hand.passes(s=10)
+    assert (one.payloads, len(play.hand.parking)) == ([b"a", b"c"] * 2, 3)
+    play.give("one", 0, 1)
+    play.publishes("t/0", b"d", qos=2)
+    assert one.payloads[4:] == [b"d"]
+    one.drops()
+    assert play.hand.parking.sender.remembered == 0
+
+
+@pytest.mark.promise("application-6")
+def test_qos_2_of_an_earlier_connection_ends_an_mqtt_5_client_and_is_parked_in_the_end(play: Play) -> None:
+    play = Play(pack_timeout_s=1, retries=2)
+    play.comes("one", 0, 1, acknowledges=False)
+    play.publishes("t/0", b"a", qos=2)
+    for _ in range(5):
+        play.hand.passes(s=1.5)
+        play.comes("one", acknowledges=False)
+    assert (len(play.hand.parking), play.hand.state.counters.application_sent_away) == (1, 3)

@@ -78,3 +78,7 @@ class Lane:
     def lowest(self) -> int:
         """Below it everything is settled."""
         return self.floor
+
+    def last(self) -> int:
+        """The offset of the last that is under way, sent or still to be sent; -1 when nothing is."""
+        return self.pending[-1].offset if self.pending else -1

@@ -62,8 +62,8 @@ class LaneSender:
             link.set_water_marks(settings.high_water_bytes, settings.low_water_bytes)
             if settings.replay_rate:
                 self._paces[session] = TokenBucket(settings.replay_rate, self._state.tick.now_ms)
-        if lane.pending:
-            self.watch(lane, lane.pending[-1].offset)
+        if lane.last() >= 0:
+            self.watch(lane, lane.last())
 
     def end(self, lane: Lane) -> None:
         """The connection is over."""
@@ -88,6 +88,12 @@ class LaneSender:
             of_session.pop(name, None)
         if not of_session:
             self._attempts.pop(session.generation, None)
+
+    def forget_attempts(self, session: Session, name: str, offset: int) -> None:
+        """This message is settled."""
+        attempts = self._attempts.get(session.generation, {}).get(name)
+        if attempts is not None:
+            attempts.forget(offset)
 
     def attempts(self, session: Session, log: str) -> Attempts:
         """Of one lane of a session, on all its connections."""
@@ -186,8 +192,8 @@ class LaneSender:
             under_way = {delivery.offset: delivery for delivery in lane.under_way()}
             for verdict in lane.overdue.look(now_ms, under_way):
                 self._carry_out(lane, link, verdict, under_way)
-            if lane.session.resend and lane.pending:
-                self.watch(lane, lane.pending[-1].offset)  # there was no room for some of it yet
+            if lane.session.resend and lane.last() >= 0:
+                self.watch(lane, lane.last())  # there was no room for some of it yet
         if lane.timer is None:
             self._arm(lane)
 

@@ -21,13 +21,14 @@ from embermq.broker.shared_logs import SharedGroup, SharedLog, SharedLogs
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.delivery.application.lane import NOTHING, Lane
+from embermq.delivery.application.owed_lane import OWED_LOG, OwedLane, owed_delivery
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_lane import Group, Member, SharedLane
 from embermq.delivery.application.unsent import Unsent
-from embermq.delivery.application.window import PackEntry, SlidingWindow, released_delivery
+from embermq.delivery.application.window import PackEntry, SlidingWindow
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
-from embermq.model.log_record import decode_record, encode_record
+from embermq.model.log_record import encode_record
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
 from embermq.ports.application_feed import SharedFeeds
@@ -56,11 +57,13 @@ class SharedPlace(Struct, frozen=True):
 
 
 class _Sent(Struct, eq=False):
-    """One message under way to a session. `lane` is None when it comes from a connection before."""
+    """One message under way to a session. `lane` is None when it comes from a connection before; `offset` is that in
+    the partition."""
 
     delivery: Delivery
     group: int
     partition: int
+    offset: int
     lane: SharedLane | None
 
 
@@ -78,6 +81,7 @@ class SharedReaders:
         """Of connected sessions, by the group's generation."""
         self._sent: dict[Session, dict[int, _Sent]] = {}
         """By packet id."""
+        self._owed: dict[Session, OwedLane] = {}
         self._packing: SharedLane
         self._shared_logs: SharedLogs
         self._state: BrokerState
@@ -225,7 +229,7 @@ class SharedReaders:
             lane.member.feed.release(freed)
         for sent in self._sent.get(lane.session, {}).values():
             if sent.lane is lane and sent.delivery.qos == 2 and not sent.delivery.settled:
-                lane.partition.claim(sent.delivery.offset)
+                lane.partition.claim(sent.offset)
 
     def _take_back(self, lane: SharedLane, delivery: Delivery) -> None:
         """It was not sent: it is the next member's, and its packet id is free."""
@@ -282,7 +286,7 @@ class SharedReaders:
             if one.lane is None or one.lane.member is not member or delivery.qos != 1 or delivery.settled:
                 continue
             del sent[packet_id]
-            self._done(one)
+            self._done(member.session, one)
             kept = Delivery(
                 delivery.message,
                 encode_record(delivery.message, b""),
@@ -310,10 +314,13 @@ class SharedReaders:
         self._sent[session] = sent
         self._members[session] = {}
         for mark in marks:
-            delivery = _owed(mark)
-            sent[mark.packet_id] = _Sent(delivery, mark.group, mark.partition, None)
+            delivery = owed_delivery(mark)
+            sent[mark.packet_id] = _Sent(delivery, mark.group, mark.partition, mark.offset, None)
             session.resend = session.resend or deque()
             session.resend.append(delivery)
+        if marks and session.link is not None:
+            owed = self._owed[session] = OwedLane(session, [one.delivery for one in sent.values()])
+            self._window.begin(owed, session.link)
         if marks and not session.last_packet_id:
             session.last_packet_id = marks[-1].packet_id
         for subscriber in session.subscriptions.values():
@@ -326,6 +333,9 @@ class SharedReaders:
             self._close(member)
         self._sent.pop(session, None)
         self._unsent.forget(session)
+        owed = self._owed.pop(session, None)
+        if owed is not None:
+            self._window.end(owed)
 
     # What the window wants stored
 
@@ -340,7 +350,7 @@ class SharedReaders:
         if sent is None or sent.delivery is not delivery:
             return
         if state == QueueState.DONE:
-            self._done(sent)
+            self._done(session, sent)
         else:
             self._write(sent, session.generation, state)
 
@@ -349,7 +359,7 @@ class SharedReaders:
         before = sents.get(delivery.packet_id)
         if before is not None and before.lane is not None:
             before.lane.member.under_way -= 1  # it was parked, skipped or too large
-        sent = sents[delivery.packet_id] = _Sent(delivery, group, lane.number, lane)
+        sent = sents[delivery.packet_id] = _Sent(delivery, group, lane.number, delivery.offset, lane)
         lane.member.under_way += 1
         if delivery.qos == 2:
             lane.qos2.append(delivery.offset)
@@ -360,7 +370,7 @@ class SharedReaders:
         mark = SharedMark(
             sent.group,
             sent.partition,
-            delivery.offset,
+            sent.offset,
             session,
             delivery.packet_id,
             state,
@@ -370,11 +380,13 @@ class SharedReaders:
         )
         self._state.tick.writes.shared.marks.append(mark)
 
-    def _done(self, sent: _Sent) -> None:
-        """Settled, and nobody else shall get it."""
+    def _done(self, session: Session, sent: _Sent) -> None:
+        """Settled, and nobody else shall get it. Its packet id may be another message's from now on."""
+        if sent.lane is None:
+            self._parking.sender.forget_attempts(session, OWED_LOG, sent.delivery.packet_id)
         group = self._groups.get(sent.group)
         if group is not None:
-            group.partition(sent.partition).claim(sent.delivery.offset)
+            group.partition(sent.partition).claim(sent.offset)
         self._write(sent, 0, QueueState.DONE)
 
     def floor(self, lane: Lane) -> None:
@@ -491,7 +503,7 @@ class SharedReaders:
             del sents[delivery.packet_id]
             return False  # it is parked
         if lane is None or lane.is_over:
-            self._done(sent)
+            self._done(session, sent)
         else:
             self._window.settle(lane, delivery)
             delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
@@ -569,22 +581,3 @@ class SharedReaders:
         if due:
             self._trimmed |= due
             self._state.tick.batch.after_log.append(partial(self._place.logs.trim, due))
-
-
-def _owed(mark: SharedMark) -> Delivery:
-    """What is in store of a message under way, to be sent again."""
-    if mark.state == QueueState.RELEASED:
-        return released_delivery(mark.offset, mark.packet_id)
-    message = decode_record(mark.record).message
-    return Delivery(
-        message,
-        b"",
-        mark.offset,
-        2,
-        mark.retain,
-        mark.identifiers,
-        0,
-        mark.packet_id,
-        application=True,
-        dup=True,
-    )
