@@ -99,20 +99,17 @@ class Publishing:
             state.refuse_all or state.refused_generations or state.session_store_full or state.log_full
         ) and self._refusing.is_pinned(link, packet, match):
             return
-        keeps_id = receiving is not None and session.persistent
-        origin = Origin(session.generation, packet.packet_id) if keeps_id else None
+        generation, packet_id = session.generation, packet.packet_id
+        origin = Origin(generation, packet_id) if qos == 2 and session.persistent else None
         # What is QoS 0 has reached applications already, so its record names none.
         record = encode_record(message, match.stamps if qos else b"", origin)
         if len(record) > state.record_bytes_sure and self._refusing.is_too_large(link, packet, record):
             return
         if receiving is not None:
-            receiving.add(packet.packet_id)
+            receiving.add(packet_id)
             if origin is not None:
-                tick.session_writes.receiving.append(
-                    (session.generation, packet.packet_id, len(tick.writes.records))
-                )
-        accepted = Accepted(message, record, match, link, packet.packet_id, receiving=receiving)
-        self._take(accepted)
+                tick.session_writes.receiving.append((generation, packet_id, len(tick.writes.records)))
+        self._take(Accepted(message, record, match, link, packet_id, receiving=receiving))
 
     def accept_own(self, message: Message, origin: Origin | None = None) -> None:
         """Take a message that no client waits for: a will."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.hand_driven import HandDrivenBroker, dispatch, numbered
+from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
-from embermq.protocol.packets import Puback, Publish
+from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
@@ -21,8 +21,8 @@ def place(request: pytest.FixtureRequest) -> HandKafka | None:
     return HandKafka() if request.param == "kafka" else None
 
 
-def published(hand: HandDrivenBroker, *payloads: bytes, first_id: int = 1) -> None:
-    hand.connects("p").publishes("t", *payloads, qos=1, first_id=first_id)
+def published(hand: HandDrivenBroker, *payloads: bytes, first_id: int = 1, qos: int = 1) -> None:
+    hand.connects("p").publishes("t", *payloads, qos=qos, first_id=first_id)
     hand.settle()
     dispatch(hand)
 
@@ -68,3 +68,45 @@ def test_a_redriven_message_that_is_too_large_now_leaves_its_room(place: HandKaf
         properties=Properties(session_expiry_interval=86_400, receive_maximum=1, maximum_packet_size=500),
     )
     assert (again.payloads, len(hand.parking)) == ([b"small"], 0)
+
+
+@pytest.mark.parametrize("is_received", [False, True])
+def test_the_packet_id_of_a_deleted_qos_2_message_stays_taken_until_the_client_answers(
+    place: HandKafka | None, is_received: bool
+) -> None:
+    """It may have the message: another one under this id would be taken for that, and lost."""
+    settings = ApplicationSettings(retries=1)
+    hand = HandDrivenBroker(application=settings, kafka=place)
+
+    def comes() -> HandLink:
+        options = {"client_type": ClientType.APPLICATION, "version": ProtocolVersion.V311}
+        return hand.keeps("app", acknowledges=False, **options)
+
+    application = comes()
+    application.in_flight = type("Any", (set,), {"__contains__": lambda *_: False})()
+    application.subscribes("t")
+    published(hand, b"old", qos=2)
+    hand.passes(s=2 * settings.pack_timeout_s + 1)
+    packet_id = application.messages[0].packet_id
+    assert hand.parking.delete(hand.state.sessions["app"], None) == 1
+    hand.settle()
+    assert (len(hand.parking), hand.parking.clients()) == (0, [])
+    assert hand.parking.delete(hand.state.sessions["app"], None) == 0
+    application.drops()
+    hand = hand.restarted()
+    application = comes()
+    hand.state.sessions["app"].last_packet_id = packet_id - 1
+    published(hand, b"new", first_id=50, qos=2)
+    assert [(one.payload, one.packet_id) for one in application.messages] == [(b"new", packet_id + 1)]
+    if is_received:
+        application.does(Pubrec(packet_id))
+        hand.settle()
+        assert application.last(Pubrel).packet_id == packet_id
+        application.drops()
+        hand = hand.restarted()
+        application = comes()
+        assert packet_id in [one.packet_id for one in application.received if isinstance(one, Pubrel)]
+        assert len(hand.parking) == 0
+        application.does(Pubcomp(packet_id))
+        hand.settle()
+        assert hand.store.parked == {}

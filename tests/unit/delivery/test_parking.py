@@ -447,39 +447,6 @@ def test_no_more_is_parked_than_may_be(make: Make) -> None:
 
 
 @pytest.mark.promise("application-6")
-@pytest.mark.parametrize("is_received", [False, True])
-def test_the_packet_id_of_a_deleted_qos_2_message_stays_taken_until_the_client_answers(
-    hand: HandDrivenBroker, is_received: bool
-) -> None:
-    """It may have the message: another one under this id would be taken for that, and lost."""
-    published_by(hand, 2, 1)
-    application = waits_till_parked(hand)
-    packet_id = application.messages[0].packet_id
-    assert hand.parking.delete(hand.state.sessions["app"], None) == 1
-    hand.settle()
-    assert (len(hand.parking), hand.parking.clients()) == (0, [])
-    assert hand.parking.delete(hand.state.sessions["app"], None) == 0
-    application.drops()
-    hand = hand.restarted()
-    application = comes(hand)
-    hand.state.sessions["app"].last_packet_id = packet_id - 1
-    published(hand, b"new", qos=2, first_id=50)
-    assert [(one.payload, one.packet_id) for one in application.messages] == [(b"new", packet_id + 1)]
-    if is_received:
-        application.does(Pubrec(packet_id))
-        hand.settle()
-        assert application.last(Pubrel).packet_id == packet_id
-        application.drops()
-        hand = hand.restarted()
-        application = comes(hand)
-        assert packet_id in [one.packet_id for one in application.received if isinstance(one, Pubrel)]
-        assert len(hand.parking) == 0
-        application.does(Pubcomp(packet_id))
-        hand.settle()
-        assert parked(hand) == []
-
-
-@pytest.mark.promise("application-6")
 @pytest.mark.parametrize("version", [V311, V5])
 def test_skip_all_goes_on_without_them(make: Make, version: ProtocolVersion) -> None:
     hand = make(SKIP)
