@@ -5,6 +5,7 @@ topic."""
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from random import Random
 
@@ -22,6 +23,8 @@ FIRST_S = 0.7
 NEXT_S = 5.0
 """So long at most until the next one: what was killed before may be back by then, or on its way."""
 KAFKA_AWAY_S = 3.0
+SEEN_S = 60.0
+WAITING = re.compile(r"the pipeline is down: application logs wait for \d+ records")
 SPARK_S = 240.0
 """From nothing to the last message; a busy machine takes ten times the usual twenty seconds."""
 
@@ -45,6 +48,22 @@ async def kill_spark(broker: KafkaPipelineBroker, random: Random) -> None:
         shutil.rmtree(broker.data_dir / "pipeline" / "checkpoints", ignore_errors=True)
 
 
+async def is_down(broker: KafkaPipelineBroker) -> None:
+    """While there is no driver, status says so, and that applications wait."""
+
+    def is_told() -> bool:
+        status = broker.status()
+        told = any(WAITING.fullmatch(text) for text in status["warnings"])
+        return status["state"] == "down" and status["waiting"] > 0 and told
+
+    await wait_for(is_told, SEEN_S, "status says that the pipeline is down, and that records wait")
+
+
+def first_offsets(broker: KafkaPipelineBroker) -> int:
+    """Of the message log, all partitions together."""
+    return sum(first for first, _ in broker.bounds(f"{broker.prefix}.msg.all").values())
+
+
 KILLS = [kill_spark, kill_kafka, kill_broker]
 
 
@@ -57,6 +76,7 @@ def test_applications_get_all_that_was_acknowledged_once(
     """Each of the three is killed once a round, and each is the first in its turn."""
     broker, random = kafka_pipeline_broker, Random(seed)
     first = KILLS[seed % len(KILLS)]
+    began_at = first_offsets(broker)
     kills = [first, *random.sample([kill for kill in KILLS if kill is not first], 2)]
 
     async def scenario() -> None:
@@ -73,6 +93,8 @@ def test_applications_get_all_that_was_acknowledged_once(
             fleet.allow(MESSAGES)
             await asyncio.sleep(random.uniform(0, NEXT_S if number else FIRST_S))
             await kill(broker, random)
+            if kill is first is kill_spark:
+                await is_down(broker)
             fleet.check()
         away.come_back()
         await wait_for(lambda: not any(each.allowance for each in fleet.publishers), 60, "all is taken")
@@ -80,5 +102,9 @@ def test_applications_get_all_that_was_acknowledged_once(
         await fleet.stop()
         assert fleet.acknowledged() == len(fleet.publishers) * MESSAGES * (1 + len(kills))
         fleet.judge()
+        await wait_for(lambda: first_offsets(broker) > began_at, SEEN_S, "what everybody has read is trimmed")
 
     run(scenario(), 680)
+    status = broker.status()
+    assert {pin["name"] for pin in status["log"]["pins"]} == {"dispatcher", "dispatch", "archive"}
+    assert {query["name"]: query["missing"] for query in status["queries"]} == {"dispatch": 0, "archive": 0}

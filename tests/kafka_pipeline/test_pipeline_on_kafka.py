@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import shutil
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
@@ -20,7 +18,6 @@ from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.protocol.packets import Publish, Subscription
 
 SEEN_S = 60.0
-BACK_S = 60.0
 HEALED_S = 15.0
 
 
@@ -41,10 +38,6 @@ def position(found: dict[str, Any]) -> int:
 def ends(broker: KafkaPipelineBroker) -> int:
     """Of the message log, all partitions together."""
     return sum(end for _, end in broker.bounds(f"{broker.prefix}.msg.all").values())
-
-
-def first_offsets(broker: KafkaPipelineBroker) -> int:
-    return sum(first for first, _ in broker.bounds(f"{broker.prefix}.msg.all").values())
 
 
 @pytest.mark.timeout(200)
@@ -73,50 +66,6 @@ def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker:
     with closing(SqliteMessageStore(broker.data_dir / "messages.db", is_kafka=True)) as store:
         found = store.range("status/1", rows[1]["offset"], 100)
         assert [stored.message.payload for stored in found] == [b"%d" % number for number in range(7, 20, 3)]
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.promise("pipeline-2", "pipeline-5", "pipeline-14", "application-3")
-def test_the_driver_is_killed_and_its_checkpoints_are_gone(
-    kafka_pipeline_broker: KafkaPipelineBroker,
-) -> None:
-    """Publishes are acknowledged meanwhile, the log is kept, and an application gets each message once."""
-    broker = kafka_pipeline_broker
-
-    async def scenario() -> None:
-        application = await subscribed(broker, "appKept", "kept/#")
-        await published(broker, "kept", range(20))
-        await wait_for(lambda: len(application.messages) == 20, SEEN_S, "what came before has arrived")
-        kept = ends(broker)
-        broker.kill_driver()
-        shutil.rmtree(broker.data_dir / "pipeline" / "checkpoints", ignore_errors=True)
-        await published(broker, "kept", range(20, 50))
-        await asyncio.to_thread(the_log_is_kept, broker)
-        await wait_for(lambda: len(application.messages) >= 50, BACK_S, "what came meanwhile has arrived")
-        await wait_for(lambda: not broker.status()["waiting"], SEEN_S, "dispatch has done everything")
-        await application.ping()
-        judge(application.messages, range(50))
-        await wait_for(lambda: first_offsets(broker) > kept - 20, SEEN_S, "what everybody has read is gone")
-        application.close()
-
-    run(scenario())
-    pins = {pin["name"] for pin in broker.status()["log"]["pins"]}
-    assert pins == {"dispatcher", "dispatch", "archive"}
-
-
-def the_log_is_kept(broker: KafkaPipelineBroker) -> None:
-    """While there is no driver: status says so, and nothing is trimmed that a query has not read."""
-    wait_until(lambda: broker.status()["state"] == "down", SEEN_S, "status says so", poll_s=0.05)
-    wait_until(lambda: broker.status()["waiting"] >= 30, SEEN_S, "what waits is counted", poll_s=0.05)
-    assert any(
-        re.fullmatch(r"the pipeline is down: application logs wait for \d+ records", text)
-        for text in broker.status()["warnings"]
-    )
-    while broker.query("dispatch").get("state") != "running":
-        queries = broker.status()["queries"]
-        for partition, (first, _) in broker.bounds(f"{broker.prefix}.msg.all").items():
-            least = min(int(query["positions"].get(str(partition), 0)) for query in queries)
-            assert first <= least, f"partition {partition} is trimmed before it is read"
 
 
 @pytest.mark.timeout(300)
