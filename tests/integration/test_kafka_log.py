@@ -226,7 +226,7 @@ def test_a_record_that_is_too_large_is_refused_by_name_and_nothing_of_its_tick_i
     assert isinstance(refusal, StoreError)
     for word in ("too/large", str(limit), "max.message.bytes", stores.topic.name):
         assert word in str(refusal)
-    assert stores.appender.objection(large) == str(refusal)
+    assert "max.message.bytes" in stores.appender.objection(large)
     fits = record(b"x" * (limit - 2_000))
     assert stores.appender.objection(fits) == "" and len(fits) > stores.appender.bytes_sure
     assert stores.write(records=[fits, record(b"1")]) == Receipt(0, 2)
