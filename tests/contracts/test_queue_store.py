@@ -144,6 +144,16 @@ def test_a_deleted_queue_leaves_nothing_to_the_next_of_its_name(stores: Stores) 
     for _ in range(5):  # what it has goes bit by bit
         stores.write(generation_reserved=5)
     assert loaded(stores) == stored
+    if stores.kind != "stand-in":
+        for table in (
+            "queue_entry",
+            "queue_delayed",
+            "queue_mark",
+            "queue_dedup",
+            "queue_group",
+            "queue_ended",
+        ):
+            assert stores.writer.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (0,), table
     assert stores.queues.next_generation() == 5
     stores.write(queues=QueueWrites(ended_queues={4}))
     stores.reopen()
@@ -223,13 +233,25 @@ def test_bodies_stay_while_an_entry_needs_them_and_no_longer(stores: Stores) -> 
     stores.write(queues=QueueWrites(removed={(5, 1): base}))
     assert stores.body(base) == {base: bodies[0]}
     stores.write(queues=QueueWrites(removed={(5, 2): base, (3, 60): base + 3}))
-    if stores.kind != "kafka":
-        assert stores.body(base, base + 1, base + 3) == {base: None, base + 1: None, base + 3: None}
+    assert stores.body(base, base + 1, base + 3) == {base: None, base + 1: None, base + 3: None}
     assert stores.body(base + 2) == {base + 2: bodies[2]}
     stores.write(queues=QueueWrites(ended_queues={3}))
     stores.write(generation_reserved=5)
     stores.reopen()
     assert stores.body(base + 2) == {base + 2: None}
+
+
+@pytest.mark.promise("queues-12")
+def test_a_delayed_message_keeps_its_body_whoever_else_goes(stores: Stores) -> None:
+    writes = queue_writes(ENTRY, delayed={(3, 8): DELAYED})
+    base = stores.write(records=[record(b"both")], queues=writes).base_offset
+    after = stores.write(records=[record(b"after")]).base_offset
+    stores.log.trim(after)
+    stores.write(records=[record(b"more")])
+    stores.write(queues=QueueWrites(removed={(3, 7): base}))
+    assert stores.body(base) == {base: record(b"both")}
+    stores.write(queues=QueueWrites(removed_delayed={(3, 8): base}))
+    assert stores.body(base) == {base: None}
 
 
 @pytest.mark.promise("queues-43")
