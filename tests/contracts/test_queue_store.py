@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 from tests.contracts.stores import Stores, tick_writes
 from tests.support.queue_rows import QueueRows
@@ -49,7 +48,6 @@ def test_nothing_is_stored_at_first(stores: Stores) -> None:
     assert stores.queues.next_generation() == 1
 
 
-@pytest.mark.promise("queues-2")
 def test_what_ticks_put_is_read_again(stores: Stores) -> None:
     """Rows of records of their tick get the offset that the receipt tells."""
     model = QueueRows()
@@ -87,7 +85,6 @@ def test_what_ticks_put_is_read_again(stores: Stores) -> None:
     assert stores.queues.next_generation() == 6
 
 
-@pytest.mark.promise("queues-34")
 def test_what_is_removed_goes_with_its_marks(stores: Stores) -> None:
     """Also what was put by the same tick; to remove what is not there is no error."""
     model = QueueRows()
@@ -109,7 +106,6 @@ def test_what_is_removed_goes_with_its_marks(stores: Stores) -> None:
     assert [row.ticket for row in queue.delayed] == [21]
 
 
-@pytest.mark.promise("queues-18")
 def test_a_group_ends_before_one_of_the_same_name_begins(stores: Stores) -> None:
     marks = {(3, group, 7): RETRY for group in ("workers", "other")}
     stores.write(
@@ -125,7 +121,6 @@ def test_a_group_ends_before_one_of_the_same_name_begins(stores: Stores) -> None
     assert loaded(stores)[0].groups == ()
 
 
-@pytest.mark.promise("queues-40")
 def test_a_deleted_queue_leaves_nothing_to_the_next_of_its_name(stores: Stores) -> None:
     everything = queue_writes(
         *(replace(ENTRY, sequence=number) for number in range(1, 2_500)),
@@ -161,7 +156,6 @@ def test_a_deleted_queue_leaves_nothing_to_the_next_of_its_name(stores: Stores) 
     assert stores.queues.next_generation() == 5, "an old message id must never mean a new message"
 
 
-@pytest.mark.promise("queues-11")
 def test_dedup_ids_of_the_past_may_go(stores: Stores) -> None:
     past = {(3, f"old {number}"): 1_000 + number for number in range(20)}
     stores.write(queues=queue_writes(dedup_ids=past))
@@ -172,7 +166,6 @@ def test_dedup_ids_of_the_past_may_go(stores: Stores) -> None:
     assert queue.dedup_ids.keys() <= {"new", "newer"} | {key[1] for key in past}
 
 
-@pytest.mark.promise("queues-43")
 def test_bodies_are_read_by_offset(stores: Stores) -> None:
     stores.write(records=[record(b"not of a queue")])
     rows = [replace(ENTRY, sequence=number + 1, record=number) for number in range(3)]
@@ -186,7 +179,6 @@ def test_bodies_are_read_by_offset(stores: Stores) -> None:
     assert stores.body(*reversed(wanted), last + 5) == {**wanted, last + 5: None}
 
 
-@pytest.mark.promise("queues-43")
 def test_bodies_come_in_bounded_answers(stores: Stores) -> None:
     bodies = [record(bytes([65 + number]) * 500_000) for number in range(6)]
     rows = [replace(ENTRY, sequence=number + 1, record=number) for number in range(6)]
@@ -200,7 +192,6 @@ def test_bodies_come_in_bounded_answers(stores: Stores) -> None:
     assert stores.body(*range(base, base + 6)) == {base + i: body for i, body in enumerate(bodies)}
 
 
-@pytest.mark.promise("queues-43")
 def test_bodies_stay_while_an_entry_needs_them_and_no_longer(stores: Stores) -> None:
     """The log lets go of its part; a dead letter takes over from the entry it came from, in one tick."""
     rows = [replace(ENTRY, sequence=number + 1, record=number) for number in range(3)]
@@ -241,7 +232,6 @@ def test_bodies_stay_while_an_entry_needs_them_and_no_longer(stores: Stores) -> 
     assert stores.body(base + 2) == {base + 2: None}
 
 
-@pytest.mark.promise("queues-12")
 def test_a_delayed_message_keeps_its_body_whoever_else_goes(stores: Stores) -> None:
     writes = queue_writes(ENTRY, delayed={(3, 8): DELAYED})
     base = stores.write(records=[record(b"both")], queues=writes).base_offset
@@ -254,7 +244,6 @@ def test_a_delayed_message_keeps_its_body_whoever_else_goes(stores: Stores) -> N
     assert stores.body(base) == {base: None}
 
 
-@pytest.mark.promise("queues-43")
 def test_a_long_part_of_the_log_is_let_go_bit_by_bit(stores: Stores) -> None:
     bodies: dict[int, bytes] = {}
     sequence = 0
@@ -271,7 +260,6 @@ def test_a_long_part_of_the_log_is_let_go_bit_by_bit(stores: Stores) -> None:
     assert stores.body(*bodies) == bodies
 
 
-@pytest.mark.promise("queues-2")
 def test_a_tick_with_nothing_else_is_not_empty() -> None:
     for writes in (
         QueueWrites(ended_queues={1}),
@@ -290,7 +278,6 @@ def test_a_tick_with_nothing_else_is_not_empty() -> None:
     assert tick_writes(queues=QueueWrites()).is_empty()
 
 
-@pytest.mark.promise("queues-2")
 def test_what_could_not_be_stored_comes_before_what_came_since() -> None:
     """Its publishes are withdrawn; of queues that have ended since nothing is put again."""
     dead = replace(ENTRY, queue=5, sequence=1, offset=3, record=-1)

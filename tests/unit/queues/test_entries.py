@@ -20,7 +20,6 @@ ENTRIES = st.builds(
 )
 
 
-@pytest.mark.promise("queues-43")
 @given(st.lists(st.tuples(SEQUENCES, st.none() | ENTRIES), max_size=60), st.lists(SEQUENCES, max_size=10))
 def test_columns_hold_what_a_dictionary_holds(
     steps: list[tuple[int, Entry | None]], asked: list[int]
@@ -76,7 +75,6 @@ def test_far_numbers_are_found_at_once() -> None:
     assert Entries().first_from(0, 10**16) == 10**16
 
 
-@pytest.mark.promise("queues-31")
 def test_the_end_of_messages_waits_for_one_that_is_still_to_come() -> None:
     entries, pending = Entries(), {2: "on its way"}
     deadlines = Deadlines(entries, pending)
