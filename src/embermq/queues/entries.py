@@ -55,22 +55,22 @@ class Entries(Mapping[int, Entry]):
         self._count = 0
         self._keys: dict[str, str] = {}
 
-    def put(self, sequence: int, entry: Entry) -> None:
+    def put(self, sequence: int, partition: int, offset: int, expires_ms: int, key: str | None) -> None:
         """A message comes; nobody owes it."""
         block = self._blocks.get(sequence >> _SHIFT)
         if block is None:
             block = self._blocks[sequence >> _SHIFT] = _Block()
         at = sequence & _MASK
-        block.offsets[at] = entry.offset
-        block.expires[at] = entry.expires_ms
-        block.partitions[at] = entry.partition
+        block.offsets[at] = offset
+        block.expires[at] = expires_ms
+        block.partitions[at] = partition
         block.owed[at] = 0
-        if entry.key is not None:
+        if key is not None:
             if block.keys is None:
                 block.keys = [None] * BLOCK
             if len(self._keys) >= KEYS_REMEMBERED:
                 self._keys.clear()
-            block.keys[at] = self._keys.setdefault(entry.key, entry.key)
+            block.keys[at] = self._keys.setdefault(key, key)
         block.count += 1
         self._count += 1
 

@@ -454,14 +454,15 @@ class Queue:
 
     def _place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, Mark]) -> None:
         sequence = row.sequence
-        self.entries.put(sequence, Entry(row.partition, offset, row.key, row.expires_ms))
+        self.entries.put(sequence, row.partition, offset, row.expires_ms, row.key)
         self._deadlines.add(sequence, row.expires_ms)
         if row.only_group or row.origin_id or row.dead_letter is not None:
             self._particulars[sequence] = Particulars(row.only_group, row.origin_id, row.dead_letter)
             if row.origin_id:
                 self._origins[row.only_group, row.origin_id] = sequence
         for group in self.groups.values():
-            self._offer(group, sequence, marks.get((self.generation, group.name, sequence)))
+            mark = marks.get((self.generation, group.name, sequence)) if marks else None
+            self._offer(group, sequence, mark)
 
     def _offer(self, group: Group, sequence: int, mark: Mark | None = None) -> None:
         if sequence < group.first_sequence:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from embermq.broker.tick import Tick
 from embermq.delivery.log_apart import store as log_apart
 from embermq.delivery.log_apart.start import behind_records
 from embermq.delivery.log_apart.store import LogThenState
 from embermq.model.client_type import ClientType
+from embermq.model.queue_rows import DelayedRow, EntryRow, QueueWrites
 from embermq.model.session import SessionRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
@@ -131,6 +133,28 @@ def test_the_rest_waits_for_the_records_and_the_answer_for_both() -> None:
     assert hand.store.dispatcher_floor == 4
     hand.submit(records=[b"c"])
     assert hand.news() == [("append", 12, [b"c"])]
+
+
+def test_records_of_queues_are_kept_beside_their_rows_too() -> None:
+    """One of them cannot be asked for in the log; the answer waits for both."""
+    hand = Composed()
+    entry = EntryRow(1, 5, 0, -1, 2, None, 9)
+    dead = replace(entry, sequence=6, offset=3, record=-1)
+    delayed = DelayedRow(1, 7, -1, 0, None, 8, 9)
+    queues = QueueWrites(entries={(1, 5): entry, (1, 6): dead}, delayed={(1, 7): delayed})
+    answers = hand.submit(records=[b"a", b"b", b"c"], queues=queues)
+    hand.log.done(Receipt(10, 3))
+    assert answers == []
+    kept = hand.state.writes
+    assert (kept.records, kept.queues.bodies) == ([], {0: b"a", 2: b"c"})
+    assert (kept.queues.entries, kept.queues.delayed) == (queues.entries, queues.delayed)
+    hand.state.kept(StoreFull("no room"))
+    assert answers == [], "records cannot be taken back"
+    hand.tick.now_ms += log_apart.RETRY_MS
+    hand.store.settle()
+    assert hand.state.writes.queues.bodies == {0: b"a", 2: b"c"}
+    hand.state.kept(Receipt(10, 3))
+    assert answers == [Receipt(10, 3)]
 
 
 def test_records_alone_need_no_other_store_and_the_rest_alone_no_log() -> None:

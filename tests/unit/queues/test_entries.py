@@ -29,7 +29,7 @@ def test_columns_hold_what_a_dictionary_holds(
     for sequence, entry in steps:
         if entry is not None:
             if sequence not in model:
-                entries.put(sequence, entry)
+                entries.put(sequence, entry.partition, entry.offset, entry.expires_ms, entry.key)
                 model[sequence] = entry
         elif sequence in model:
             assert entries.remove(sequence) == model.pop(sequence).offset
@@ -51,8 +51,8 @@ def test_columns_hold_what_a_dictionary_holds(
 
 def test_a_place_that_is_used_again_remembers_nothing() -> None:
     entries = Entries()
-    entries.put(1, Entry(1, 2, "key", 3))
-    entries.put(2, Entry(9, 9, None, 9))
+    entries.put(1, 1, 2, 3, "key")
+    entries.put(2, 9, 9, 9, None)
     assert entries.owe(1, 1) == 1
     assert entries.owe(1, 1) == 2
     assert entries.owe(1, -1) == entries.owed(1) == 1
@@ -61,7 +61,7 @@ def test_a_place_that_is_used_again_remembers_nothing() -> None:
         entries.remove(1)
     with pytest.raises(KeyError):
         entries[1]
-    entries.put(1, Entry(4, 5, None, 6))
+    entries.put(1, 4, 5, 6, None)
     assert entries[1] == Entry(4, 5, None, 6)
     assert entries.owed(1) == 0
 
@@ -69,7 +69,7 @@ def test_a_place_that_is_used_again_remembers_nothing() -> None:
 def test_far_numbers_are_found_at_once() -> None:
     """After a start: what is below the first message costs nothing."""
     entries = Entries()
-    entries.put(10**15, Entry(0, 0, None, 5))
+    entries.put(10**15, 0, 0, 5, None)
     assert entries.first_from(0, 10**16) == 10**15
     assert entries.first_from(0, 10**15) == 10**15
     assert Entries().first_from(0, 10**16) == 10**16
@@ -79,7 +79,7 @@ def test_the_end_of_messages_waits_for_one_that_is_still_to_come() -> None:
     entries, pending = Entries(), {2: "on its way"}
     deadlines = Deadlines(entries, pending)
     for sequence in (1, 3):
-        entries.put(sequence, Entry(0, 0, None, 10))
+        entries.put(sequence, 0, 0, 10, None)
         deadlines.add(sequence, 10)
     assert deadlines.next_due_ms() is None
     assert deadlines.take_over(9, 4) == []
@@ -87,7 +87,7 @@ def test_the_end_of_messages_waits_for_one_that_is_still_to_come() -> None:
     assert deadlines.take_over(10, 4) == [1]
     assert deadlines.take_over(10, 4) == []
     del pending[2]
-    entries.put(2, Entry(0, 0, None, 10))
+    entries.put(2, 0, 0, 10, None)
     deadlines.add(2, 10)
     assert deadlines.take_over(10, 4) == [2, 3]
     assert deadlines.take_over(10, 4) == []
