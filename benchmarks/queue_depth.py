@@ -1,8 +1,9 @@
 """What a deep queue costs: `python -m benchmarks.queue_depth`.
 
 A queue is filled by ticks as the broker commits them, then taken up again by a process of its own, as at a start, and
-a part of it is delivered and acknowledged. Sockets and packets are not in it. Times are those of the processor; memory
-is what a process has more than before.
+a part of it is delivered and acknowledged; sockets and packets are not in that. Then `embermq run` starts with it,
+without the pipeline. Times are those of the processor, of the broker's start also those of the clock, from the command
+to the word `ready`; memory is what the process has more than before, of the broker all that it has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +27,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from benchmarks.brokers import free_port
 from benchmarks.machine import describe
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
@@ -46,6 +51,14 @@ QUEUE, GROUP, CONSUMER = "deep", "workers", "workers-1"
 MIB = 1024 * 1024
 
 
+class BrokerFigures(msgspec.Struct, frozen=True):
+    """Of a whole broker that starts."""
+
+    ready_s: float
+    processor_s: float
+    memory_bytes: int
+
+
 class Figures(msgspec.Struct, frozen=True):
     """Of one depth. Microseconds are of the processor, for one message."""
 
@@ -56,6 +69,7 @@ class Figures(msgspec.Struct, frozen=True):
     memory_bytes: int
     memory_peak_bytes: int
     settle_us: float
+    broker: BrokerFigures
 
 
 def main(
@@ -66,13 +80,17 @@ def main(
     """Disk, memory, start and the cost of an acknowledgement, for each depth."""
     machine = describe()
     typer.echo(f"{machine.processor}, {machine.cores} cores, load {machine.load_average[0]:.2f}")
-    typer.echo("  messages  fill us  disk MB  start s  memory MB  peak MB  settle us")
+    typer.echo(
+        "  messages  fill us  disk MB  take-up s  memory MB  peak MB  settle us  broker ready s (CPU)  broker MB"
+    )
     for depth in messages or [1_000, 10_000, 100_000, 1_000_000]:
         with tempfile.TemporaryDirectory(prefix="embermq-depth-") as directory:
             found = measure(Path(directory), depth, payload_bytes, keyed=keyed)
+        broker = found.broker
         typer.echo(
-            f"{found.messages:>10,} {found.fill_us:>8.1f} {found.disk_bytes / 1e6:>8,.0f} {found.start_s:>8.2f}"
+            f"{found.messages:>10,} {found.fill_us:>8.1f} {found.disk_bytes / 1e6:>8,.0f} {found.start_s:>10.2f}"
             f" {found.memory_bytes / 1e6:>10.0f} {found.memory_peak_bytes / 1e6:>8.0f} {found.settle_us:>10.1f}"
+            f" {broker.ready_s:>14.2f} ({broker.processor_s:.2f}) {broker.memory_bytes / 1e6:>10.0f}"
         )
 
 
@@ -81,8 +99,37 @@ def measure(data_dir: Path, messages: int, payload_bytes: int, *, keyed: bool) -
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as processes:
         fill_us = processes.submit(fill, data_dir, messages, payload_bytes, keyed).result()
         disk_bytes = sum(path.stat().st_size for path in data_dir.iterdir())
+        broker = start_broker(data_dir)
         start_s, memory_bytes, peak_bytes, settle_us = processes.submit(take_up, data_dir).result()
-    return Figures(messages, fill_us, disk_bytes, start_s, memory_bytes, peak_bytes, settle_us)
+    return Figures(messages, fill_us, disk_bytes, start_s, memory_bytes, peak_bytes, settle_us, broker)
+
+
+def start_broker(data_dir: Path) -> BrokerFigures:
+    """Until it is ready."""
+    words = ["run", "--data-dir", str(data_dir), "--set", "pipeline.enabled=false"]
+    words += ["--set", f"listeners.mqtt=127.0.0.1:{free_port()}"]
+    program = str(Path(sys.executable).with_name("embermq"))
+    began_s = time.perf_counter()
+    with subprocess.Popen(
+        [program, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        said: list[str] = []
+        for line in process.stdout:
+            said.append(line)
+            if line == "ready\n":
+                break
+        else:
+            sys.exit(f"the broker did not start: {''.join(said)[-2000:]}")
+        ready_s = time.perf_counter() - began_s
+        place = Path("/proc") / str(process.pid)
+        ticks = place.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
+        found = BrokerFigures(
+            ready_s, sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), memory_bytes(str(process.pid))
+        )
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+    return found
 
 
 class _Stores:
@@ -102,6 +149,7 @@ class _Stores:
         """A tick; returns the offset of its first record."""
         receipts: list[Receipt] = []
         writes = TickWrites(records=records, queues=self.core.take_writes())
+        writes.dispatcher_floor = self.ticks.log_end + len(records)  # as the broker: nobody else gets them
         self.ticks.submit(writes, receipts.append, None)  # type: ignore[arg-type]
         self._posted.get()()
         return receipts[0].base_offset
@@ -175,9 +223,9 @@ def settle(stores: _Stores, now_ms: int) -> float:
     return (time.process_time() - began_s) / max(1, done) * 1e6
 
 
-def memory_bytes() -> int:
-    """That this process has now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def memory_bytes(process: str = "self") -> int:
+    """That a process has now."""
+    pages = int((Path("/proc") / process / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
