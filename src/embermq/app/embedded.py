@@ -47,6 +47,7 @@ from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
+from embermq.queues.mqtt.side import MqttQueues
 
 if TYPE_CHECKING:
     from embermq.app.redis_sessions import RedisSessions
@@ -202,6 +203,7 @@ def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | Non
     direct.attach(state)
     delivery.attach(state)
     broker = Broker(state)
+    state.queues = MqttQueues(state, broker.publishing.refusing, settings.queues)
     state.tick.now_ms = time.time_ns() // 1_000_000
     return broker
 

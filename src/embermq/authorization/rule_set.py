@@ -110,6 +110,11 @@ class Permissions:
         rule = self._rule(Action.SUBSCRIBE, topic_filter)
         return self._rules.no_match_allows if rule is None else rule.allow
 
+    def may_create(self, topic: str) -> bool:
+        """`topic` is that of a queue which is not there."""
+        rule = self._rule(Action.CREATE, topic)
+        return self._rules.no_match_allows if rule is None else rule.allow
+
     def _find(self, known: dict[str, bool], action: Action, topic: str) -> bool:
         rule = self._rule(action, topic)
         answer = self._rules.no_match_allows if rule is None else rule.allow

@@ -8,11 +8,13 @@ from embermq.authorization.patterns import Names, Regex
 
 
 class Action(StrEnum):
-    """What can be allowed. RECEIVE is every delivery, retained messages included."""
+    """What can be allowed. RECEIVE is every delivery, retained messages included; CREATE is making a durable queue by
+    being the first to use its topic."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     RECEIVE = "receive"
+    CREATE = "create"
 
 
 class Principal(Struct, frozen=True):

@@ -10,14 +10,13 @@ from functools import partial
 
 from embermq.broker.holding import Holding
 from embermq.broker.link import Link
+from embermq.broker.refusing import FIRST_ERROR
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.protocol.encoder import pubcomp
 from embermq.protocol.packets import Puback, Pubcomp, Pubrec, Pubrel
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
-
-FIRST_ERROR = 0x80
 
 
 class Acknowledging:

@@ -118,6 +118,8 @@ class Broker:
         if receipt.whole:
             self.stored(batch.after_commit)
         self.publishing.committed(batch, receipt.base_offset)
+        if batch.enqueued and state.queues is not None:
+            state.queues.committed(batch, receipt.base_offset)
 
     def stored(self, after_commit: list[Callable[[], None]]) -> None:
         """The session data of a batch, and of all before, is durable too: make its calls."""
@@ -132,6 +134,8 @@ class Broker:
         state.tick.under_way = None
         state.tick.give_back(batch)
         self.subscribing.cap_offsets(state.tick.writes.cap_offsets(state.log_end))
+        if batch.enqueued and state.queues is not None:
+            state.queues.refused(batch)
         self.publishing.refused(batch, error)
 
     def restore(self, stored: StoredState, retained: list[RetainedRow]) -> list[Session]:

@@ -11,6 +11,7 @@ from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
 from embermq.broker.holding import Holding
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
+from embermq.broker.queue_side import QUEUE_PREFIX
 from embermq.broker.session import PACKET_IDS, Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.wills import Wills
@@ -194,6 +195,9 @@ class Connecting:
         if permissions is not None and not permissions.may_publish(will.topic):
             self._state.counters.publishes_denied += 1
             return ReasonCode.NOT_AUTHORIZED, "not allowed to publish the will there"
+        queues = self._state.queues
+        if queues is not None and will.topic.startswith(QUEUE_PREFIX):
+            return queues.refuses_will(will.topic)
         return None
 
     def _configure(self, link: Link, packet: Connect) -> None:

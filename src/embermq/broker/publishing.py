@@ -2,24 +2,27 @@
 
 from msgspec.structs import replace
 
+from embermq.authorization.rule_set import Permissions
 from embermq.broker.holding import Holding
 from embermq.broker.link import Link
+from embermq.broker.queue_side import QUEUE_PREFIX
 from embermq.broker.refusing import Refusing
 from embermq.broker.router import NO_MATCH, Match, Receiver
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
-from embermq.broker.tick import Accepted, Batch
+from embermq.broker.tick import Accepted, Batch, Verdict
 from embermq.model.log_record import Origin, decode_record, encode_record
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import RetainedWrite
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.protocol.encoder import puback, pubrec
-from embermq.protocol.packets import Puback, Publish, Pubrec
+from embermq.protocol.packets import Publish
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
+NOBODY = Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS)
 PART_BYTES = 1024 * 1024
 """Records that are handed on before links are written."""
 
@@ -28,6 +31,7 @@ class Publishing:
     """The way in. `accept` is the hottest function of the broker: one call a PUBLISH."""
 
     def __init__(self, state: BrokerState, holding: Holding) -> None:
+        self.refusing = Refusing(state)
         self._state = state
         self._holding = holding
         self._tick = state.tick
@@ -35,8 +39,7 @@ class Publishing:
         self._router = state.router
         settings = state.settings
         self._receive_maximum = settings.receive_maximum
-        self._refusing = Refusing(state)
-        self._limits_rate = self._refusing.limits_rate
+        self._limits_rate = self.refusing.limits_rate
         self._takes_all = (
             settings.max_qos == 2 and settings.retain_available and not settings.validate_payload_format
         )
@@ -54,8 +57,8 @@ class Publishing:
                 if resolved is None:
                     return
                 topic = resolved
-            properties = _kept(properties) if properties is not None else None
-        if not self._takes_all and self._refusing.is_unwanted(link, packet):
+            properties = kept_properties(properties) if properties is not None else None
+        if not self._takes_all and self.refusing.is_unwanted(link, packet):
             return
         match = self._match(link, session, packet, topic)
         if match is None:
@@ -67,7 +70,7 @@ class Publishing:
         counters.payload_bytes_received += len(payload)
         qos = packet.qos
         now_ms = tick.now_ms
-        due_ms = _expires_ms(properties, now_ms) if properties is not None else 0
+        due_ms = deadline_of(properties, now_ms) if properties is not None else 0
         retain, publisher = packet.retain, session.client_id
         message = Message(topic, payload, qos, retain, publisher, link.version, now_ms, due_ms, properties)
         if qos == 0 and not retain:
@@ -84,20 +87,20 @@ class Publishing:
                 repeated = Accepted(again, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
                 tick.batch.accepted.append(repeated)
                 return
-        elif session.receiving and self._refusing.is_in_use(link, session, packet):
+        elif session.receiving and self.refusing.is_in_use(link, session, packet):
             return
-        if retain and not self._refusing.has_room(message):
-            self._refusing.refuse_retained(link, packet)
+        if retain and not self.refusing.has_room(message):
+            self.refusing.refuse_retained(link, packet)
             return
         if qos:
             unanswered = link.unanswered = link.unanswered + 1
             if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
-                self._refusing.end_at_receive_maximum(link)
+                self.refusing.end_at_receive_maximum(link)
                 return
         state = self._state
         if (
             state.refuse_all or state.refused_generations or state.session_store_full or state.log_full
-        ) and self._refusing.is_pinned(link, packet, match):
+        ) and self.refusing.is_pinned(link, packet, match):
             return
         generation, packet_id = session.generation, packet.packet_id
         origin = Origin(generation, packet_id) if qos == 2 and session.persistent else None
@@ -111,14 +114,20 @@ class Publishing:
                 tick.session_writes.receiving.append((generation, packet_id, len(tick.writes.records)))
         self._take(Accepted(message, record, match, link, packet_id, receiving=receiving))
 
-    def accept_own(self, message: Message, origin: Origin | None = None) -> None:
-        """Take a message that no client waits for: a will."""
+    def accept_own(
+        self, message: Message, origin: Origin | None = None, permissions: Permissions | None = None
+    ) -> None:
+        """Take a message that no client waits for: a will. `permissions` are those of who left it."""
+        queues = self._state.queues
+        if queues is not None and message.topic.startswith(QUEUE_PREFIX):
+            queues.publish_own(message, origin, permissions)
+            return
         match = self._state.router.match_for(message.topic, message.publisher)
         self._counters.deliveries_denied += match.denied
         if message.qos == 0 and not message.retain:
             self._deliver_now(Accepted(message, b"", match, None, 0))
             return
-        if message.retain and not self._refusing.has_room(message):
+        if message.retain and not self.refusing.has_room(message):
             self._counters.refused_retained += 1
             message = replace(message, retain=False)
         record = encode_record(message, match.stamps if message.qos else b"", origin)
@@ -148,16 +157,22 @@ class Publishing:
             self._deliver_now(accepted)
 
     def _match(self, link: Link, session: Session, packet: Publish, topic: str) -> Match | None:
-        """Who gets it; None when it was refused."""
+        """Who gets it; None when it was refused, or went to a durable queue."""
         router = self._router
         match = router.known(topic)
         if match is None:
-            if self._refusing.is_refused(link, packet, topic):
+            if self.refusing.is_refused(link, packet, topic):
+                return None
+            queues = self._state.queues
+            if queues is not None and topic.startswith(
+                QUEUE_PREFIX
+            ):  # never remembered, so it always comes here
+                queues.publish(link, session, packet, topic)
                 return None
             match = router.match(topic)
-        if self._limits_rate and self._refusing.is_too_fast(link, session, packet):
+        if self._limits_rate and self.refusing.is_too_fast(link, session, packet):
             return None
-        if session.permissions is not None and self._refusing.is_denied(link, session, packet, topic):
+        if session.permissions is not None and self.refusing.is_denied(link, session, packet, topic):
             return None
         if match.is_special:
             if match.no_local:
@@ -239,9 +254,12 @@ class Publishing:
                 if message.qos == 1:
                     link.unanswered -= 1
                     acknowledge = puback
-                if accepted.match.is_empty and accepted.record and link.version is ProtocolVersion.V5:
-                    kind = Puback if message.qos == 1 else Pubrec
-                    link.send_packet(kind(accepted.packet_id, ReasonCode.NO_MATCHING_SUBSCRIBERS))
+                if (
+                    accepted.match.is_empty
+                    and link.version is ProtocolVersion.V5
+                    and (accepted.record or accepted.verdict is not None)
+                ):
+                    self.refusing.acknowledge(link, accepted, accepted.verdict or NOBODY)
                 else:
                     link.out.append(acknowledge(accepted.packet_id))
             if not message.qos:
@@ -299,10 +317,12 @@ class Publishing:
             return False
         if accepted.refusal:
             message = accepted.message
-            self._refusing.answer(
+            self.refusing.answer(
                 link, message.qos, accepted.packet_id, accepted.refusal_code, accepted.refusal
             )
             return False
+        if accepted.verdict is not None:
+            return True
         if accepted.receiving is None or accepted.packet_id not in accepted.receiving:
             link.close()
             return False
@@ -315,7 +335,7 @@ class Publishing:
         text = "no room to store the message" if full else "the message could not be stored"
         for accepted in batch.accepted:
             message, link = accepted.message, accepted.link
-            if not accepted.record:
+            if not accepted.record and accepted.verdict is None:
                 if self._answers_without_record(accepted) and link is not None and not link.closing:
                     link.send(pubrec(accepted.packet_id))
                 continue
@@ -326,7 +346,7 @@ class Publishing:
                 continue
             if accepted.receiving is not None:
                 accepted.receiving.discard(accepted.packet_id)
-            self._refusing.answer(link, message.qos, accepted.packet_id, reason, text)
+            self.refusing.answer(link, message.qos, accepted.packet_id, reason, text)
 
 
 def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:
@@ -344,13 +364,13 @@ def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:
     return fallback
 
 
-def _expires_ms(properties: Properties, now_ms: int) -> int:
+def deadline_of(properties: Properties, now_ms: int) -> int:
     """The deadline that the Message Expiry Interval sets; 0 = none."""
     interval_s = properties.message_expiry_interval
     return 0 if interval_s is None else now_ms + interval_s * 1000
 
 
-def _kept(properties: Properties) -> Properties | None:
+def kept_properties(properties: Properties) -> Properties | None:
     """What travels with the message: not the alias, which belongs to the connection [MQTT-3.3.2-7]."""
     if properties.topic_alias is None:
         return properties

@@ -8,7 +8,7 @@ from embermq.broker.publish_rate import publish_rate
 from embermq.broker.router import NO_MATCH, Match
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
-from embermq.broker.tick import Accepted
+from embermq.broker.tick import Accepted, Verdict
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.protocol.encoder import puback, pubrec
@@ -22,6 +22,7 @@ from embermq.topics.names import is_system_topic, validate_topic
 DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
 BEHIND = "the store of sessions is too far behind"
+FIRST_ERROR = 0x80
 LOG_FULL = "too much waits for the message log"
 TOO_LARGE = "too many applications are to get it, the message log does not take that"
 
@@ -51,7 +52,7 @@ class Refusing:
             return False
         self._counters.publishes_denied += 1
         if qos:
-            self._refuse_in_place(link, packet, ReasonCode.NOT_AUTHORIZED, DENIED)
+            self.refuse_in_place(link, packet, ReasonCode.NOT_AUTHORIZED, DENIED)
         elif link.version is not ProtocolVersion.V5 and self._state.authorization.denied_publish_3 == "close":
             link.close()
         return True
@@ -71,10 +72,7 @@ class Refusing:
                 text = str(error)
             else:
                 return False
-        if packet.qos:
-            self._refuse_in_place(link, packet, code, text)
-        else:
-            self._counters.publishes_refused += 1
+        self.refuse(link, packet, code, text)
         return True
 
     def is_in_use(self, link: Link, session: Session, packet: Publish) -> bool:
@@ -82,7 +80,7 @@ class Refusing:
         session than we have [MQTT 5.0, 3.4.2.1]. 3.x has no word for it, and no harm comes of it there."""
         if link.version is not ProtocolVersion.V5 or packet.packet_id not in (session.receiving or ()):
             return False
-        self._refuse_in_place(
+        self.refuse_in_place(
             link, packet, ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id"
         )
         return True
@@ -100,7 +98,7 @@ class Refusing:
         self._counters.refused_retained += 1
         if packet.qos:
             text = "no room for more retained messages"
-            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
+            self.refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
 
     def is_too_large(self, link: Link, packet: Publish, record: bytes) -> bool:
         """The log would not take it, although the packet is not too large: too many applications are to get it."""
@@ -135,7 +133,7 @@ class Refusing:
         if repeats or self._rate is None or self._rate.admits(link, self._tick.now_ms):
             return False
         if packet.qos:
-            self._refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
+            self.refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
         return True
 
     def _refuse_format(self, link: Link, packet: Publish) -> None:
@@ -143,7 +141,7 @@ class Refusing:
         or by DISCONNECT when there is no answer to a PUBLISH."""
         text = "the payload is not UTF-8"
         if packet.qos:
-            self._refuse_in_place(link, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, text)
+            self.refuse_in_place(link, packet, ReasonCode.PAYLOAD_FORMAT_INVALID, text)
         else:
             link.disconnect(ReasonCode.PAYLOAD_FORMAT_INVALID, text)
 
@@ -156,25 +154,32 @@ class Refusing:
             return True
         if self._state.session_store_full:
             self._counters.refused_session_store += 1
-            self._answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, BEHIND)
+            self.answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, BEHIND)
             return True
         refused = self._state.refused_generations
         if not self._state.refuse_all and not any(
             receiver.session.generation in refused for receiver in match.applications
         ):
             return False
-        self._answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, PINNED)
+        self.answer_later(link, packet, ReasonCode.QUOTA_EXCEEDED, PINNED)
         return True
 
-    def _refuse_in_place(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
+    def refuse(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
+        """A message that nobody may publish: answered in its place; of QoS 0 it is dropped."""
+        if packet.qos:
+            self.refuse_in_place(link, packet, code, text)
+        else:
+            self._counters.publishes_refused += 1
+
+    def refuse_in_place(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
         """The answer to a QoS 1 or 2 message keeps the order in which messages came."""
         link.unanswered += 1
         if link.unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
             self.end_at_receive_maximum(link)
         else:
-            self._answer_later(link, packet, code, text)
+            self.answer_later(link, packet, code, text)
 
-    def _answer_later(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
+    def answer_later(self, link: Link, packet: Publish, code: ReasonCode, text: str) -> None:
         message = Message("", b"", packet.qos, False, "", link.version, self._tick.now_ms)
         self._tick.batch.accepted.append(
             Accepted(message, b"", NO_MATCH, link, packet.packet_id, refusal=text, refusal_code=code)
@@ -184,6 +189,17 @@ class Refusing:
         """More of the client's messages are unanswered than it was told it may have [MQTT-3.3.4-7]."""
         limit = self._receive_maximum
         link.disconnect(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"the Receive Maximum is {limit}")
+
+    def acknowledge(self, link: Link, accepted: Accepted, verdict: Verdict) -> None:
+        """Tell a client of MQTT 5 that its message has been taken, or what became of it. PUBREC with an error ends it
+        [MQTT-4.3.3-4]."""
+        said = Properties(reason_string=verdict.text) if verdict.text and link.problem_information else None
+        if accepted.message.qos == 1:
+            link.send_packet(Puback(accepted.packet_id, verdict.code, said))
+            return
+        if verdict.code >= FIRST_ERROR:
+            link.unanswered -= 1
+        link.send_packet(Pubrec(accepted.packet_id, verdict.code, said))
 
     def answer(self, link: Link, qos: int, packet_id: int, reason: ReasonCode, text: str) -> None:
         """Refuse a message whose turn to be answered has come. MQTT 5 says why; 3.x has no word for it, so it

@@ -8,6 +8,7 @@ from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.application_sessions import ApplicationSessions
 from embermq.broker.counters import Counters
 from embermq.broker.delivery_path import DeliveryPath
+from embermq.broker.queue_side import QueueSide
 from embermq.broker.retained import RetainedMessages
 from embermq.broker.router import Router
 from embermq.broker.session import Session
@@ -75,6 +76,8 @@ class BrokerState:
         """How long a CONNECT waits for that store; 0 without one: what is in the log is stored then."""
         self.application_logs: ApplicationSessions | None = None
         """Told of the end of APPLICATION sessions; None where their logs are part of the message log."""
+        self.queues: QueueSide | None = None
+        """Durable queues; None where topics below `$queue/` are as any other."""
         self.strict_names: ApplicationLogNames | None = None
         """Names of application logs, when an APPLICATION client whose id cannot be one is refused."""
         self.generation_next = 1

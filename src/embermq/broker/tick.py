@@ -12,11 +12,32 @@ from embermq.model.tick_writes import TickWrites
 from embermq.protocol.reason_codes import ReasonCode
 
 
+class Verdict(Struct, frozen=True):
+    """What the acknowledgement of a PUBLISH says; the text is for its reason string, "" for none. MQTT 3 is told
+    nothing of it."""
+
+    code: ReasonCode
+    text: str = ""
+
+
+class Enqueued(Struct, frozen=True):
+    """A message that waits in a durable queue for its record, number `record` of the tick. A repeat of `dedup_id`
+    counts on it."""
+
+    queue: str
+    ticket: int
+    record: int
+    message: Message
+    dedup_id: str | None
+
+
 class Accepted(Struct, gc=False):
     """One PUBLISH that waits for its commit; `offset` is known from the receipt on.
 
     `record` is empty for a repeated QoS 2 PUBLISH: nothing to store, only an acknowledgement in its place; and for a
-    PUBLISH that is refused, where `refusal` says why: it too is answered in its place.
+    PUBLISH that is refused, where `refusal` says why: it too is answered in its place. `verdict` is what a durable
+    queue says of one that it has taken, with a record or without; `repeats` names the queue and the id of the message
+    that it is known to repeat, when that may still be refused.
     `link` is None for messages that no client waits for (wills). `receiving` is where the packet id of a QoS 2 PUBLISH
     is remembered: the client may be gone before a refusal frees the id.
     """
@@ -30,6 +51,8 @@ class Accepted(Struct, gc=False):
     refusal: str = ""
     refusal_code: ReasonCode = ReasonCode.QUOTA_EXCEEDED
     receiving: set[int] | None = None
+    verdict: Verdict | None = None
+    repeats: tuple[str, str] | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
 
@@ -44,6 +67,7 @@ class Batch(Struct):
     after_commit: list[Callable[[], None]] = field(default_factory=list)
     """Calls that wait for everything: session data may be stored later than the log, several ticks later."""
     record_bytes: int = 0
+    enqueued: list[Enqueued] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         """True when nobody waits for it and it would write nothing."""

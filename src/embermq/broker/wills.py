@@ -119,7 +119,8 @@ class Wills:
             return
         now_ms = self._state.tick.now_ms
         self._state.counters.wills_published += 1
-        self._publishing.accept_own(_published_at(pending.message, now_ms), Origin(generation, WILL_ID))
+        message = _published_at(pending.message, now_ms)
+        self._publishing.accept_own(message, Origin(generation, WILL_ID), permissions)
 
     def _drop(self, generation: int) -> None:
         self._state.timers.cancel(self._wills.pop(generation).timer)

@@ -16,6 +16,13 @@ class NameRefused(QueueRefusal):
     """A topic or filter that names no queue a client may use in that place."""
 
 
+class TooLarge(QueueRefusal):
+    """A message of more bytes than the queue takes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ReasonCode.QUOTA_EXCEEDED)
+
+
 class PropertyRefused(QueueRefusal):
     """A user property that the queue reads and cannot understand."""
 

@@ -33,7 +33,7 @@ from embermq.queues.deadlines import Deadlines
 from embermq.queues.dedup import DedupWindow
 from embermq.queues.delayed import DelayedMessages
 from embermq.queues.entries import Entries, Entry
-from embermq.queues.errors import QueueRefusal
+from embermq.queues.errors import QueueRefusal, TooLarge
 from embermq.queues.group import Group
 from embermq.queues.latency import Arrivals, LatencyWindow
 from embermq.queues.partitioner import partition_of_key
@@ -101,9 +101,8 @@ class Queue:
         publisher's own deadline, 0 for none. Raises QueueRefusal when it is too large, or the queue is full."""
         limits = self.settings.limits
         if size > limits.max_message_size:
-            raise QueueRefusal(
-                f"queue {self.settings.name}: payload of {size} bytes, the limit is {limits.max_message_size}",
-                ReasonCode.QUOTA_EXCEEDED,
+            raise TooLarge(
+                f"queue {self.settings.name}: payload of {size} bytes, the limit is {limits.max_message_size}"
             )
         dedup_id = publication.dedup_id
         if dedup_id is not None and self._dedup.knows(dedup_id, now_ms):

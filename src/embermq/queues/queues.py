@@ -6,7 +6,7 @@ are in the queue they go to by the time a call returns, so one `QueueWrites` has
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -22,9 +22,16 @@ from embermq.queues.settling import Outcome, SettleRequest
 class Queues:
     """Queues by name. `next_generation` is above those of all queues that ever were."""
 
-    def __init__(self, timing: GroupSettings, next_generation: int = 1) -> None:
+    def __init__(
+        self,
+        timing: GroupSettings,
+        next_generation: int = 1,
+        writes: Callable[[], QueueWrites] | None = None,
+    ) -> None:
+        """`writes` gives those of the present tick; without it they gather here until they are taken."""
         self.writes = QueueWrites()
         self._alerts: list[DeadLetterAlert] = []
+        self._present_writes = writes or (lambda: self.writes)
         self._timing = timing
         self._next_generation = next_generation
         self._queues: dict[str, Queue] = {}
@@ -45,6 +52,12 @@ class Queues:
     def give_back(self, refused: QueueWrites) -> None:
         """A tick could not be stored, and its publishes are withdrawn: what else it wanted is the next one's too."""
         self.writes.put_before(refused)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._queues
+
+    def __len__(self) -> int:
+        return len(self._queues)
 
     def queue(self, name: str) -> Queue:
         """The queue of this name, made with default settings when it is missing."""
@@ -190,7 +203,7 @@ class Queues:
 
     def _make(self, generation: int, settings: QueueSettings) -> Queue:
         self._next_generation = max(self._next_generation, generation + 1)
-        queue = Queue(generation, settings, self._timing, lambda: self.writes)
+        queue = Queue(generation, settings, self._timing, self._present_writes)
         self._queues[settings.name] = self._touched[settings.name] = queue
         return queue
 

@@ -149,6 +149,9 @@ class TickLoop:
         due_ms = self._device.next_ms
         if due_ms and due_ms <= now_ms:
             self._device.advance(now_ms)
+        queues = self._state.queues
+        if queues is not None:
+            queues.run()
         if self._device.wants_pages:
             self._tick.flush()  # who takes no more is known then
             self._device.read_pages()
@@ -250,6 +253,9 @@ class TickLoop:
         due = [due_ms for due_ms in (self._state.timers.next_ms, self._device.next_ms) if due_ms]
         if self._retry_at_ms > now_ms:
             due.append(self._retry_at_ms)
+        queues = self._state.queues
+        if queues is not None and (queues_due_ms := queues.next_due_ms()) is not None:
+            due.append(queues_due_ms)
         if not due:
             return
         due_ms = min(due)

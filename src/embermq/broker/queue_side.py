@@ -1,0 +1,116 @@
+"""What the broker asks of durable queues: where topics below `$queue/` leave the ordinary path, and where their
+deliveries come back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from embermq.protocol.reason_codes import ReasonCode
+
+if TYPE_CHECKING:
+    from embermq.authorization.rule_set import Permissions
+    from embermq.broker.link import Link
+    from embermq.broker.session import Delivery, Session
+    from embermq.broker.tick import Batch
+    from embermq.model.log_record import Origin
+    from embermq.model.message import Message
+    from embermq.model.session import SubscriptionRow
+    from embermq.protocol.packets import Publish, Subscription
+    from embermq.protocol.properties import Properties
+
+QUEUE_PREFIX = "$queue/"
+"""Topics below it are names of queues, never matched by ordinary subscriptions."""
+
+
+class QueueSide(ABC):
+    """Carries messages to and from durable queues. Called on the broker's thread, inside a tick.
+
+    What it decides is in the writes of the present tick when a call returns; what a client is told about it leaves from
+    the receipt of that tick, in its place.
+    """
+
+    # The way in.
+
+    @abstractmethod
+    def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
+        """A PUBLISH below `$queue/`: a message, or one of the words by which consumers settle. `topic` is valid as a
+        topic name, and what an alias stood for. Nothing has been asked about rights, rates and packet ids."""
+
+    @abstractmethod
+    def publish_own(self, message: Message, origin: Origin | None, permissions: Permissions | None) -> None:
+        """A message that no client waits for: a will. `permissions` are those of who left it. Whether it may be
+        published there has been asked, whether it may make a queue has not."""
+
+    @abstractmethod
+    def refuses_will(self, topic: str) -> tuple[ReasonCode, str] | None:
+        """Why a will below `$queue/` cannot be left, None when it can: asked at CONNECT."""
+
+    @abstractmethod
+    def committed(self, batch: Batch, base_offset: int) -> None:
+        """A tick that has enqueued is durable; its first record stands at `base_offset`."""
+
+    @abstractmethod
+    def refused(self, batch: Batch) -> None:
+        """It is not, and its publishers are about to be told."""
+
+    # The way out.
+
+    @abstractmethod
+    def subscribe(
+        self,
+        link: Link,
+        session: Session,
+        asked: Subscription,
+        identifier: int,
+        properties: Properties | None,
+    ) -> tuple[int, str]:
+        """A SUBSCRIBE to a filter below `$queue/`, shared or not: the reason code of the SUBACK, as the version of the
+        client wants it, and for a refusal why. Rights have been asked. It waits for the commit of the tick."""
+
+    @abstractmethod
+    def unsubscribe(self, session: Session, topic_filter: str) -> bool:
+        """The session leaves the group; False when it was not subscribed."""
+
+    @abstractmethod
+    def restore_subscription(self, session: Session, row: SubscriptionRow) -> None:
+        """A subscription read at start; nobody is connected yet."""
+
+    @abstractmethod
+    def connected(self, session: Session) -> None:
+        """Its client is here, CONNACK is queued: it takes its places in groups again."""
+
+    @abstractmethod
+    def gone(self, session: Session) -> None:
+        """Its connection is over; the session may go on [queues-19]."""
+
+    @abstractmethod
+    def ended(self, session: Session) -> None:
+        """The session is over."""
+
+    @abstractmethod
+    def settled(self, session: Session, delivery: Delivery, reason_code: int, reason: str) -> None:
+        """PUBACK or PUBCOMP came for a delivery of a queue, or PUBREC with an error; its packet id is free again.
+        `reason` is its reason string, "" without one."""
+
+    @abstractmethod
+    def released(self, session: Session, delivery: Delivery) -> None:
+        """PUBREC came for a delivery of a queue: PUBREL may leave."""
+
+    @abstractmethod
+    def completed(self, session: Session, packet_id: int) -> None:
+        """PUBCOMP came for a PUBREL that stems from a connection before."""
+
+    @abstractmethod
+    def writable(self, session: Session) -> None:
+        """The client's socket takes data again, or its window does."""
+
+    # Time.
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do what is due and hand out what can be handed out; once a tick, before its commit."""
+
+    @abstractmethod
+    def next_due_ms(self) -> int | None:
+        """When `run` has something to do, Unix milliseconds; 0 for at once, None for never."""

@@ -1,0 +1,55 @@
+"""Control messages: `$ack`, `$nack`, `$reject` and `$extend` of consumers [queues-5] [queues-28]."""
+
+from embermq.broker.link import Link
+from embermq.broker.refusing import Refusing
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Verdict
+from embermq.protocol.packets import Publish
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.errors import PropertyRefused
+from embermq.queues.mqtt.arriving import Arriving
+from embermq.queues.names import QUEUE_PREFIX, Verb
+from embermq.queues.queues import Queues
+from embermq.queues.settling import answer, read_request
+
+DENIED = "settling needs the right to subscribe to the queue"
+NO_BODY = "a control message has no body"
+
+
+class Control:
+    """Settles at once; the answer leaves when that is durable. Nobody is disconnected for what it says."""
+
+    def __init__(self, state: BrokerState, core: Queues, refusing: Refusing) -> None:
+        self._state = state
+        self._core = core
+        self._refusing = refusing
+        self._arriving = Arriving(state, refusing)
+
+    def publish(self, link: Link, session: Session, packet: Publish, name: str, verb: Verb) -> None:
+        """A PUBLISH to a control topic."""
+        refusing = self._refusing
+        if refusing.limits_rate and refusing.is_too_fast(link, session, packet):
+            return
+        if not self._arriving.takes(link, session, packet):
+            return
+        verdict = self._settle(session, packet, name, verb)
+        if packet.qos:
+            self._arriving.answer(link, session, packet, verdict)
+
+    def _settle(self, session: Session, packet: Publish, name: str, verb: Verb) -> Verdict:
+        permissions = session.permissions
+        if permissions is not None and not permissions.may_subscribe(QUEUE_PREFIX + name):
+            self._state.counters.publishes_denied += 1
+            return Verdict(ReasonCode.NOT_AUTHORIZED, DENIED)
+        if packet.payload:
+            return Verdict(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_BODY)
+        user_properties = packet.properties.user_properties if packet.properties is not None else ()
+        try:
+            request = read_request(verb, user_properties)
+        except PropertyRefused as refusal:
+            return Verdict(refusal.reason_code, refusal.message)
+        now_ms = self._state.tick.now_ms
+        outcomes = self._core.settle(name, request, session.client_id, session.epoch, now_ms)
+        said = answer(outcomes)
+        return Verdict(said.reason_code, said.reason_string)
