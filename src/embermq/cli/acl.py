@@ -45,6 +45,7 @@ def check(
     publish: Annotated[str | None, typer.Option("--publish", metavar="TOPIC")] = None,
     subscribe: Annotated[str | None, typer.Option("--subscribe", metavar="FILTER")] = None,
     receive: Annotated[str | None, typer.Option("--receive", metavar="TOPIC")] = None,
+    create: Annotated[str | None, typer.Option("--create", metavar="TOPIC", help="Of a queue.")] = None,
     rules: RulesFile = None,
     mosquitto_acl: AclFile = None,
     config: ConfigFile = None,
@@ -54,7 +55,7 @@ def check(
     """Say whether a client may do something, by which rule, and why. Exit code 0: allowed, 1: denied."""
     from embermq.authorization.rules import Principal
 
-    action, topic = _asked(publish, subscribe, receive)
+    action, topic = _asked(publish, subscribe, receive, create)
     rule_set = _rules(rules, mosquitto_acl, config, assignments)
     decision = rule_set.decide(Principal(user, client_id, certificate), action, topic)
     word = "allowed" if decision.allowed else "denied"
@@ -106,7 +107,9 @@ def _document(rule: Rule) -> dict[str, object]:
     }
 
 
-def _asked(publish: str | None, subscribe: str | None, receive: str | None) -> tuple[Action, str]:
+def _asked(
+    publish: str | None, subscribe: str | None, receive: str | None, create: str | None
+) -> tuple[Action, str]:
     """The one thing that is asked about, and its topic; of a shared subscription its filter."""
     from embermq.authorization.rules import Action
     from embermq.topics.errors import TopicError
@@ -118,11 +121,12 @@ def _asked(publish: str | None, subscribe: str | None, receive: str | None) -> t
             (Action.PUBLISH, publish),
             (Action.SUBSCRIBE, subscribe),
             (Action.RECEIVE, receive),
+            (Action.CREATE, create),
         )
         if topic is not None
     ]
     if len(given) != 1:
-        raise typer.BadParameter("say one of --publish, --subscribe and --receive")
+        raise typer.BadParameter("say one of --publish, --subscribe, --receive and --create")
     action, topic = given[0]
     try:
         if action is not Action.SUBSCRIBE:

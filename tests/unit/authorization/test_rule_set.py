@@ -8,7 +8,7 @@ from embermq.authorization.rule_set import Permissions, RuleSet
 from embermq.authorization.rules import Action, Principal, Rule
 from embermq.authorization.rules_file import read_rules
 
-PUBLISH, SUBSCRIBE, RECEIVE = Action.PUBLISH, Action.SUBSCRIBE, Action.RECEIVE
+PUBLISH, SUBSCRIBE, RECEIVE, CREATE = Action.PUBLISH, Action.SUBSCRIBE, Action.RECEIVE, Action.CREATE
 
 
 def rules(text: str, *, no_match_allows: bool = False) -> RuleSet:
@@ -58,7 +58,8 @@ def test_whom_a_rule_is_about(who: str, expected: tuple[bool, bool]) -> None:
         ('"subscribe"', {SUBSCRIBE}),
         ('"receive"', {RECEIVE}),
         ('"read"', {SUBSCRIBE, RECEIVE}),
-        ('["publish", "read"]', set(Action)),
+        ('["publish", "read"]', {PUBLISH, SUBSCRIBE, RECEIVE}),
+        ('"create"', {CREATE}),
         ('"all"', set(Action)),
     ],
 )
@@ -79,7 +80,7 @@ def test_the_first_that_matches_decides() -> None:
         allow = "all"
         """)
     assert [allowed(rule_set, ALICE, PUBLISH, topic) for topic in ("a/b", "a/c", "b")] == [True, False, True]
-    assert rule_set.decide(ALICE, PUBLISH, "a/c").why == "r.toml:5: deny publish, subscribe, receive on a/#"
+    assert rule_set.decide(ALICE, PUBLISH, "a/c").why == "r.toml:5: deny publish, subscribe, receive, create on a/#"
 
 
 def test_rules_of_named_users_keep_their_place_among_the_others() -> None:

@@ -30,11 +30,11 @@ RULE = '# rules\n\n[[rule]]  # a comment\nallow = "all"\n'
         (RULE + "deny = 'all'", "r:5: a rule has either allow or deny, with what it is about"),
         (
             "[[rule]]\nallow = 'write'",
-            "r:2: allow: 'write' is not one of publish, subscribe, receive, read, all",
+            "r:2: allow: 'write' is not one of publish, subscribe, receive, create, read, all",
         ),
         (
             "[[rule]]\ndeny = ['read', 'publich']",
-            "r:2: deny: 'publich' is not one of publish, subscribe, receive, read, all; the nearest is publish",
+            "r:2: deny: 'publich' is not one of publish, subscribe, receive, create, read, all; the nearest is publish",
         ),
         ("[[rule]]\nallow = 1", "r:2: allow: 1 is not a text"),
         ("[[rule]]\nallow = []", "r:2: allow: is an empty list"),

@@ -142,8 +142,8 @@ def test_list(rules: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "say one of --publish, --subscribe and --receive"),
-        (["--publish", "a", "--receive", "b"], "say one of --publish, --subscribe and --receive"),
+        ([], "say one of --publish, --subscribe, --receive and --create"),
+        (["--publish", "a", "--receive", "b"], "say one of --publish, --subscribe, --receive and --create"),
         (["--publish", "a/+"], "--publish: topic name 'a/+' contains a wildcard"),
         (["--receive", ""], "--receive: topic name is empty"),
         (["--subscribe", "a/#/b"], "--subscribe: topic filter 'a/#/b': '#' is not the last level"),
