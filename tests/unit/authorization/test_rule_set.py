@@ -80,7 +80,10 @@ def test_the_first_that_matches_decides() -> None:
         allow = "all"
         """)
     assert [allowed(rule_set, ALICE, PUBLISH, topic) for topic in ("a/b", "a/c", "b")] == [True, False, True]
-    assert rule_set.decide(ALICE, PUBLISH, "a/c").why == "r.toml:5: deny publish, subscribe, receive, create on a/#"
+    assert (
+        rule_set.decide(ALICE, PUBLISH, "a/c").why
+        == "r.toml:5: deny publish, subscribe, receive, create on a/#"
+    )
 
 
 def test_rules_of_named_users_keep_their_place_among_the_others() -> None:
