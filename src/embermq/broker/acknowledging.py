@@ -11,7 +11,7 @@ from functools import partial
 from embermq.broker.holding import Holding
 from embermq.broker.link import Link
 from embermq.broker.refusing import FIRST_ERROR
-from embermq.broker.session import Session
+from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.protocol.encoder import pubcomp
 from embermq.protocol.packets import Puback, Pubcomp, Pubrec, Pubrel
@@ -41,7 +41,10 @@ class Acknowledging:
             return
         del session.window[packet.packet_id]
         delivery.settled = True
-        (self._durable if session.persistent else self._direct).settled(session, delivery)
+        if session.queue_filters or delivery.from_queue:
+            self._settle_beside_queues(session, delivery, packet.reason_code)
+        else:
+            (self._durable if session.persistent else self._direct).settled(session, delivery)
 
     def pubrec(self, link: Link, packet: Pubrec) -> None:
         """The client has a QoS 2 message; PUBREL follows once that is stored."""
@@ -59,7 +62,10 @@ class Acknowledging:
         if delivery.qos != 2:
             self._out_of_order(link, "PUBREC for a message of QoS 1")
         elif packet.reason_code >= FIRST_ERROR:
-            self._settle(session, packet.packet_id)
+            self._settle(session, packet.packet_id, packet.reason_code)
+        elif delivery.from_queue and self._state.queues is not None:
+            delivery.released = True
+            self._state.queues.released(session, delivery)
         else:  # a repeated one is answered by PUBREL again [MQTT-4.3.3-4]
             delivery.released = True
             self._state.path(session).released(session, delivery)
@@ -83,10 +89,21 @@ class Acknowledging:
         if link.version is not ProtocolVersion.V31:
             link.disconnect(ReasonCode.PROTOCOL_ERROR, text)
 
-    def _settle(self, session: Session, packet_id: int) -> None:
+    def _settle(self, session: Session, packet_id: int, reason_code: int = ReasonCode.SUCCESS) -> None:
         delivery = session.window.pop(packet_id)
         delivery.settled = True
-        self._state.path(session).settled(session, delivery)
+        if session.queue_filters or delivery.from_queue:
+            self._settle_beside_queues(session, delivery, reason_code)
+        else:
+            self._state.path(session).settled(session, delivery)
+
+    def _settle_beside_queues(self, session: Session, delivery: Delivery, reason_code: int) -> None:
+        """Queues and the ordinary path share a window: who waits for room in it may be of the other kind."""
+        queues, path = self._state.queues, self._state.path(session)
+        if queues is None or not delivery.from_queue:
+            path.settled(session, delivery)
+        if queues is not None:
+            queues.settled(session, delivery, reason_code)
 
     def pubrel(self, link: Link, packet: Pubrel) -> None:
         """The publisher releases the packet id of a QoS 2 message [MQTT-4.3.3-12]."""

@@ -266,6 +266,7 @@ class Connecting:
             self.end_session(old)
             return
         if was_connected:
+            self._leave_queues(old)
             self._state.path(old).suspend(old)
         self._wills.cancel_delayed(old)
 
@@ -312,6 +313,8 @@ class Connecting:
         known = entrant.present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
         self._state.path(session).resume(session, owed)
+        if session.queue_filters and self._state.queues is not None:
+            self._state.queues.connected(session)
         self._opened(link)
 
     def _connack_properties(
@@ -409,12 +412,18 @@ class Connecting:
         if not keeps:
             self.end_session(session)
             return
+        self._leave_queues(session)
         self._handover.leave(session, ended=False)
         state.path(session).suspend(session)
         if session.expiry_interval_s != NEVER_EXPIRES:
             session.expires_ms = state.tick.now_ms + session.expiry_interval_s * 1000
             self.watch_expiry(session)
         state.tick.session_writes.sessions.append(session.row())
+
+    def _leave_queues(self, session: Session) -> None:
+        """Before its window is cleared: what is in there was sent and not acknowledged."""
+        if session.queue_filters and self._state.queues is not None:
+            self._state.queues.gone(session)
 
     def _expire(self, session: Session, epoch: int) -> None:
         if session.epoch == epoch and not session.dead and self._is_over(session):
@@ -433,6 +442,8 @@ class Connecting:
         for subscriber in session.subscriptions.values():
             self._state.router.discard(subscriber)
         session.subscriptions.clear()
+        if session.queue_filters and self._state.queues is not None:
+            self._state.queues.ended(session)
         if session.is_application and self._state.application_logs is not None:
             self._state.application_logs.ended(session)
         self._state.path(session).forget(session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -40,6 +41,7 @@ class Link:
         "claimed",
         "closing",
         "dirty",
+        "flushed",
         "held",
         "identity",
         "inbox",
@@ -83,6 +85,8 @@ class Link:
         """QoS 1 and 2 PUBLISHes of the client without PUBACK, PUBCOMP or an error [MQTT-3.3.4-7]."""
         self.bulk_bytes = 0
         """Payloads put on it since the last flush from what had gathered for it."""
+        self.flushed: Callable[[int], None] | None = None
+        """Told how many bytes a flush hands to the network."""
         self.rate: TokenBucket | None = None
         """How fast it may publish, once it has and while there is a limit."""
         self.throttle_ms = 0
@@ -132,6 +136,11 @@ class Link:
     def set_water_marks(self, high_bytes: int, low_bytes: int) -> None:
         """Of what waits for the socket: above the high one the link is `paused`, until it is below the low one. The
         server's connections know how."""
+
+    def unsent_bytes(self) -> int | None:
+        """Of what was handed to the network, what the socket has not taken yet; None when the connection is over. The
+        server's connections know."""
+        return 0
 
     def flush(self) -> None:
         """Write `out` and, when `closing`, end the connection. The server's connections know how."""

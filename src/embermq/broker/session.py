@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from embermq.broker.router import Subscriber
 
 PACKET_IDS = 65_535
+NO_FILTERS: frozenset[str] = frozenset()
 
 
 class Delivery(Struct, gc=False):
@@ -28,7 +29,8 @@ class Delivery(Struct, gc=False):
     `seq` is its place in the device queue, 0 while it is not stored; `place` is the one that is kept free for it, when
     something that was sent later has been stored already; `offset` its source position, -1 for a
     retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` says that it
-    came by a shared subscription.
+    came by a shared subscription; `from_queue` that a durable queue keeps it: it is never stored in the device queue,
+    but for its packet id once that is released.
     """
 
     message: Message
@@ -45,6 +47,7 @@ class Delivery(Struct, gc=False):
     dup: bool = False
     shared: bool = False
     place: int = 0
+    from_queue: bool = False
 
 
 class Session:
@@ -80,6 +83,7 @@ class Session:
         "paging",
         "permissions",
         "persistent",
+        "queue_filters",
         "queue_dropped_seq",
         "queue_read_seq",
         "queue_seq_next",
@@ -121,6 +125,8 @@ class Session:
         self.subscriptions: dict[str, Subscriber] = {}
         self.subscription_bytes = 0
         """Of their filters."""
+        self.queue_filters = NO_FILTERS
+        """Subscriptions to durable queues, which stand in no trie; their bytes count in `subscription_bytes`."""
         self.window: dict[int, Delivery] = {}
         self.window_max = PACKET_IDS
         self.waiting: deque[Delivery] | None = None

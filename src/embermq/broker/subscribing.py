@@ -4,6 +4,7 @@ from functools import partial
 
 from embermq.broker.link import Link
 from embermq.broker.logs_first import NO_REFUSALS, LogsFirst, Refusals
+from embermq.broker.queue_side import QUEUE_PREFIX
 from embermq.broker.retained_replay import RetainedReplay
 from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
@@ -54,6 +55,7 @@ class Subscribing:
             place = self._place(asked.topic_filter)
             if (
                 place is not None
+                and not place[1].startswith(QUEUE_PREFIX)
                 and self._unavailable((asked,), False) is None
                 and (session.permissions is None or session.permissions.may_subscribe(place[1]))
             ):
@@ -70,6 +72,7 @@ class Subscribing:
         codes: list[int] = []
         added: list[tuple[Subscriber, bool]] = []
         reason = ""
+        has_queue = False
         for asked in packet.subscriptions:
             place = self._place(asked.topic_filter)
             if place is not None and place[0] and asked.no_local:  # [MQTT-3.8.3-4]
@@ -84,6 +87,13 @@ class Subscribing:
             if code is not None or place is None:
                 codes.append(V3_FAILURE if code is None else code)
                 continue
+            if state.queues is not None and place[1].startswith(QUEUE_PREFIX):
+                said = packet.properties.user_properties if packet.properties is not None else ()
+                code, text = state.queues.subscribe(link, session, asked, identifier, said)
+                codes.append(code)
+                reason = reason or text
+                has_queue = True
+                continue
             subscriber, new = self._put(session, asked, *place, identifier)
             codes.append(subscriber.qos)
             added.append((subscriber, new))
@@ -92,7 +102,7 @@ class Subscribing:
         suback = Suback(packet.packet_id, tuple(codes), said)
         answer = partial(self._answer, link, suback, session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
-        if session.persistent:
+        if session.persistent or has_queue:
             state.tick.batch.after_commit.append(answer)
         elif horizon > state.log_end:
             state.tick.batch.after_log.append(answer)
@@ -135,10 +145,10 @@ class Subscribing:
         full = self._state.session_store_full and session.persistent
         within = (
             not full
-            and len(held) < settings.subscriptions_max
+            and len(held) + len(session.queue_filters) < settings.subscriptions_max
             and filter_bytes <= settings.subscriptions_bytes_max
         )
-        if within or topic_filter in held:
+        if within or topic_filter in held or topic_filter in session.queue_filters:
             return False
         self._state.counters.refused_subscriptions += 1
         return True
@@ -212,6 +222,10 @@ class Subscribing:
             return
         codes: list[int] = []
         for topic_filter in packet.topic_filters:
+            if topic_filter in session.queue_filters and self._state.queues is not None:
+                self._state.queues.unsubscribe(session, topic_filter)
+                codes.append(ReasonCode.SUCCESS)
+                continue
             subscriber = session.subscriptions.pop(topic_filter, None)
             if subscriber is None:
                 codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
@@ -243,10 +257,14 @@ class Subscribing:
     def restore(self, session: Session, row: SubscriptionRow) -> None:
         """A subscription read at start."""
         shared = parse_shared(row.topic_filter)
+        name = shared.topic_filter if shared else row.topic_filter
+        if self._state.queues is not None and name.startswith(QUEUE_PREFIX):
+            self._state.queues.restore(session, row)
+            return
         options = row.options
         subscriber = Subscriber(
             session,
-            shared.topic_filter if shared else row.topic_filter,
+            name,
             shared.group if shared else "",
             options & 3,
             bool(options & 4),

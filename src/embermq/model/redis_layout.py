@@ -334,10 +334,11 @@ class _Session(Struct, frozen=True, omit_defaults=True):
     created_ms: _Number
 
 
-class _Subscription(Struct, frozen=True):
+class _Subscription(Struct, frozen=True, omit_defaults=True):
     options: Annotated[int, Meta(ge=0, le=255)]
     identifier: _Number
     since_offset: _Number
+    queue: str = ""
 
 
 class _Will(Struct, frozen=True):
@@ -422,7 +423,7 @@ def decode_session(key: str, value: bytes) -> SessionRow:
 
 def encode_subscription(row: SubscriptionRow) -> bytes:
     """The value of a field of `s:s:{client}`; the field is the filter."""
-    return _encode(_Subscription(row.options, row.identifier, row.since_offset))
+    return _encode(_Subscription(row.options, row.identifier, row.since_offset, row.queue))
 
 
 def decode_subscription(key: str, topic_filter: str, value: bytes) -> SubscriptionRow:
@@ -431,7 +432,7 @@ def decode_subscription(key: str, topic_filter: str, value: bytes) -> Subscripti
         found = _decode_subscription(value)
     except ValueError as error:
         raise _broken(f"{key}, field {topic_filter}", error) from error
-    return SubscriptionRow(topic_filter, found.options, found.identifier, found.since_offset)
+    return SubscriptionRow(topic_filter, found.options, found.identifier, found.since_offset, found.queue)
 
 
 def encode_will(generation: int, row: WillRow) -> bytes:

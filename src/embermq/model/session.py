@@ -33,13 +33,15 @@ class SubscriptionRow(Struct, frozen=True):
     """One subscription. It matches records at offsets >= `since_offset` only.
 
     `topic_filter` is as the client sent it, `$share/<group>/...` included. `options` is the options byte of
-    MQTT 5 (QoS, No Local, Retain As Published, Retain Handling); `identifier` is 0 when absent.
+    MQTT 5 (QoS, No Local, Retain As Published, Retain Handling); `identifier` is 0 when absent. `queue` is what else
+    belongs to a subscription to a durable queue, in the queues' own words; "" for all others.
     """
 
     topic_filter: str
     options: int
     identifier: int
     since_offset: int
+    queue: str = ""
 
 
 class WillRow(Struct, frozen=True):

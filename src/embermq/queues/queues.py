@@ -12,7 +12,7 @@ from itertools import islice
 
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import QueueWrites, StoredQueue
-from embermq.queues.consumer import Newcomer
+from embermq.queues.consumer import EARLIEST, Newcomer
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, Delivery, Queue
 from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
@@ -90,6 +90,10 @@ class Queues:
     def withdraw(self, name: str, ticket: int) -> None:
         """It is not, and will not be."""
         self._touch(name).withdraw(ticket)
+
+    def open_group(self, name: str, group: str, now_ms: int, *, start: int = EARLIEST) -> None:
+        """See to it that there is such a group; a new one gets the messages from the sequence `start` on."""
+        self._touch(name).group(group, now_ms, start=start)
 
     def join(self, name: str, group: str, consumer: Newcomer, now_ms: int) -> None:
         """A consumer subscribes, or comes back."""

@@ -253,6 +253,9 @@ class Connection(Guest, asyncio.Protocol):
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=high_bytes, low=low_bytes)
 
+    def unsent_bytes(self) -> int | None:
+        return self._transport.get_write_buffer_size() if self._transport is not None else None
+
     def flush(self) -> None:
         """Write what the tick decided; close when that was asked."""
         transport, out = self._transport, self.out
@@ -275,6 +278,8 @@ class Connection(Guest, asyncio.Protocol):
                     self.abort()
                     return
             transport.write(data)
+            if self.flushed is not None:
+                self.flushed(len(data))
         if self.closing and not transport.is_closing():
             self._leave(transport)
 
@@ -351,7 +356,9 @@ class Connection(Guest, asyncio.Protocol):
         session = self.session
         if session is not None and session.link is self:
             self._door.ticks.wake()
-            self._door.broker.state.path(session).writable(session)
+            self._state.path(session).writable(session)
+            if session.queue_filters and self._state.queues is not None:
+                self._state.queues.writable(session)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

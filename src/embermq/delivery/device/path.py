@@ -208,7 +208,7 @@ class DevicePath(DeliveryPath):
     def _spill(self, session: Session) -> None:
         """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""
         for delivery in session.window.values():
-            if not delivery.seq and not delivery.application:
+            if not (delivery.seq or delivery.application or delivery.from_queue):
                 self._add_row(session, delivery, QueueState.SENT)
         waiting, session.waiting = session.waiting, None
         session.waiting_bytes = 0
@@ -399,11 +399,19 @@ class DevicePath(DeliveryPath):
         self._state.tick.session_writes.queue_marks.append(mark)
 
     def released(self, session: Session, delivery: Delivery) -> None:
-        """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it."""
+        """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it. Of what
+        a durable queue keeps only this is stored here."""
+        if not delivery.seq:
+            self._add_row(session, delivery, QueueState.RELEASED)
+            self._release_when_durable(session, delivery)
+            return
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.RELEASED, delivery.packet_id
         )
         self._state.tick.session_writes.queue_marks.append(mark)
+        self._release_when_durable(session, delivery)
+
+    def _release_when_durable(self, session: Session, delivery: Delivery) -> None:
         link = session.link
         if link is not None:
             self._state.tick.batch.after_commit.append(partial(self._release, session, link, delivery))
@@ -565,7 +573,7 @@ def _keep_places(session: Session) -> None:
         if delivery.place:
             break
         if (
-            not delivery.seq and not delivery.application
+            not (delivery.seq or delivery.application or delivery.from_queue)
         ):  # a row enters the window anew when it has been stored
             unwritten.append(delivery)
     for delivery in reversed(unwritten):

@@ -1,0 +1,61 @@
+"""Bodies of messages: the newest from memory, the others from the store."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from embermq.model.log_record import RecordError, decode_record
+from embermq.model.message import Message
+from embermq.ports.errors import StoreError
+from embermq.ports.queue_store import QueueStore
+
+MESSAGE_BYTES = 600
+"""What a message in memory takes besides the bytes of its record."""
+
+BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
+"""Told messages by offset; None for one that nobody has."""
+
+
+class Bodies:
+    """Remembers messages up to `cache_bytes`; the oldest go first, since who reads at the end of a queue wants the
+    newest."""
+
+    def __init__(self, store: QueueStore, cache_bytes: int) -> None:
+        self._store = store
+        self._cache_bytes = cache_bytes
+        self._kept: dict[int, tuple[Message, int]] = {}
+        self._kept_bytes = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is remembered takes so much."""
+        return self._kept_bytes
+
+    def keep(self, offset: int, message: Message, record_bytes: int) -> None:
+        """A message that was enqueued, in the order of offsets."""
+        size = record_bytes + MESSAGE_BYTES
+        if size > self._cache_bytes or offset in self._kept:
+            return
+        self._kept[offset] = (message, size)
+        self._kept_bytes += size
+        while self._kept_bytes > self._cache_bytes:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= self._kept.pop(oldest)[1]
+
+    def message(self, offset: int) -> Message | None:
+        """None when it is not remembered."""
+        found = self._kept.get(offset)
+        return None if found is None else found[0]
+
+    def ask(self, offsets: Sequence[int], then: BodiesRead) -> None:
+        """Read from the store; `then` is called as `QueueStore.bodies` says."""
+        self._store.bodies(offsets, lambda found: then(found if isinstance(found, StoreError) else _read(found)))
+
+
+def _read(found: Mapping[int, bytes | None]) -> dict[int, Message | None]:
+    return {offset: None if record is None else _message(record) for offset, record in found.items()}
+
+
+def _message(record: bytes) -> Message | None:
+    try:
+        return decode_record(record).message
+    except RecordError:
+        return None  # damaged: nobody can have it any more

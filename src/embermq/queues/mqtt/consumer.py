@@ -1,0 +1,135 @@
+"""What one session has of queues: its subscriptions, what waits to be sent, what has not reached the socket."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from embermq.broker.link import Link
+from embermq.broker.session import Delivery, Session
+from embermq.model.message import Message
+from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
+from embermq.queues.queue import Delivery as Owed
+
+MessageKey = tuple[str, str, str]
+"""Queue, group, message id."""
+
+
+class QueueDelivery(Delivery, gc=False, kw_only=True):
+    """A message of a queue on its way: `owed` is the core's, `mode` what settles it."""
+
+    owed: Owed
+    mode: AckMode
+    is_written: bool = False
+
+
+class MqttConsumer:
+    """Lives as long as the session has a subscription to a queue. `link` is the connection on which it is served, None
+    while the client is away."""
+
+    __slots__ = (
+        "asked",
+        "handed_bytes",
+        "link",
+        "lost",
+        "outbox",
+        "places",
+        "read",
+        "releasing",
+        "sent",
+        "session",
+        "subscriptions",
+        "tries",
+        "unsent_bytes",
+        "unwritten",
+    )
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.link: Link | None = None
+        self.subscriptions: dict[str, QueueSubscription] = {}
+        """By filter."""
+        self.places: dict[tuple[str, str], QueueSubscription] = {}
+        """By queue and group: the newest that is for it."""
+        self.outbox: deque[Owed] = deque()
+        """Handed out by the core, in this order, and not sent."""
+        self.asked: set[int] = set()
+        """Offsets whose bodies are being read."""
+        self.read: dict[int, Message | None] = {}
+        """Bodies that have been read for the outbox."""
+        self.sent: list[QueueDelivery] = []
+        """Put on the link since its last flush."""
+        self.unwritten: deque[tuple[int, QueueDelivery]] = deque()
+        """Flushed: each with how many bytes were handed to the network with it and before it."""
+        self.handed_bytes = 0
+        self.unsent_bytes = 0
+        """Of these, what the socket had not taken when it was looked at last."""
+        self.tries = 0
+        """How often that was done in vain."""
+        self.lost: set[MessageKey] = set()
+        """What the last connection was sent, or was to be, and did not acknowledge."""
+        self.releasing: dict[int, QueueDelivery] = {}
+        """By packet id, QoS 2 deliveries of a connection before whose PUBREL is sent anew."""
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether something was sent of which nobody knows that the socket has it."""
+        return bool(self.unwritten or self.sent)
+
+    def put(self, subscription: QueueSubscription) -> None:
+        """Add or replace one."""
+        self.subscriptions[subscription.topic_filter] = subscription
+        self.places[subscription.place] = subscription
+
+    def remove(self, topic_filter: str) -> tuple[str, str] | None:
+        """Returns the place that is not taken any more, if there is one."""
+        removed = self.subscriptions.pop(topic_filter)
+        others = [each for each in self.subscriptions.values() if each.place == removed.place]
+        if others:
+            self.places[removed.place] = others[-1]
+            return None
+        del self.places[removed.place]
+        return removed.place
+
+    def flushed(self, size: int) -> None:
+        """The link has handed `size` bytes to the network; called by it."""
+        self.handed_bytes += size
+        handed_bytes = self.handed_bytes
+        self.unwritten.extend((handed_bytes, delivery) for delivery in self.sent)
+        self.sent.clear()
+        self.tries = 0
+
+    def begin(self, link: Link) -> None:
+        """The client is here."""
+        self.link = link
+        self._forget_connection()
+
+    def end(self) -> None:
+        """It is gone. What it has acknowledged it has; the rest it has to get anew."""
+        self.lost = {_key(owed) for owed in self.outbox}
+        self.releasing = {}
+        for delivery in self.session.window.values():
+            if isinstance(delivery, QueueDelivery):
+                if delivery.released:
+                    self.releasing[delivery.packet_id] = delivery
+                else:
+                    self.lost.add(_key(delivery.owed))
+        if self.link is not None:
+            self.link.flushed = None
+        self.link = None
+        self._forget_connection()
+
+    def _forget_connection(self) -> None:
+        self.outbox.clear()
+        self.asked = set()
+        self.read.clear()
+        self.sent.clear()
+        self.unwritten.clear()
+        self.handed_bytes = self.unsent_bytes = self.tries = 0
+
+    def lacks(self, queue: str, group: str, message_id: str) -> bool:
+        """Whether the client has not got a message that it holds."""
+        return (queue, group, message_id) in self.lost
+
+
+def _key(owed: Owed) -> MessageKey:
+    return owed.queue, owed.stamps.group, owed.stamps.message_id

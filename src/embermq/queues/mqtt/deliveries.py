@@ -1,0 +1,287 @@
+"""From the core's deliveries to PUBLISH: in order for each consumer, as far as its window and its socket go.
+
+What is handed to a consumer waits in its outbox until there is room, then until its body is read. The lease begins when
+the socket has the PUBLISH; what waits for a slow socket is not charged. A consumer that takes nothing costs nobody else
+anything: no body is read for it, and it holds no more than its prefetch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import islice
+
+from embermq.broker.acknowledging import FIRST_ERROR
+from embermq.broker.link import Link
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.model.message import Message
+from embermq.ports.errors import StoreError
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.queues.mqtt.bodies import Bodies
+from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
+from embermq.queues.mqtt.frames import put_on_link, queue_message
+from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
+from embermq.queues.mqtt.writing import Writing
+from embermq.queues.names import QUEUE_PREFIX, QueueKind, Verb, kind_of
+from embermq.queues.queue import Delivery as Owed
+from embermq.queues.queues import Queues
+from embermq.queues.settling import SettleRequest
+
+READ_AHEAD = 32
+"""Bodies that are read at a time for one consumer."""
+READ_AHEAD_ALL = 256
+"""And for all together."""
+BULK_BYTES_MAX = 256 * 1024
+"""Payloads put on one link in one tick."""
+ROUNDS_MAX = 8
+"""How often one tick asks the core; what is left is the next one's."""
+RETRY_MS = 500
+"""When bodies could not be read they are asked for again so much later."""
+
+_UNREAD = Message("", b"", 0, False, "", 5, 0)
+_NOTHING = Message("", b"", 1, False, "", 5, 0)
+"""Stands for a body that has been sent."""
+
+
+class Deliveries:
+    """Of all consumers of this broker, by client id. `begin_tick` is set by whoever runs ticks."""
+
+    def __init__(self, state: BrokerState, core: Queues, bodies: Bodies) -> None:
+        self._state = state
+        self._core = core
+        self._bodies = bodies
+        self._writing = Writing(state, self._began)
+        self.consumers: dict[str, MqttConsumer] = {}
+        self.begin_tick: Callable[[], None] = lambda: None
+        self.failing = ""
+        """The last error of the store of bodies, "" when it works."""
+        self._later: OrderedDict[MqttConsumer, None] = OrderedDict()
+        """Consumers for whom the next tick goes on."""
+        self._reading = 0
+        self._readers_waiting: OrderedDict[MqttConsumer, None] = OrderedDict()
+        self._retry_at_ms = 0
+
+    # Ticks
+
+    def run(self) -> None:
+        """Hand out what the core has, and send what can be sent."""
+        now_ms = self._state.tick.now_ms
+        self._writing.look(now_ms)
+        later, self._later = self._later, OrderedDict()
+        if self._retry_at_ms and now_ms >= self._retry_at_ms:
+            self._retry_at_ms = 0
+            for consumer in self.consumers.values():
+                later[consumer] = None
+        for _ in range(ROUNDS_MAX):
+            for owed in self._core.run(now_ms):
+                consumer = self.consumers.get(owed.client_id)
+                if consumer is None or consumer.link is None or consumer.session.epoch != owed.epoch:
+                    self._core.leave(owed.queue, owed.stamps.group, owed.client_id, now_ms)
+                    continue
+                consumer.outbox.append(owed)
+                later[consumer] = None
+            while later:
+                self.pump(later.popitem(last=False)[0])
+            if self._core.next_due_ms() != 0:
+                break
+
+    def next_due_ms(self) -> int | None:
+        """When `run` has something to do; 0 for at once."""
+        if self._later:
+            return 0
+        due = (self._core.next_due_ms(), self._writing.next_due_ms, self._retry_at_ms or None)
+        return min((each for each in due if each is not None), default=None)
+
+    # Sending
+
+    def pump(self, consumer: MqttConsumer) -> None:
+        """Send what there is room for."""
+        session, link, outbox = consumer.session, consumer.link, consumer.outbox
+        while outbox and link is not None and not link.closing:
+            if link.paused:
+                consumer.read.clear()  # they would wait in memory for as long as the client likes
+                return
+            if len(session.window) >= session.window_max:
+                return
+            if link.bulk_bytes >= BULK_BYTES_MAX:
+                self._later[consumer] = None
+                return
+            body = self._body(consumer, outbox[0].offset)
+            if body is _UNREAD:
+                self._read(consumer)
+                return
+            self._send(consumer, link, outbox.popleft(), body)
+        if not outbox:
+            consumer.read.clear()
+
+    def _send(self, consumer: MqttConsumer, link: Link, owed: Owed, body: Message | None) -> None:
+        """One message, unless something is against it now; then the core hears of it."""
+        session, counters, now_ms = consumer.session, self._state.counters, self._state.tick.now_ms
+        subscription = consumer.places.get((owed.queue, owed.stamps.group))
+        if subscription is None or not self._core.holds(owed, session.epoch):
+            return  # it was given back, or has ended
+        topic = QUEUE_PREFIX + owed.queue
+        if session.permissions is not None and not session.permissions.may_receive(topic):
+            counters.deliveries_denied += 1
+            self._core.leave(owed.queue, owed.stamps.group, session.client_id, now_ms)
+            return
+        if owed.expires_ms <= now_ms:
+            self._settle(session, owed, Verb.NACK, "its time was over before it could be sent")
+            return
+        if body is None:
+            counters.queue_bodies_missing += 1
+            self._settle(session, owed, Verb.REJECT, "its body is lost")
+            return
+        mode = mode_on(subscription, link)
+        qos = 0 if mode is AckMode.NONE else min(body.qos or 1, subscription.qos)
+        message = queue_message(body, owed, link.version)
+        identifiers = (subscription.identifier,) if subscription.identifier else ()
+        delivery = QueueDelivery(
+            message, b"", -1, qos, False, identifiers, from_queue=True, owed=owed, mode=mode
+        )
+        if qos:
+            delivery.packet_id = session.next_packet_id()
+        size = put_on_link(link, delivery, now_ms, counters)
+        if size:
+            self._cannot_take(session, owed, size, link.packet_bytes_max)
+            return
+        if qos:
+            session.window[delivery.packet_id] = delivery
+        link.bulk_bytes += len(message.payload)
+        delivery.message = _NOTHING
+        self._writing.sent(consumer, link, delivery)
+
+    def _cannot_take(self, session: Session, owed: Owed, size: int, limit: int) -> None:
+        """Larger than the client takes, today and with every try: a dead letter at once, so that it holds up nothing.
+        A dead letter itself stays where it is, for a consumer that takes more."""
+        self._state.counters.dropped_too_large += 1
+        reason = f"a packet of {size} bytes, {session.client_id} takes {limit}"
+        if kind_of(owed.queue) is QueueKind.DEAD_LETTERS:
+            delay_ms = self._core.queue(owed.queue).settings.retry_policy.max_backoff
+            self._settle(session, owed, Verb.NACK, reason, delay_ms=delay_ms)
+        else:
+            self._settle(session, owed, Verb.REJECT, reason)
+
+    # Bodies
+
+    def _body(self, consumer: MqttConsumer, offset: int) -> Message | None:
+        body = consumer.read.pop(offset, _UNREAD)
+        if body is _UNREAD:
+            body = self._bodies.message(offset) or _UNREAD
+        return body
+
+    def _read(self, consumer: MqttConsumer) -> None:
+        """Ask for the next bodies of a consumer, when its turn comes."""
+        if consumer.asked or self._retry_at_ms:
+            return
+        if self._reading >= READ_AHEAD_ALL:
+            self._readers_waiting[consumer] = None
+            return
+        offsets = dict.fromkeys(
+            owed.offset
+            for owed in islice(consumer.outbox, READ_AHEAD)
+            if owed.offset not in consumer.read and self._bodies.message(owed.offset) is None
+        )
+        asked = consumer.asked = set(offsets)
+        self._reading += len(asked)
+        self._bodies.ask(tuple(offsets), partial(self._take, consumer, asked))
+
+    def _take(
+        self, consumer: MqttConsumer, asked: set[int], found: Mapping[int, Message | None] | StoreError
+    ) -> None:
+        if isinstance(found, StoreError):
+            self.failing = str(found)
+            self._retry_at_ms = self._state.tick.now_ms + RETRY_MS
+            self._reading -= len(asked)
+            asked.clear()
+        else:
+            self.failing = ""
+            self._reading -= len(asked & found.keys())
+            asked -= found.keys()
+            if consumer.asked is asked:
+                consumer.read.update(found)
+                self._later[consumer] = None
+        if self._reading < READ_AHEAD_ALL:
+            self._later.update(self._readers_waiting)  # those for whom there is no room yet wait again
+            self._readers_waiting.clear()
+        self.begin_tick()
+
+    # Leases and settling
+
+    def note_written(self, session: Session) -> None:
+        """Have leases begin for what the client must have by now: it is about to say something of it."""
+        consumer = self.consumers.get(session.client_id)
+        if consumer is not None:
+            self._writing.note(consumer)
+
+    def _began(self, consumer: MqttConsumer, delivery: QueueDelivery) -> None:
+        """The socket has the PUBLISH [queues-22]."""
+        if delivery.is_written:
+            return
+        delivery.is_written = True
+        self._core.written(delivery.owed, self._state.tick.now_ms)
+        if delivery.mode is AckMode.NONE:
+            self._settle(consumer.session, delivery.owed, Verb.ACK, "")
+
+    def settled(self, session: Session, delivery: QueueDelivery, reason_code: int, reason: str) -> None:
+        """PUBACK, PUBCOMP or PUBREC with an error: its packet id is free [queues-27]."""
+        consumer = self.consumers.get(session.client_id)
+        if consumer is not None and consumer.session is session:
+            self._began(consumer, delivery)
+            if delivery.mode is AckMode.PUBACK:
+                self._settle(session, delivery.owed, _verb(reason_code), reason)
+            self.pump(consumer)
+
+    def released(self, session: Session, delivery: QueueDelivery) -> None:
+        """PUBREC: the client has it."""
+        consumer = self.consumers.get(session.client_id)
+        if consumer is not None and consumer.session is session:
+            self._began(consumer, delivery)
+
+    def completed(self, session: Session, packet_id: int) -> None:
+        """Something else of the session was acknowledged: there is room; and it may be a PUBREL of a connection
+        before."""
+        consumer = self.consumers.get(session.client_id)
+        if consumer is None:
+            return
+        delivery = consumer.releasing.pop(packet_id, None) if consumer.releasing else None
+        if delivery is not None and delivery.mode is AckMode.PUBACK:
+            self._settle(session, delivery.owed, Verb.ACK, "")
+        self.pump(consumer)
+
+    def _settle(
+        self, session: Session, owed: Owed, verb: Verb, reason: str, *, delay_ms: int | None = None
+    ) -> None:
+        stamps = owed.stamps
+        request = SettleRequest(verb, (stamps.message_id,), stamps.group, reason, delay_ms)
+        self._core.settle(owed.queue, request, session.client_id, session.epoch, self._state.tick.now_ms)
+
+    # Consumers come and go
+
+    def open(self, consumer: MqttConsumer, link: Link) -> None:
+        """Its client is connected."""
+        consumer.begin(link)
+
+    def close(self, consumer: MqttConsumer) -> None:
+        """Its client is gone; what the socket took before is charged."""
+        self._writing.end(consumer)
+        self._later.pop(consumer, None)
+        self._readers_waiting.pop(consumer, None)
+        consumer.end()
+
+
+def _verb(reason_code: int) -> Verb:
+    if reason_code < FIRST_ERROR:
+        return Verb.ACK
+    return Verb.REJECT if reason_code == ReasonCode.PAYLOAD_FORMAT_INVALID else Verb.NACK
+
+
+def mode_on(subscription: QueueSubscription, link: Link) -> AckMode:
+    """What settles on this connection: a client that speaks MQTT 3 now has no control topics, since it is told no
+    message id."""
+    if subscription.ack_mode is AckMode.EXPLICIT and link.version is not ProtocolVersion.V5:
+        return AckMode.PUBACK
+    return subscription.ack_mode

@@ -1,0 +1,173 @@
+"""What a SUBSCRIBE to a queue asks for, read from its filter, its options and its user properties [queues-13].
+
+    consumer-group    the group; without one that of `$share/<group>/$queue/<name>`, or the client id up to its first `-`
+    start-position    earliest, latest, a sequence, or a time with its zone: of the group, when this founds it
+    prefetch          messages that the consumer may have unsettled
+    ack-mode          explicit (MQTT 5), puback (MQTT 3, which knows no other), none
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import Struct
+
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.queues.errors import PropertyRefused, QueueRefusal
+from embermq.queues.names import QueueKind, default_group, kind_of, parse_filter
+from embermq.queues.publication import UserProperties, parse_time
+from embermq.topics.names import shown
+
+CONSUMER_GROUP = "consumer-group"
+START_POSITION = "start-position"
+PREFETCH = "prefetch"
+ACK_MODE = "ack-mode"
+GROUP_BYTES_MAX = 255
+PREFETCH_MAX = 65_535
+_READ = frozenset({CONSUMER_GROUP, START_POSITION, PREFETCH, ACK_MODE})
+
+
+class AckMode(StrEnum):
+    """What settles a delivery [queues-27]."""
+
+    EXPLICIT = "explicit"
+    """A message to a control topic."""
+    PUBACK = "puback"
+    """PUBACK or PUBCOMP."""
+    NONE = "none"
+    """That it was written to the socket: QoS 0."""
+
+
+class Start(Struct, frozen=True):
+    """Where a group that is founded begins: at a sequence, at a time (Unix milliseconds; 0 for none), or behind all
+    that is there."""
+
+    sequence: int = 0
+    time_ms: int = 0
+    is_latest: bool = False
+
+
+class QueueSubscription(Struct, frozen=True):
+    """One filter of a session that is a consumer. `prefetch` is 0 for what the queue says."""
+
+    topic_filter: str
+    queue: str
+    group: str
+    qos: int
+    identifier: int
+    prefetch: int
+    ack_mode: AckMode
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Queue and group."""
+        return self.queue, self.group
+
+    @property
+    def stored(self) -> str:
+        """What is stored of it beside the filter, its options and its identifier."""
+        return msgspec.json.encode(_Stored(self.group, self.prefetch, self.ack_mode)).decode()
+
+
+class _Stored(Struct, frozen=True, omit_defaults=True):
+    group: str
+    prefetch: int = 0
+    ack_mode: AckMode = AckMode.EXPLICIT
+
+
+class Asker(Struct, frozen=True):
+    """Who subscribes: client id, version, and whether `ack-mode: none` is allowed."""
+
+    client_id: str
+    version: ProtocolVersion
+    allows_none: bool
+
+
+def read_subscription(
+    topic_filter: str, qos: int, identifier: int, properties: UserProperties, asker: Asker
+) -> tuple[QueueSubscription, Start]:
+    """`qos` is what would be granted. Raises QueueRefusal, for MQTT 5; the other versions know one failure."""
+    named = parse_filter(topic_filter)
+    found: dict[str, str] = {}
+    for name, value in properties:
+        if name in _READ:
+            if name in found:
+                raise PropertyRefused(f"user property {name} stands there more than once")
+            found[name] = value
+    subscription = QueueSubscription(
+        topic_filter,
+        named.name,
+        _group(found.get(CONSUMER_GROUP), named.group, asker),
+        qos,
+        identifier,
+        _prefetch(found.get(PREFETCH)),
+        _ack_mode(found.get(ACK_MODE), qos, kind_of(named.name), asker),
+    )
+    return subscription, _start(found.get(START_POSITION))
+
+
+def restored(topic_filter: str, qos: int, identifier: int, stored: str) -> QueueSubscription:
+    """A subscription as `QueueSubscription.stored` wrote it. Raises ValueError."""
+    named = parse_filter(topic_filter)
+    rest = msgspec.json.decode(stored, type=_Stored)
+    return QueueSubscription(
+        topic_filter, named.name, rest.group, qos, identifier, rest.prefetch, rest.ack_mode
+    )
+
+
+def _group(asked: str | None, shared: str, asker: Asker) -> str:
+    if asked is None:
+        return shared or default_group(asker.client_id)
+    if shared and asked != shared:
+        raise PropertyRefused(f"group {shown(shared)} of the filter is not {CONSUMER_GROUP} {shown(asked)}")
+    size = len(asked.encode())
+    if not 0 < size <= GROUP_BYTES_MAX:
+        raise PropertyRefused(f"{CONSUMER_GROUP} has {size} bytes; it is 1 to {GROUP_BYTES_MAX}")
+    return asked
+
+
+def _prefetch(asked: str | None) -> int:
+    if asked is None:
+        return 0
+    if not (asked.isascii() and asked.isdigit() and len(asked) <= 5 and 1 <= int(asked) <= PREFETCH_MAX):
+        raise PropertyRefused(f"{PREFETCH} is {shown(asked)}; it is a number from 1 to {PREFETCH_MAX}")
+    return int(asked)
+
+
+def _ack_mode(asked: str | None, qos: int, kind: QueueKind, asker: Asker) -> AckMode:
+    if kind is QueueKind.RESPONSES:
+        return AckMode.PUBACK if qos else AckMode.NONE
+    default = AckMode.EXPLICIT if asker.version is ProtocolVersion.V5 else AckMode.PUBACK
+    try:
+        mode = default if asked is None else AckMode(asked)
+    except ValueError:
+        raise PropertyRefused(
+            f"{ACK_MODE} is {shown(asked or '')}; it is {', '.join(AckMode)}"
+        ) from None
+    if asker.allows_none and (mode is AckMode.NONE or (not qos and asker.version is not ProtocolVersion.V5)):
+        return AckMode.NONE
+    if mode is AckMode.NONE:
+        raise PropertyRefused(f"{ACK_MODE} {AckMode.NONE} is not allowed here (queues.allow_ack_mode_none)")
+    if not qos:
+        raise QueueRefusal(
+            "a queue is consumed with QoS 1 or 2", ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+        )
+    return mode
+
+
+def _start(asked: str | None) -> Start:
+    if asked is None or asked == "earliest":
+        return Start()
+    if asked == "latest":
+        return Start(is_latest=True)
+    if asked.isascii() and asked.isdigit() and len(asked) <= 18:
+        return Start(sequence=int(asked))
+    try:
+        return Start(time_ms=parse_time(asked))
+    except ValueError:
+        raise PropertyRefused(
+            f"{START_POSITION} is {shown(asked)}; it is earliest, latest, a sequence, or a time with zone as"
+            " 2030-01-31T12:00:00Z"
+        ) from None

@@ -1,0 +1,184 @@
+"""SUBSCRIBE and UNSUBSCRIBE to queues, and what becomes of a consumer when its connection or its session ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from embermq.broker.link import Link
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.model.session import SubscriptionRow
+from embermq.protocol.packets import Subscription
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.queues.consumer import LATEST, Newcomer
+from embermq.queues.errors import QueueRefusal
+from embermq.queues.mqtt.consumer import MqttConsumer
+from embermq.queues.mqtt.creating import Creating
+from embermq.queues.mqtt.deliveries import Deliveries
+from embermq.queues.mqtt.subscription import Asker, QueueSubscription, Start, read_subscription, restored
+from embermq.queues.publication import UserProperties
+from embermq.queues.queues import Queues
+
+V3_FAILURE = 0x80
+
+
+class Subscriptions:
+    """A subscription to a queue is stored with its session and stands in no trie; a place in a group is held only
+    while the client is there, or may come back soon."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        core: Queues,
+        deliveries: Deliveries,
+        creating: Creating,
+        *,
+        offset_at: Callable[[int], int],
+        allows_none: bool,
+    ) -> None:
+        """`offset_at` is the message log's."""
+        self._state = state
+        self._core = core
+        self._deliveries = deliveries
+        self._creating = creating
+        self._offset_at = offset_at
+        self._allows_none = allows_none
+
+    # The client's words
+
+    def subscribe(
+        self, link: Link, session: Session, asked: Subscription, identifier: int, properties: UserProperties
+    ) -> tuple[int, str]:
+        """See `QueueSide.subscribe`."""
+        try:
+            subscription = self._subscribe(link, session, asked, identifier, properties)
+        except QueueRefusal as refusal:
+            self._state.counters.queue_subscriptions_refused += 1
+            is_v5 = link.version is ProtocolVersion.V5
+            return (refusal.reason_code if is_v5 else V3_FAILURE), refusal.message
+        return subscription.qos, ""
+
+    def _subscribe(
+        self, link: Link, session: Session, asked: Subscription, identifier: int, properties: UserProperties
+    ) -> QueueSubscription:
+        tick = self._state.tick
+        qos = min(asked.qos, self._state.settings.max_qos)
+        asker = Asker(session.client_id, link.version, self._allows_none)
+        subscription, start = read_subscription(asked.topic_filter, qos, identifier, properties, asker)
+        self._creating.check(subscription.queue, session.permissions)
+        self._core.open_group(*subscription.place, tick.now_ms, start=self._sequence(subscription, start))
+        consumer = self._consumer(session)
+        before = consumer.subscriptions.get(asked.topic_filter)
+        if before is not None and before.place != subscription.place:
+            self._leave(consumer, asked.topic_filter)
+        consumer.put(subscription)
+        _note_filter(session, asked.topic_filter)
+        if session.persistent:
+            row = SubscriptionRow(
+                asked.topic_filter, subscription.qos, identifier, 0, subscription.stored
+            )
+            tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
+        # A place only when the group is durable, and nothing is delivered before the SUBACK.
+        tick.batch.after_commit.append(partial(self._take_place, session, link, subscription))
+        return subscription
+
+    def _sequence(self, subscription: QueueSubscription, start: Start) -> int:
+        if start.is_latest:
+            return LATEST
+        if start.time_ms:
+            return self._core.queue(subscription.queue).sequence_from(self._offset_at(start.time_ms))
+        return start.sequence
+
+    def _take_place(self, session: Session, link: Link, subscription: QueueSubscription) -> None:
+        consumer = self._deliveries.consumers.get(session.client_id)
+        if consumer is None or consumer.session is not session or session.link is not link:
+            return
+        if consumer.places.get(subscription.place) is not subscription:
+            return  # it has said something else since
+        if consumer.link is not link:
+            self._deliveries.open(consumer, link)
+        self._join(consumer, subscription)
+
+    def _join(self, consumer: MqttConsumer, subscription: QueueSubscription) -> None:
+        session = consumer.session
+        queue, group = subscription.place
+        limit = subscription.prefetch or self._core.queue(queue).settings.performance.prefetch
+        held = self._core.held_ids(queue, group, session.client_id)
+        kept = tuple(each for each in held if not consumer.lacks(queue, group, each))
+        newcomer = Newcomer(session.client_id, session.epoch, min(limit, session.window_max), kept)
+        self._core.join(queue, group, newcomer, self._state.tick.now_ms)
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> bool:
+        """See `QueueSide.unsubscribe`."""
+        consumer = self._deliveries.consumers.get(session.client_id)
+        if consumer is None or topic_filter not in consumer.subscriptions:
+            return False
+        self._leave(consumer, topic_filter)
+        session.queue_filters -= {topic_filter}
+        session.subscription_bytes -= len(topic_filter.encode())
+        if session.persistent:
+            self._state.tick.session_writes.subscriptions.append((session.generation, topic_filter, None))
+        if not consumer.subscriptions:
+            self._deliveries.close(consumer)
+            del self._deliveries.consumers[session.client_id]
+        return True
+
+    def _leave(self, consumer: MqttConsumer, topic_filter: str) -> None:
+        place = consumer.remove(topic_filter)
+        if place is not None:
+            self._deliveries.note_written(consumer.session)
+            self._core.leave(*place, consumer.session.client_id, self._state.tick.now_ms)
+
+    def _consumer(self, session: Session) -> MqttConsumer:
+        consumer = self._deliveries.consumers.get(session.client_id)
+        if consumer is None or consumer.session is not session:
+            consumer = self._deliveries.consumers[session.client_id] = MqttConsumer(session)
+        return consumer
+
+    # Connections and sessions
+
+    def restore(self, session: Session, row: SubscriptionRow) -> None:
+        """A subscription read at start: its client may come back."""
+        try:
+            subscription = restored(row.topic_filter, row.options & 3, row.identifier, row.queue)
+        except ValueError:
+            return  # of a broker that knew no queues: the filter matched nothing, and does so now
+        self._consumer(session).put(subscription)
+        _note_filter(session, row.topic_filter)
+
+    def connected(self, session: Session) -> None:
+        """Its client is here: it takes its places, with what it still has [queues-19]."""
+        consumer = self._deliveries.consumers.get(session.client_id)
+        if consumer is None or session.link is None:
+            return
+        self._deliveries.open(consumer, session.link)
+        for subscription in list(consumer.places.values()):
+            self._join(consumer, subscription)
+
+    def gone(self, session: Session) -> None:
+        """Its connection is over, the session goes on: places are kept for a while."""
+        self._end(session, may_return=True)
+
+    def ended(self, session: Session) -> None:
+        """The session is over."""
+        if self._end(session, may_return=False):
+            del self._deliveries.consumers[session.client_id]
+
+    def _end(self, session: Session, *, may_return: bool) -> bool:
+        consumer = self._deliveries.consumers.get(session.client_id)
+        if consumer is None or consumer.session is not session:
+            return False
+        if consumer.link is not None:
+            self._deliveries.close(consumer)
+        for place in consumer.places:
+            self._core.leave(*place, session.client_id, self._state.tick.now_ms, may_return=may_return)
+        return True
+
+
+def _note_filter(session: Session, topic_filter: str) -> None:
+    """It counts as a subscription of the session does."""
+    if topic_filter not in session.queue_filters:
+        session.queue_filters |= {topic_filter}
+        session.subscription_bytes += len(topic_filter.encode())
