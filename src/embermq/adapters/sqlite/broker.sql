@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS subscription (
     options      INTEGER NOT NULL,
     identifier   INTEGER NOT NULL,
     since_offset INTEGER NOT NULL,
+    queue        TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (generation, topic_filter)
 ) WITHOUT ROWID;
 

@@ -49,8 +49,8 @@ def _apply_to_clients(connection: sqlite3.Connection, writes: SessionWrites) -> 
             )
         else:
             connection.execute(
-                "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?, ?, ?)",
-                (generation, topic_filter, row.options, row.identifier, row.since_offset),
+                "INSERT OR REPLACE INTO subscription VALUES (?, ?, ?, ?, ?, ?)",
+                (generation, topic_filter, row.options, row.identifier, row.since_offset, row.queue),
             )
     for generation, will in writes.wills:
         if will is None:

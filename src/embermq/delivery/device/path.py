@@ -399,8 +399,8 @@ class DevicePath(DeliveryPath):
         self._state.tick.session_writes.queue_marks.append(mark)
 
     def released(self, session: Session, delivery: Delivery) -> None:
-        """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it. Of what
-        a durable queue keeps only this is stored here."""
+        """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it.
+        Of what a durable queue keeps only this is stored here."""
         if not delivery.seq:
             self._add_row(session, delivery, QueueState.RELEASED)
             self._release_when_durable(session, delivery)
@@ -572,8 +572,8 @@ def _keep_places(session: Session) -> None:
     for delivery in reversed(session.window.values()):
         if delivery.place:
             break
-        if (
-            not (delivery.seq or delivery.application or delivery.from_queue)
+        if not (
+            delivery.seq or delivery.application or delivery.from_queue
         ):  # a row enters the window anew when it has been stored
             unwritten.append(delivery)
     for delivery in reversed(unwritten):

@@ -47,7 +47,9 @@ class Bodies:
 
     def ask(self, offsets: Sequence[int], then: BodiesRead) -> None:
         """Read from the store; `then` is called as `QueueStore.bodies` says."""
-        self._store.bodies(offsets, lambda found: then(found if isinstance(found, StoreError) else _read(found)))
+        self._store.bodies(
+            offsets, lambda found: then(found if isinstance(found, StoreError) else _read(found))
+        )
 
 
 def _read(found: Mapping[int, bytes | None]) -> dict[int, Message | None]:

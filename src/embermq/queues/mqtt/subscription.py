@@ -1,9 +1,9 @@
 """What a SUBSCRIBE to a queue asks for, read from its filter, its options and its user properties [queues-13].
 
-    consumer-group    the group; without one that of `$share/<group>/$queue/<name>`, or the client id up to its first `-`
-    start-position    earliest, latest, a sequence, or a time with its zone: of the group, when this founds it
-    prefetch          messages that the consumer may have unsettled
-    ack-mode          explicit (MQTT 5), puback (MQTT 3, which knows no other), none
+consumer-group    the group; without one that of `$share/<group>/$queue/<name>`, or the client id up to its first `-`
+start-position    earliest, latest, a sequence, or a time with its zone: of the group, when this founds it
+prefetch          messages that the consumer may have unsettled
+ack-mode          explicit (MQTT 5), puback (MQTT 3, which knows no other), none
 """
 
 from __future__ import annotations
@@ -143,17 +143,13 @@ def _ack_mode(asked: str | None, qos: int, kind: QueueKind, asker: Asker) -> Ack
     try:
         mode = default if asked is None else AckMode(asked)
     except ValueError:
-        raise PropertyRefused(
-            f"{ACK_MODE} is {shown(asked or '')}; it is {', '.join(AckMode)}"
-        ) from None
+        raise PropertyRefused(f"{ACK_MODE} is {shown(asked or '')}; it is {', '.join(AckMode)}") from None
     if asker.allows_none and (mode is AckMode.NONE or (not qos and asker.version is not ProtocolVersion.V5)):
         return AckMode.NONE
     if mode is AckMode.NONE:
         raise PropertyRefused(f"{ACK_MODE} {AckMode.NONE} is not allowed here (queues.allow_ack_mode_none)")
     if not qos:
-        raise QueueRefusal(
-            "a queue is consumed with QoS 1 or 2", ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        )
+        raise QueueRefusal("a queue is consumed with QoS 1 or 2", ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
     return mode
 
 

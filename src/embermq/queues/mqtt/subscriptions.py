@@ -10,7 +10,6 @@ from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.model.session import SubscriptionRow
 from embermq.protocol.packets import Subscription
-from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.queues.consumer import LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal
@@ -76,9 +75,7 @@ class Subscriptions:
         consumer.put(subscription)
         _note_filter(session, asked.topic_filter)
         if session.persistent:
-            row = SubscriptionRow(
-                asked.topic_filter, subscription.qos, identifier, 0, subscription.stored
-            )
+            row = SubscriptionRow(asked.topic_filter, subscription.qos, identifier, 0, subscription.stored)
             tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
         # A place only when the group is durable, and nothing is delivered before the SUBACK.
         tick.batch.after_commit.append(partial(self._take_place, session, link, subscription))

@@ -1,0 +1,60 @@
+"""Bodies of messages from memory and from the store."""
+
+from collections.abc import Mapping, Sequence
+
+from embermq.model.log_record import encode_record
+from embermq.model.message import Message
+from embermq.model.queue_rows import StoredQueue
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.queue_store import BodiesFound, QueueStore
+from embermq.queues.mqtt.bodies import MESSAGE_BYTES, Bodies
+
+
+def message(text: str) -> Message:
+    return Message("$queue/q", text.encode(), 1, False, "p", 5, 1)
+
+
+class Shelf(QueueStore):
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, bytes | None] = {}
+        self.asked: list[tuple[Sequence[int], BodiesFound]] = []
+
+    def load(self) -> list[StoredQueue]:
+        return []
+
+    def next_generation(self) -> int:
+        return 1
+
+    def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
+        self.asked.append((offsets, then))
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_newest_are_remembered_up_to_a_limit() -> None:
+    bodies = Bodies(Shelf(), 3 * (MESSAGE_BYTES + 10))
+    for offset in range(5):
+        bodies.keep(offset, message(str(offset)), 10)
+    assert [bodies.message(offset) is not None for offset in range(5)] == [False, False, True, True, True]
+    assert bodies.kept_bytes == 3 * (MESSAGE_BYTES + 10)
+    bodies.keep(5, message("large"), 10_000)
+    assert bodies.message(5) is None and bodies.message(4) is not None, "it would have driven out all others"
+    bodies.keep(4, message("again"), 10)
+    assert bodies.kept_bytes == 3 * (MESSAGE_BYTES + 10)
+
+
+def test_others_are_read_and_what_is_lost_or_damaged_is_told() -> None:
+    shelf = Shelf()
+    bodies = Bodies(shelf, 0)
+    seen: list[Mapping[int, Message | None] | StoreError] = []
+    bodies.ask((1, 2, 3), seen.append)
+    offsets, then = shelf.asked[0]
+    assert offsets == (1, 2, 3)
+    then({1: encode_record(message("one"))})
+    then({2: None, 3: b"\x00\x00"})
+    error = StoreUnavailable("gone")
+    then(error)
+    assert seen == [{1: message("one")}, {2: None, 3: None}, error]
