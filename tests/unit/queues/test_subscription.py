@@ -108,5 +108,5 @@ def test_what_is_stored_is_read_again() -> None:
     ):
         again = restored(subscription.topic_filter, subscription.qos, 0, subscription.stored)
         assert again == subscription
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match="malformed|truncated"):
         restored("$queue/a", 1, 0, "")

@@ -1,9 +1,11 @@
 """What a SUBSCRIBE to a queue asks for, read from its filter, its options and its user properties [queues-13].
 
-consumer-group    the group; without one that of `$share/<group>/$queue/<name>`, or the client id up to its first `-`
-start-position    earliest, latest, a sequence, or a time with its zone: of the group, when this founds it
-prefetch          messages that the consumer may have unsettled
-ack-mode          explicit (MQTT 5), puback (MQTT 3, which knows no other), none
+    consumer-group    the group; without one that of the `$share` filter, or the client id up to its first `-`
+    start-position    earliest, latest, a sequence, or a time with its zone: of the group, when this founds it
+    prefetch          messages that the consumer may have unsettled
+    ack-mode          explicit (MQTT 5), puback (MQTT 3, which knows no other), none
+
+None of them may stand there twice.
 """
 
 from __future__ import annotations
