@@ -106,9 +106,11 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
     state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
+    queue_store = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
 
     ticks = log_side.ticks
     try:
+        _open_queues(broker, settings, queue_store, log_side)
         stored, retained = side.load(log_side.behind(SqliteSessionStore(reader).load()))
         stored = log_side.begin(stored)
         _restore_shared(settings, log_side, state, shared)
@@ -141,15 +143,24 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         raise
 
     life = _begin_logs(settings, log_side, state, fed, is_first_run=stored.generation_reserved <= 1)
-    queues = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
     retention, close_retention = _open_retention(data_dir, settings, log_side)
 
-    ends = [close_retention, queues.close, bodies.close, application_log.close]
+    ends = [close_retention, queue_store.close, bodies.close, application_log.close]
     if reader is not writer:
         ends.append(reader.close)
     close = partial(_call_all, [*ends, log_side.close])
     return Embedded(
-        broker, delivery, parking, log_side, ticks, side.apart, retention, close, redelivered, queues, life
+        broker,
+        delivery,
+        parking,
+        log_side,
+        ticks,
+        side.apart,
+        retention,
+        close,
+        redelivered,
+        queue_store,
+        life,
     )
 
 
@@ -203,9 +214,17 @@ def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | Non
     direct.attach(state)
     delivery.attach(state)
     broker = Broker(state)
-    state.queues = MqttQueues(state, broker.publishing.refusing, settings.queues)
     state.tick.now_ms = time.time_ns() // 1_000_000
     return broker
+
+
+def _open_queues(broker: Broker, settings: Settings, store: QueueStore, log_side: LogSide) -> None:
+    """Durable queues with what is stored of them; before sessions come, which have subscriptions to them."""
+    queues = MqttQueues(
+        broker.state, broker.publishing.refusing, settings.queues, store, log_side.log.offset_at
+    )
+    queues.restore()
+    broker.state.queues = queues
 
 
 def _open_retention(

@@ -42,7 +42,7 @@ class Acknowledging:
         del session.window[packet.packet_id]
         delivery.settled = True
         if session.queue_filters or delivery.from_queue:
-            self._settle_beside_queues(session, delivery, packet.reason_code)
+            self._settle_beside_queues(session, delivery, packet)
         else:
             (self._durable if session.persistent else self._direct).settled(session, delivery)
 
@@ -62,7 +62,7 @@ class Acknowledging:
         if delivery.qos != 2:
             self._out_of_order(link, "PUBREC for a message of QoS 1")
         elif packet.reason_code >= FIRST_ERROR:
-            self._settle(session, packet.packet_id, packet.reason_code)
+            self._settle(session, packet)
         elif delivery.from_queue and self._state.queues is not None:
             delivery.released = True
             self._state.queues.released(session, delivery)
@@ -79,7 +79,7 @@ class Acknowledging:
         if delivery is None:
             return
         if delivery.released:
-            self._settle(session, packet.packet_id)
+            self._settle(session, packet)
         else:
             self._out_of_order(link, "PUBCOMP before PUBREL")
 
@@ -89,21 +89,27 @@ class Acknowledging:
         if link.version is not ProtocolVersion.V31:
             link.disconnect(ReasonCode.PROTOCOL_ERROR, text)
 
-    def _settle(self, session: Session, packet_id: int, reason_code: int = ReasonCode.SUCCESS) -> None:
-        delivery = session.window.pop(packet_id)
+    def _settle(self, session: Session, packet: Pubrec | Pubcomp) -> None:
+        delivery = session.window.pop(packet.packet_id)
         delivery.settled = True
         if session.queue_filters or delivery.from_queue:
-            self._settle_beside_queues(session, delivery, reason_code)
+            self._settle_beside_queues(session, delivery, packet)
         else:
             self._state.path(session).settled(session, delivery)
 
-    def _settle_beside_queues(self, session: Session, delivery: Delivery, reason_code: int) -> None:
+    def _settle_beside_queues(
+        self, session: Session, delivery: Delivery, packet: Puback | Pubrec | Pubcomp
+    ) -> None:
         """Queues and the ordinary path share a window: who waits for room in it may be of the other kind."""
-        queues, path = self._state.queues, self._state.path(session)
-        if queues is None or not delivery.from_queue:
-            path.settled(session, delivery)
+        queues = self._state.queues
+        if delivery.from_queue and queues is not None:
+            properties = packet.properties
+            text = properties.reason_string if properties is not None else None
+            queues.settled(session, delivery, packet.reason_code, text or "")
+            return
+        self._state.path(session).settled(session, delivery)
         if queues is not None:
-            queues.settled(session, delivery, reason_code)
+            queues.completed(session, delivery.packet_id)
 
     def pubrel(self, link: Link, packet: Pubrel) -> None:
         """The publisher releases the packet id of a QoS 2 message [MQTT-4.3.3-12]."""

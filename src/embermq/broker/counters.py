@@ -41,6 +41,9 @@ class Counters(Struct):
     """Connections ended by a message for which there was no room while the log did not answer."""
     refused_subscriptions: int = 0
     refused_retained: int = 0
+    queue_subscriptions_refused: int = 0
+    queue_bodies_missing: int = 0
+    """Messages of durable queues whose record nobody has any more."""
     publishes_denied: int = 0
     subscriptions_denied: int = 0
     deliveries_denied: int = 0

@@ -4,6 +4,7 @@ deliveries come back."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embermq.protocol.reason_codes import ReasonCode
@@ -99,7 +100,8 @@ class QueueSide(ABC):
 
     @abstractmethod
     def completed(self, session: Session, packet_id: int) -> None:
-        """PUBCOMP came for a PUBREL that stems from a connection before."""
+        """Another delivery of a session with subscriptions to queues was acknowledged: the window has room. It may be
+        what a queue has sent on a connection before, by PUBCOMP."""
 
     @abstractmethod
     def writable(self, session: Session) -> None:
@@ -110,6 +112,10 @@ class QueueSide(ABC):
     @abstractmethod
     def run(self) -> None:
         """Do what is due and hand out what can be handed out; once a tick, before its commit."""
+
+    @abstractmethod
+    def wake_by(self, begin_tick: Callable[[], None]) -> None:
+        """`begin_tick` has a tick run soon: something came between ticks."""
 
     @abstractmethod
     def next_due_ms(self) -> int | None:

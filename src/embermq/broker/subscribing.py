@@ -88,8 +88,7 @@ class Subscribing:
                 codes.append(V3_FAILURE if code is None else code)
                 continue
             if state.queues is not None and place[1].startswith(QUEUE_PREFIX):
-                said = packet.properties.user_properties if packet.properties is not None else ()
-                code, text = state.queues.subscribe(link, session, asked, identifier, said)
+                code, text = state.queues.subscribe(link, session, asked, identifier, packet.properties)
                 codes.append(code)
                 reason = reason or text
                 has_queue = True
@@ -259,7 +258,7 @@ class Subscribing:
         shared = parse_shared(row.topic_filter)
         name = shared.topic_filter if shared else row.topic_filter
         if self._state.queues is not None and name.startswith(QUEUE_PREFIX):
-            self._state.queues.restore(session, row)
+            self._state.queues.restore_subscription(session, row)
             return
         options = row.options
         subscriber = Subscriber(

@@ -53,6 +53,8 @@ class TickLoop:
         self._applications = delivery.applications
         self._store = store
         self._device.requests.begin_tick = self._applications.begin_tick = self.wake
+        if broker.state.queues is not None:
+            broker.state.queues.wake_by(self.wake)
         self._linger_s = linger_ms / 1000
         self._poll_s = poll_ms / 1000
         self._scheduled = False

@@ -8,7 +8,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 
 MESSAGE_BYTES = 600
-"""What a message in memory takes besides the bytes of its record."""
+"""What a message in memory takes besides its payload."""
 
 BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
 """Told messages by offset; None for one that nobody has."""
@@ -29,9 +29,9 @@ class Bodies:
         """What is remembered takes so much."""
         return self._kept_bytes
 
-    def keep(self, offset: int, message: Message, record_bytes: int) -> None:
+    def keep(self, offset: int, message: Message) -> None:
         """A message that was enqueued, in the order of offsets."""
-        size = record_bytes + MESSAGE_BYTES
+        size = len(message.payload) + MESSAGE_BYTES
         if size > self._cache_bytes or offset in self._kept:
             return
         self._kept[offset] = (message, size)

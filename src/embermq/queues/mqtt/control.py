@@ -9,6 +9,7 @@ from embermq.protocol.packets import Publish
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.errors import PropertyRefused
 from embermq.queues.mqtt.arriving import Arriving
+from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.names import QUEUE_PREFIX, Verb
 from embermq.queues.queues import Queues
 from embermq.queues.settling import answer, read_request
@@ -20,10 +21,11 @@ NO_BODY = "a control message has no body"
 class Control:
     """Settles at once; the answer leaves when that is durable. Nobody is disconnected for what it says."""
 
-    def __init__(self, state: BrokerState, core: Queues, refusing: Refusing) -> None:
+    def __init__(self, state: BrokerState, core: Queues, refusing: Refusing, deliveries: Deliveries) -> None:
         self._state = state
         self._core = core
         self._refusing = refusing
+        self._deliveries = deliveries
         self._arriving = Arriving(state, refusing)
 
     def publish(self, link: Link, session: Session, packet: Publish, name: str, verb: Verb) -> None:
@@ -50,6 +52,9 @@ class Control:
         except PropertyRefused as refusal:
             return Verdict(refusal.reason_code, refusal.message)
         now_ms = self._state.tick.now_ms
+        self._deliveries.note_written(
+            session
+        )  # else a fast nack would be of a message that was never delivered
         outcomes = self._core.settle(name, request, session.client_id, session.epoch, now_ms)
         said = answer(outcomes)
         return Verdict(said.reason_code, said.reason_string)

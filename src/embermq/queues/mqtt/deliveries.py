@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 
-from embermq.broker.acknowledging import FIRST_ERROR
 from embermq.broker.link import Link
+from embermq.broker.refusing import FIRST_ERROR
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.model.message import Message
@@ -77,12 +77,12 @@ class Deliveries:
                 later[consumer] = None
         for _ in range(ROUNDS_MAX):
             for owed in self._core.run(now_ms):
-                consumer = self.consumers.get(owed.client_id)
-                if consumer is None or consumer.link is None or consumer.session.epoch != owed.epoch:
+                taker = self.consumers.get(owed.client_id)
+                if taker is None or taker.link is None or taker.session.epoch != owed.epoch:
                     self._core.leave(owed.queue, owed.stamps.group, owed.client_id, now_ms)
                     continue
-                consumer.outbox.append(owed)
-                later[consumer] = None
+                taker.outbox.append(owed)
+                later[taker] = None
             while later:
                 self.pump(later.popitem(last=False)[0])
             if self._core.next_due_ms() != 0:
@@ -217,29 +217,32 @@ class Deliveries:
         if consumer is not None:
             self._writing.note(consumer)
 
-    def _began(self, consumer: MqttConsumer, delivery: QueueDelivery) -> None:
+    def _began(self, session: Session, delivery: QueueDelivery) -> None:
         """The socket has the PUBLISH [queues-22]."""
         if delivery.is_written:
             return
         delivery.is_written = True
         self._core.written(delivery.owed, self._state.tick.now_ms)
         if delivery.mode is AckMode.NONE:
-            self._settle(consumer.session, delivery.owed, Verb.ACK, "")
+            self._settle(session, delivery.owed, Verb.ACK, "")
 
     def settled(self, session: Session, delivery: QueueDelivery, reason_code: int, reason: str) -> None:
-        """PUBACK, PUBCOMP or PUBREC with an error: its packet id is free [queues-27]."""
+        """PUBACK, PUBCOMP or PUBREC with an error: its packet id is free [queues-27]. It may come after an
+        UNSUBSCRIBE."""
+        self._began(session, delivery)
+        if delivery.mode is AckMode.PUBACK:
+            self._settle(session, delivery.owed, _verb(reason_code), reason)
+        self.writable(session)
+
+    def writable(self, session: Session) -> None:
+        """The socket takes data again, or the window has room."""
         consumer = self.consumers.get(session.client_id)
         if consumer is not None and consumer.session is session:
-            self._began(consumer, delivery)
-            if delivery.mode is AckMode.PUBACK:
-                self._settle(session, delivery.owed, _verb(reason_code), reason)
             self.pump(consumer)
 
     def released(self, session: Session, delivery: QueueDelivery) -> None:
         """PUBREC: the client has it."""
-        consumer = self.consumers.get(session.client_id)
-        if consumer is not None and consumer.session is session:
-            self._began(consumer, delivery)
+        self._began(session, delivery)
 
     def completed(self, session: Session, packet_id: int) -> None:
         """Something else of the session was acknowledged: there is room; and it may be a PUBREL of a connection

@@ -17,6 +17,7 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.queues.errors import QueueRefusal, TooLarge
 from embermq.queues.mqtt.arriving import Arriving
+from embermq.queues.mqtt.bodies import Bodies
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.publication import read_publication
 from embermq.queues.queue import Acceptance, Fate
@@ -36,12 +37,15 @@ QUEUED = Match([], [], [], [], b"", False, False)
 class Publishes:
     """Puts messages into the core, with their records into the log, and answers publishers."""
 
-    def __init__(self, state: BrokerState, core: Queues, refusing: Refusing, creating: Creating) -> None:
+    def __init__(
+        self, state: BrokerState, core: Queues, refusing: Refusing, creating: Creating, bodies: Bodies
+    ) -> None:
         self._state = state
         self._tick = state.tick
         self._core = core
         self._refusing = refusing
         self._creating = creating
+        self._bodies = bodies
         self._arriving = Arriving(state, refusing)
         self._uncommitted: set[tuple[str, str]] = set()
         """Queue and `dedup-id` of messages whose tick is not durable: their repeats count on it."""
@@ -171,7 +175,9 @@ class Publishes:
     def committed(self, batch: Batch, base_offset: int) -> None:
         """The records are durable: groups may see the messages."""
         for enqueued in batch.enqueued:
-            self._core.commit(enqueued.queue, enqueued.ticket, base_offset + enqueued.record)
+            offset = base_offset + enqueued.record
+            self._bodies.keep(offset, enqueued.message)
+            self._core.commit(enqueued.queue, enqueued.ticket, offset)
             if enqueued.dedup_id is not None:
                 self._uncommitted.discard((enqueued.queue, enqueued.dedup_id))
 

@@ -1,6 +1,6 @@
 """Queues as the broker sees them: puts the parts of this room together."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from embermq.authorization.rule_set import Permissions
 from embermq.broker.link import Link
@@ -11,36 +11,57 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Batch
 from embermq.model.log_record import Origin
 from embermq.model.message import Message
-from embermq.model.queue_rows import StoredQueue
 from embermq.model.session import SubscriptionRow
+from embermq.ports.queue_store import QueueStore
 from embermq.protocol.packets import Publish, Subscription
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.errors import NameRefused
+from embermq.queues.mqtt.bodies import Bodies
+from embermq.queues.mqtt.consumer import QueueDelivery
 from embermq.queues.mqtt.control import Control
 from embermq.queues.mqtt.creating import Creating
+from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.mqtt.publishes import Publishes
+from embermq.queues.mqtt.subscriptions import Subscriptions
 from embermq.queues.names import parse_topic
 from embermq.queues.queues import Queues
-from embermq.queues.settings import GroupSettings
+from embermq.queues.settings import BrokerQueueSettings
 
 
 class MqttQueues(QueueSide):
     """The core, and what joins it to MQTT. `core` writes into the present tick."""
 
     def __init__(
-        self, state: BrokerState, refusing: Refusing, timing: GroupSettings, next_generation: int = 1
+        self,
+        state: BrokerState,
+        refusing: Refusing,
+        settings: BrokerQueueSettings,
+        store: QueueStore,
+        offset_at: Callable[[int], int],
     ) -> None:
+        """`offset_at` is the message log's. Raises StoreError."""
         self._state = state
-        self.core = Queues(timing, next_generation, lambda: state.tick.writes.queues)
+        self._store = store
+        self.core = Queues(settings, store.next_generation(), lambda: state.tick.writes.queues)
         self._refusing = refusing
         self.creating = Creating(self.core)
-        self._publishes = Publishes(state, self.core, refusing, self.creating)
-        self._control = Control(state, self.core, refusing)
+        self.bodies = Bodies(store, settings.body_cache_bytes)
+        self.deliveries = Deliveries(state, self.core, self.bodies)
+        self.subscriptions = Subscriptions(
+            state,
+            self.core,
+            self.deliveries,
+            self.creating,
+            offset_at=offset_at,
+            allows_none=settings.allow_ack_mode_none,
+        )
+        self._publishes = Publishes(state, self.core, refusing, self.creating, self.bodies)
+        self._control = Control(state, self.core, refusing, self.deliveries)
 
-    def restore(self, stored: Iterable[StoredQueue]) -> None:
-        """Take over what the store holds; before sessions and wills are restored."""
-        self.core.restore(stored, self._state.tick.now_ms)
+    def restore(self) -> None:
+        """Take over what the store holds; before sessions and wills are restored. Raises StoreError."""
+        self.core.restore(self._store.load(), self._state.tick.now_ms)
 
     # The way in.
 
@@ -84,39 +105,51 @@ class MqttQueues(QueueSide):
         identifier: int,
         properties: Properties | None,
     ) -> tuple[int, str]:
-        return 0x80, "queues deliver nothing yet"
+        said = properties.user_properties if properties is not None else ()
+        return self.subscriptions.subscribe(link, session, asked, identifier, said)
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
-        return False
+        return self.subscriptions.unsubscribe(session, topic_filter)
 
     def restore_subscription(self, session: Session, row: SubscriptionRow) -> None:
-        pass
+        self.subscriptions.restore(session, row)
 
     def connected(self, session: Session) -> None:
-        pass
+        self.subscriptions.connected(session)
 
     def gone(self, session: Session) -> None:
-        pass
+        self.subscriptions.gone(session)
 
     def ended(self, session: Session) -> None:
-        pass
+        self.subscriptions.ended(session)
 
     def settled(self, session: Session, delivery: Delivery, reason_code: int, reason: str) -> None:
-        pass
+        assert isinstance(delivery, QueueDelivery)
+        path = self._state.path(session)
+        if delivery.seq:
+            path.settled(session, delivery)  # its packet id was stored
+        else:
+            path.writable(session)  # there is room in the window
+        self.deliveries.settled(session, delivery, reason_code, reason)
 
     def released(self, session: Session, delivery: Delivery) -> None:
-        pass
+        assert isinstance(delivery, QueueDelivery)
+        self.deliveries.released(session, delivery)
+        self._state.path(session).released(session, delivery)
 
     def completed(self, session: Session, packet_id: int) -> None:
-        pass
+        self.deliveries.completed(session, packet_id)
 
     def writable(self, session: Session) -> None:
-        pass
+        self.deliveries.writable(session)
 
     # Time.
 
     def run(self) -> None:
-        self.core.run(self._state.tick.now_ms)
+        self.deliveries.run()
 
     def next_due_ms(self) -> int | None:
-        return self.core.next_due_ms()
+        return self.deliveries.next_due_ms()
+
+    def wake_by(self, begin_tick: Callable[[], None]) -> None:
+        self.deliveries.begin_tick = begin_tick

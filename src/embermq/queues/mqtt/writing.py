@@ -7,6 +7,7 @@ flushed are looked at again with the next ticks; those that stay behind a few ti
 from collections.abc import Callable
 
 from embermq.broker.link import Link
+from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
 
@@ -19,7 +20,7 @@ SLOW_MS = 20
 class Writing:
     """`began` is called for each delivery, in the order of sending, once the socket has it."""
 
-    def __init__(self, state: BrokerState, began: Callable[[MqttConsumer, QueueDelivery], None]) -> None:
+    def __init__(self, state: BrokerState, began: Callable[[Session, QueueDelivery], None]) -> None:
         self._state = state
         self._began = began
         self._fresh: dict[MqttConsumer, None] = {}
@@ -70,7 +71,7 @@ class Writing:
         consumer.unsent_bytes = unsent_bytes
         written_bytes = consumer.handed_bytes - unsent_bytes
         while unwritten and unwritten[0][0] <= written_bytes:
-            self._began(consumer, unwritten.popleft()[1])
+            self._began(consumer.session, unwritten.popleft()[1])
         if not consumer.is_writing:
             link.flushed = None
 
@@ -80,6 +81,6 @@ class Writing:
         link = consumer.link
         if link is not None and not link.paused and not consumer.unsent_bytes:
             while consumer.unwritten:
-                self._began(consumer, consumer.unwritten.popleft()[1])
+                self._began(consumer.session, consumer.unwritten.popleft()[1])
         self._fresh.pop(consumer, None)
         self._slow.pop(consumer, None)
