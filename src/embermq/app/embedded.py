@@ -22,6 +22,7 @@ from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
 from embermq.app.message_archive import read_archive
+from embermq.app.queue_file import read_queue_file
 from embermq.app.session_store import open_session_store
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
@@ -47,6 +48,7 @@ from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
+from embermq.queues.errors import SettingsRefused
 from embermq.queues.mqtt.side import MqttQueues
 
 if TYPE_CHECKING:
@@ -224,6 +226,11 @@ def _open_queues(broker: Broker, settings: Settings, store: QueueStore, log_side
         broker.state, broker.publishing.refusing, settings.queues, store, log_side.log.offset_at
     )
     queues.restore()
+    for each in read_queue_file(settings.queues.file) if settings.queues.file else ():
+        try:
+            queues.core.configure(each)
+        except SettingsRefused as refusal:
+            raise StoreError(f"queues.file: {refusal}") from None
     broker.state.queues = queues
 
 
