@@ -200,7 +200,7 @@ class Deliveries:
         else:
             self.failing = ""
             self._reading -= len(asked & found.keys())
-            asked -= found.keys()
+            asked.difference_update(found)
             if consumer.asked is asked:
                 consumer.read.update(found)
                 self._later[consumer] = None
