@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from tests.support.broker_process import BrokerProcess
@@ -53,6 +54,10 @@ async def spread(publisher: Worker, topic: str, takers: list[Worker], count: int
     return found
 
 
+def _have(group: list[Worker], count: int) -> bool:
+    return sum(len(each.messages) for each in group) == count
+
+
 @pytest.mark.promise("queues-14")
 def test_each_message_goes_to_one_consumer_of_every_group(broker: BrokerProcess) -> None:
     async def scenario() -> None:
@@ -63,7 +68,7 @@ def test_each_message_goes_to_one_consumer_of_every_group(broker: BrokerProcess)
         count = 50
         await takers[0].enqueues(topic, *(b"%d" % number for number in range(count)))
         for group in (takers[:2], takers[2:]):
-            await wait_for(lambda group=group: sum(len(each.messages) for each in group) == count)
+            await wait_for(partial(_have, group, count))
             assert {message.payload for each in group for message in each.messages} == {
                 b"%d" % number for number in range(count)
             }

@@ -76,8 +76,10 @@ def test_what_a_queue_does_not_do_is_refused_with_a_reason(
             if is_v5:
                 assert answer.properties is not None and word in (answer.properties.reason_string or "")
         if is_v5:
-            for wishes in ({"prefetch": "0"}, {"ack_mode": "never"}, {"start_position": "there"}):
-                answer = await client.consumes("$queue/sub/refused", **wishes)
+            for prefetch, ack_mode, start in (("0", "", ""), ("", "never", ""), ("", "", "there")):
+                answer = await client.consumes(
+                    "$queue/sub/refused", prefetch=prefetch, ack_mode=ack_mode, start_position=start
+                )
                 assert list(answer.reason_codes) == [0x83]
         assert await client.subscribe(Subscription("$queue/sub/granted", 2)) == (2,)
 
@@ -98,8 +100,7 @@ def test_a_group_begins_where_its_first_consumer_says(broker: BrokerProcess) -> 
         workers: list[tuple[Worker, bytes]] = []
         for number, (start, first) in enumerate(starts.items()):
             each = await worker(broker, f"start{number}")
-            wishes = {"start_position": start} if start else {}
-            assert (await each.consumes(topic, **wishes)).reason_codes == (1,)
+            assert (await each.consumes(topic, start_position=start)).reason_codes == (1,)
             workers.append((each, first))
         third = int((await workers[0][0].take(3))[2].properties["sequence"])
         by_sequence = await worker(broker, "start9")
@@ -127,9 +128,8 @@ def test_a_consumer_holds_no_more_than_its_prefetch_and_gets_the_rest_as_it_sett
             ("b", "20", 5, 5),
             ("c", "", None, 32),
         ):
-            limits = {"receive_maximum": receive_maximum} if receive_maximum else {}
-            taker = await worker(broker, name, **limits)
-            await taker.consumes(topic, **({"prefetch": wish} if wish else {}))
+            taker = await worker(broker, name, receive_maximum=receive_maximum)
+            await taker.consumes(topic, prefetch=wish)
             got = await taker.take(limit)
             await taker.gets_nothing()
             await taker.acks(got[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from queue import Queue
 from types import TracebackType
+from typing import Any, cast
 
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -58,11 +59,11 @@ class PahoWorker:
 
     def settle(self, topic: str, verb: str) -> None:
         """Everything that was taken, in one message."""
-        properties = Properties(PacketTypes.PUBLISH)
+        properties: Any = cast(Any, Properties)(PacketTypes.PUBLISH)
         properties.UserProperty = [
             pair
             for message in self._taken
-            for pair in message.properties.UserProperty
+            for pair in cast(Any, message.properties).UserProperty
             if pair[0] == "message-id"
         ]
         self._client.publish(f"{topic}/${verb}", b"", 1, properties=properties).wait_for_publish(ANSWER_S)

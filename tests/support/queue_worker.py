@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import cast
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ANSWER_S, MqttClient
@@ -52,13 +51,15 @@ class Worker(MqttClient):
         if isinstance(packet, Publish):
             self.inbox.put_nowait(Taken(packet))
 
-    async def consumes(self, topic_filter: str, qos: int = 1, **wishes: str) -> Suback:
-        """SUBSCRIBE with user properties: `consumer_group="g"` is `consumer-group: g`."""
+    async def consumes(self, topic_filter: str, qos: int = 1, /, **wishes: str) -> Suback:
+        """SUBSCRIBE with user properties: `consumer_group="g"` is `consumer-group: g`; what is "" is left out."""
         packet_id = self.next_id()
         answer = self.expect(Suback, packet_id)
         properties = None
         if self.version is ProtocolVersion.V5:
-            properties = Properties(user_properties=named(wishes))
+            properties = Properties(
+                user_properties=named({name: value for name, value in wishes.items() if value})
+            )
         self.send(Subscribe(packet_id, (Subscription(topic_filter, qos),), properties))
         return await answer
 
@@ -116,13 +117,18 @@ async def worker(
     acknowledges: bool = True,
     clean_start: bool = True,
     expiry_s: int = 0,
-    **properties: int,
+    receive_maximum: int | None = None,
+    packet_bytes_max: int | None = None,
 ) -> Worker:
     """One that is connected."""
     found = Worker(client_id, version=version, acknowledges=acknowledges)
     given = None
     if version is ProtocolVersion.V5:
-        given = Properties(session_expiry_interval=expiry_s or None, **cast("dict[str, None]", properties))
+        given = Properties(
+            session_expiry_interval=expiry_s or None,
+            receive_maximum=receive_maximum,
+            maximum_packet_size=packet_bytes_max,
+        )
     connack = await found.connect(broker.port, clean_start=clean_start, properties=given)
     assert connack.reason_code == 0
     return found

@@ -23,7 +23,7 @@ from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
 from embermq.app.message_archive import read_archive
 from embermq.app.queue_file import read_queue_file
-from embermq.app.session_store import open_session_store
+from embermq.app.session_store import SessionSide, open_session_store
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
@@ -110,7 +110,6 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
     queue_store = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
 
-    ticks = log_side.ticks
     try:
         _open_queues(broker, settings, queue_store, log_side)
         stored, retained = side.load(log_side.behind(SqliteSessionStore(reader).load()))
@@ -127,14 +126,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         # The archive of a log in Kafka knows positions, not the numbers that are looked for.
         archive = None if log_side.is_apart else partial(read_archive, settings)
         redelivered = Recovery(state, device, log_side.log, side.history, archive).run(lost)
-        if side.apart is not None:
-            settle_ms = int(settings.redis.settle_s * 1000) + SETTLE_MARGIN_MS
-            ticks = SplitStore(
-                log_side.ticks, side.apart.writer, state, settings.session_store, post, settle_ms=settle_ms
-            )
-            side.apart.begin()
-        if side.apart is not None or log_side.is_apart:
-            state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
+        ticks = _take_ticks(settings, log_side, side, state, post)
     except BaseException as error:
         if side.apart is not None:
             side.apart.abandon()
@@ -164,6 +156,22 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         queue_store,
         life,
     )
+
+
+def _take_ticks(
+    settings: Settings, log_side: LogSide, side: SessionSide, state: BrokerState, post: Post
+) -> TickStore:
+    """What ticks are handed to."""
+    if side.apart is not None or log_side.is_apart:
+        state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
+    if side.apart is None:
+        return log_side.ticks
+    settle_ms = int(settings.redis.settle_s * 1000) + SETTLE_MARGIN_MS
+    ticks = SplitStore(
+        log_side.ticks, side.apart.writer, state, settings.session_store, post, settle_ms=settle_ms
+    )
+    side.apart.begin()
+    return ticks
 
 
 def _call_all(calls: Iterable[Callable[[], None]]) -> None:

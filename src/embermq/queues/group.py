@@ -253,20 +253,21 @@ class Group:
             consumer.away_until_ms = now_ms + self._timing.disconnect_grace_ms
             self._update_room(consumer)
 
-    def written(self, sequence: int, client_id: str, epoch: int, now_ms: int) -> None:
-        """The PUBLISH has been written to the socket: the lease begins [queues-22]. Too late is no fault."""
+    def written(self, sequence: int, holder: tuple[str, int], now_ms: int, *, first_ms: int) -> None:
+        """The PUBLISH has been written to the socket: the lease begins [queues-22]. Too late is no fault. `first_ms` is
+        what the consumer was told as the time of the first delivery."""
         standing = self._standings.get(sequence)
         if (
             standing is None
             or standing.state is not MessageState.DELIVERED
             or standing.is_written
-            or (standing.holder, standing.epoch) != (client_id, epoch)
+            or (standing.holder, standing.epoch) != holder
         ):
             return
         standing.is_written = True
         before = standing.attempts
         standing.attempts = replace(
-            before, deliveries=before.deliveries + 1, first_delivered_ms=before.first_delivered_ms or now_ms
+            before, deliveries=before.deliveries + 1, first_delivered_ms=before.first_delivered_ms or first_ms
         )
         self._leases[sequence] = now_ms + self._settings.performance.delivery_timeout
 

@@ -259,7 +259,12 @@ class Queue:
         """Its PUBLISH has been written to the socket: the lease begins."""
         group = self.groups.get(delivery.stamps.group)
         if group is not None:
-            group.written(delivery.stamps.sequence, delivery.client_id, delivery.epoch, now_ms)
+            group.written(
+                delivery.stamps.sequence,
+                (delivery.client_id, delivery.epoch),
+                now_ms,
+                first_ms=delivery.stamps.first_delivered_ms,
+            )
             self.latency.delivered(delivery.stamps.sequence, now_ms)
 
     def holds(self, delivery: Delivery, epoch: int) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 
+from msgspec.structs import replace
+
 from embermq.broker.link import Link
 from embermq.broker.refusing import FIRST_ERROR
 from embermq.broker.session import Session
@@ -135,6 +137,8 @@ class Deliveries:
             counters.queue_bodies_missing += 1
             self._settle(session, owed, Verb.REJECT, "its body is lost")
             return
+        if owed.stamps.delivery_count == 1 and owed.stamps.first_delivered_ms != now_ms:
+            owed = replace(owed, stamps=replace(owed.stamps, first_delivered_ms=now_ms))
         mode = mode_on(subscription, link)
         qos = 0 if mode is AckMode.NONE else min(body.qos or 1, subscription.qos)
         message = queue_message(body, owed, link.version)
