@@ -402,16 +402,11 @@ class DevicePath(DeliveryPath):
         """PUBREL leaves when the state is durable: else a crash would send the PUBLISH to a client that forgot it.
         Of what a durable queue keeps only this is stored here."""
         if not delivery.seq:
-            self._add_row(session, delivery, QueueState.RELEASED)
-            self._release_when_durable(session, delivery)
-            return
+            self._add_row(session, delivery, QueueState.SENT)
         mark = QueueMark(
             session.generation, delivery.seq, delivery.offset, QueueState.RELEASED, delivery.packet_id
         )
         self._state.tick.session_writes.queue_marks.append(mark)
-        self._release_when_durable(session, delivery)
-
-    def _release_when_durable(self, session: Session, delivery: Delivery) -> None:
         link = session.link
         if link is not None:
             self._state.tick.batch.after_commit.append(partial(self._release, session, link, delivery))

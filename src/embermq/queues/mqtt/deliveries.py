@@ -164,7 +164,7 @@ class Deliveries:
         self._state.counters.dropped_too_large += 1
         reason = f"a packet of {size} bytes, {session.client_id} takes {limit}"
         if kind_of(owed.queue) is QueueKind.DEAD_LETTERS:
-            delay_ms = self._core.queue(owed.queue).settings.retry_policy.max_backoff
+            delay_ms = self._core.queue(owed.queue).settings.retry_policy.initial_backoff
             self._settle(session, owed, Verb.NACK, reason, delay_ms=delay_ms)
         else:
             self._settle(session, owed, Verb.REJECT, reason)

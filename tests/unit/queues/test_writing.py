@@ -1,0 +1,111 @@
+"""When a lease begins: what the socket has taken, and what it has not."""
+
+from __future__ import annotations
+
+from embermq.broker.link import Link
+from embermq.broker.session import Session
+from embermq.broker.settings import MqttSettings
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Tick
+from embermq.delivery.direct.path import DirectPath
+from embermq.model.client_type import ClientType
+from embermq.model.message import Message
+from embermq.model.session import SessionRow
+from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
+from embermq.queues.mqtt.subscription import AckMode
+from embermq.queues.mqtt.writing import SLOW_MS, TRIES, Writing
+from embermq.queues.publication import Stamps
+from embermq.queues.queue import Delivery as Owed
+
+
+class Pipe(Link):
+    """A connection whose socket has taken all but `left` bytes."""
+
+    def __init__(self) -> None:
+        super().__init__([], "peer", 0)
+        self.left: int | None = 0
+
+    def unsent_bytes(self) -> int | None:
+        return self.left
+
+    def writes(self, size: int) -> None:
+        assert self.left is not None
+        self.left += size
+        if self.flushed is not None:
+            self.flushed(size)
+
+
+class Desk:
+    def __init__(self) -> None:
+        path = DirectPath()
+        self.began: list[int] = []
+        self.writing = Writing(
+            BrokerState(MqttSettings(), Tick(), path, path),
+            lambda _session, delivery: self.began.append(delivery.packet_id),
+        )
+        row = SessionRow("c", 1, 1, ClientType.DEVICE, "", 5, 0, True, 0, 0)
+        self.consumer = MqttConsumer(Session(row, persistent=False))
+        self.pipe = Pipe()
+        self.consumer.begin(self.pipe)
+
+    def sends(self, packet_id: int) -> None:
+        owed = Owed("q", "c", 1, packet_id, 0, Stamps("1-1", "g", 1, 0, packet_id, 0))
+        message = Message("$queue/q", b"", 1, False, "p", 5, 0)
+        delivery = QueueDelivery(
+            message, b"", -1, 1, False, (), 0, packet_id, from_queue=True, owed=owed, mode=AckMode.EXPLICIT
+        )
+        self.writing.sent(self.consumer, self.pipe, delivery)
+
+
+def test_a_lease_begins_when_the_socket_has_the_bytes() -> None:
+    desk = Desk()
+    desk.pipe.left = 50  # of something else, before
+    desk.sends(1)
+    desk.pipe.writes(100)
+    desk.sends(2)
+    desk.pipe.writes(100)
+    desk.writing.look(0)
+    assert desk.began == []
+    desk.pipe.left = 101
+    desk.writing.look(1)
+    assert desk.began == []
+    desk.pipe.left = 100
+    desk.writing.look(2)
+    assert desk.began == [1]
+    desk.pipe.writes(1_000)  # of something else, behind
+    desk.pipe.left = 1_000
+    desk.writing.note(desk.consumer)
+    assert desk.began == [1, 2]
+    assert desk.pipe.flushed is None, "nobody asks any more"
+    desk.writing.look(2 + SLOW_MS)
+    assert desk.writing.next_due_ms is None
+
+
+def test_a_slow_socket_is_looked_at_now_and_then() -> None:
+    desk = Desk()
+    desk.sends(1)
+    assert desk.writing.next_due_ms == 0
+    desk.pipe.writes(100)
+    for _ in range(TRIES):
+        desk.writing.look(10)
+    assert desk.writing.next_due_ms == 10 + SLOW_MS
+    desk.pipe.left = 0
+    desk.writing.look(10 + SLOW_MS - 1)
+    assert desk.began == []
+    desk.writing.look(10 + SLOW_MS)
+    assert desk.began == [1] and desk.writing.next_due_ms is None
+
+
+def test_at_the_end_only_a_socket_that_took_everything_counts_as_having_it() -> None:
+    free, slow, over = Desk(), Desk(), Desk()
+    for desk in (free, slow, over):
+        desk.sends(1)
+        desk.pipe.writes(100)
+    slow.writing.look(0)
+    over.pipe.left = None
+    over.pipe.paused = True
+    for desk in (free, slow, over):
+        desk.writing.end(desk.consumer)
+        desk.consumer.end()
+    assert (free.began, slow.began, over.began) == ([1], [], [])
+    assert free.writing.next_due_ms is None and slow.writing.next_due_ms is None
