@@ -52,9 +52,8 @@ class Control:
         except PropertyRefused as refusal:
             return Verdict(refusal.reason_code, refusal.message)
         now_ms = self._state.tick.now_ms
-        self._deliveries.note_written(
-            session
-        )  # else a fast nack would be of a message that was never delivered
+        # Else a fast nack would be of a message that was never delivered.
+        self._deliveries.note_written(session)
         outcomes = self._core.settle(name, request, session.client_id, session.epoch, now_ms)
         said = answer(outcomes)
         return Verdict(said.reason_code, said.reason_string)
