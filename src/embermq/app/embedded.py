@@ -107,7 +107,6 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     delivery = DurablePath(device, _with_shared(embedded if fed is None else fed, shared))
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
-    state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
     queue_store = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
 
     try:
@@ -161,7 +160,8 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
 def _take_ticks(
     settings: Settings, log_side: LogSide, side: SessionSide, state: BrokerState, post: Post
 ) -> TickStore:
-    """What ticks are handed to."""
+    """What ticks are handed to, and what may be in them."""
+    state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
     if side.apart is not None or log_side.is_apart:
         state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)
     if side.apart is None:

@@ -106,7 +106,7 @@ class Publishing:
         origin = Origin(generation, packet_id) if qos == 2 and session.persistent else None
         # What is QoS 0 has reached applications already, so its record names none.
         record = encode_record(message, match.stamps if qos else b"", origin)
-        if len(record) > state.record_bytes_sure and self._refusing.is_too_large(link, packet, record):
+        if len(record) > state.record_bytes_sure and self.refusing.is_too_large(link, packet, record):
             return
         if receiving is not None:
             receiving.add(packet_id)

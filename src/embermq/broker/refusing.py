@@ -105,7 +105,7 @@ class Refusing:
         if not self._state.record_objection(record):
             return False
         if packet.qos:
-            self._refuse_in_place(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, TOO_LARGE)
+            self.refuse_in_place(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, TOO_LARGE)
         else:
             self._counters.publishes_refused += 1
         return True
