@@ -375,6 +375,23 @@ def test_a_server_that_takes_no_request_with_the_largest_message_is_refused(
     words = rf"socket.request.max.bytes of server 1 is 104857600, must be at least {needed} for mqtt.packet_bytes_max"
     with pytest.raises(StoreUnavailable, match=words):
         _topic(kafka).open(is_new=True)
+    monkeypatch.setattr(LogTopic, "_request_limit", lambda *_: 0)  # nothing is told, as by one that is away
+    _topic(kafka).open(is_new=True)
+
+
+def test_each_server_of_a_cluster_is_asked(
+    kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def topic() -> LogTopic:
+        made = KafkaSettings(prefix=kafka_cluster.prefix())
+        admin = WatchedAdmin(parse_address(f"kafka://{kafka_cluster.bootstrap}"), made)
+        return LogTopic(admin, packet_bytes_max=PACKET_BYTES_MAX)
+
+    assert topic().open(is_new=True).replicas == 3
+    monkeypatch.setattr(log_topic, "REQUEST_BYTES", 1 << 30)
+    with pytest.raises(StoreUnavailable) as refused:
+        topic().open(is_new=True)
+    assert all(f"of server {node.node_id} is 104857600" in str(refused.value) for node in kafka_cluster.nodes)
 
 
 def test_a_topic_is_made_once_as_configured_and_its_worth_is_said(kafka: KafkaServer) -> None:

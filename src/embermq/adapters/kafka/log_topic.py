@@ -198,26 +198,35 @@ class LogTopic:
     def _server_problems(self) -> Iterator[str]:
         """A server ends the connection of who sends it a larger request than it takes: the driver would send that one
         again for ever, and everything else behind it."""
-        client, timeout_s = self._admin.client, self._settings.request_timeout_s
         needed = self.record_bytes_max + REQUEST_BYTES
         try:
-            servers = client.list_topics(self.name, timeout_s).brokers
-            asked = [ConfigResource(ConfigResource.Type.BROKER, str(server)) for server in servers]
-            answers = client.describe_configs(asked, request_timeout=timeout_s)
-            for server, answer in answers.items():
-                entry = self._admin.result(answer).get(REQUEST_LIMIT)
-                limit = int(entry.value) if entry is not None and entry.value else needed
-                if limit < needed:
-                    yield (
-                        f"{REQUEST_LIMIT} of server {server.name} is {limit}, must be at least {needed} for "
-                        f"mqtt.packet_bytes_max of {self.record_bytes_max - HEADERS_BYTES}"
-                    )
+            servers = self._admin.client.list_topics(self.name, self._settings.request_timeout_s).brokers
         except KafkaException as error:
-            if error_of(error).code() != KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-                raise unavailable(
-                    self._admin.address, "cannot read the settings of its servers", error
-                ) from None
-            LOG.info("%s: may not be asked for %s, which is not checked", self._admin.address, REQUEST_LIMIT)
+            raise unavailable(self._admin.address, "cannot look at its servers", error) from None
+        for server in servers:
+            limit = self._request_limit(server)
+            if 0 < limit < needed:
+                yield (
+                    f"{REQUEST_LIMIT} of server {server} is {limit}, must be at least {needed} for "
+                    f"mqtt.packet_bytes_max of {self.record_bytes_max - HEADERS_BYTES}"
+                )
+
+    def _request_limit(self, server: int) -> int:
+        """0 when it is not told: a server may be away, or we may not ask."""
+        resource = ConfigResource(
+            ConfigResource.Type.BROKER, str(server)
+        )  # one a request: each answers for itself
+        timeout_s = self._settings.request_timeout_s
+        try:
+            answers = self._admin.client.describe_configs([resource], request_timeout=timeout_s)
+            entry = self._admin.result(answers[resource]).get(REQUEST_LIMIT)
+        except (KafkaException, TimeoutError) as error:
+            why = told(error_of(error)) if isinstance(error, KafkaException) else "no answer"
+            LOG.info(
+                "%s: %s of server %d is not checked: %s", self._admin.address, REQUEST_LIMIT, server, why
+            )
+            return 0
+        return int(entry.value) if entry is not None and entry.value else 0
 
     def _describe(self) -> dict[str, str]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
