@@ -42,6 +42,10 @@ class Counters(Struct):
     refused_subscriptions: int = 0
     refused_retained: int = 0
     queue_subscriptions_refused: int = 0
+    queue_responses_late: int = 0
+    """Responses for which nobody waited, or not any more."""
+    queue_responses_dropped: int = 0
+    """Responses that were too many, or too large, for a consumer that does not take them."""
     queue_bodies_missing: int = 0
     """Messages of durable queues whose record nobody has any more."""
     publishes_denied: int = 0

@@ -91,12 +91,17 @@ def parse_time(text: str) -> int:
     return round(moment.timestamp() * 1_000)
 
 
+def without_reserved(properties: UserProperties) -> UserProperties:
+    """Those that a publisher may send."""
+    return tuple(
+        pair for pair in properties if pair[0] not in _STAMPED and not pair[0].startswith(_STAMPED_PREFIX)
+    )
+
+
 def delivered_properties(properties: UserProperties, stamps: Stamps) -> UserProperties:
     """The publisher's, in their order and without reserved ones, then the broker's [queues-3]."""
     kept = [
-        pair for pair in properties if pair[0] not in _STAMPED and not pair[0].startswith(_STAMPED_PREFIX)
-    ]
-    kept += [
+        *without_reserved(properties),
         ("message-id", stamps.message_id),
         ("group-id", stamps.group),
         ("delivery-count", str(stamps.delivery_count)),

@@ -5,20 +5,32 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.queues import Queues
+from embermq.queues.settings import BrokerQueueSettings
 from embermq.topics.names import shown
 
 
 class Creating:
     """Asked before the first message of a queue, or its first consumer."""
 
-    def __init__(self, core: Queues) -> None:
+    def __init__(self, core: Queues, settings: BrokerQueueSettings) -> None:
         self._core = core
+        self._settings = settings
 
     def check(self, name: str, permissions: Permissions | None) -> None:
         """Raise QueueRefusal unless the queue is there or may be made."""
         if name in self._core:
             return
+        missing = f"there is no queue {shown(name)}"
         if permissions is not None and not permissions.may_create(QUEUE_PREFIX + name):
+            raise QueueRefusal(f"{missing}, and making it is not allowed", ReasonCode.NOT_AUTHORIZED)
+        if not self._settings.auto_create:
             raise QueueRefusal(
-                f"there is no queue {shown(name)}, and making it is not allowed", ReasonCode.NOT_AUTHORIZED
+                f"{missing}, and none is made by being used (queues.auto_create)",
+                ReasonCode.TOPIC_NAME_INVALID,
+            )
+        limit = self._settings.queues_max
+        if len(self._core) >= limit:
+            raise QueueRefusal(
+                f"{missing}, and there are {len(self._core)} already, the limit is {limit} (queues.queues_max)",
+                ReasonCode.QUOTA_EXCEEDED,
             )

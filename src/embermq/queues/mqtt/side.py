@@ -16,6 +16,7 @@ from embermq.ports.queue_store import QueueStore
 from embermq.protocol.packets import Publish, Subscription
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
 from embermq.queues.errors import NameRefused
 from embermq.queues.mqtt.bodies import Bodies
 from embermq.queues.mqtt.consumer import QueueDelivery
@@ -23,10 +24,13 @@ from embermq.queues.mqtt.control import Control
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.mqtt.publishes import Publishes
+from embermq.queues.mqtt.responses import V3_FAILURE, Responses, is_of_responses
 from embermq.queues.mqtt.subscriptions import Subscriptions
-from embermq.queues.names import parse_topic
+from embermq.queues.names import QueueKind, kind_of, parse_topic
 from embermq.queues.queues import Queues
 from embermq.queues.settings import BrokerQueueSettings
+
+OFF = "durable queues are switched off (queues.enabled)"
 
 
 class MqttQueues(QueueSide):
@@ -45,7 +49,7 @@ class MqttQueues(QueueSide):
         self._store = store
         self.core = Queues(settings, store.next_generation(), lambda: state.tick.writes.queues)
         self._refusing = refusing
-        self.creating = Creating(self.core)
+        self.creating = Creating(self.core, settings)
         self.bodies = Bodies(store, settings.body_cache_bytes)
         self.deliveries = Deliveries(state, self.core, self.bodies)
         self.subscriptions = Subscriptions(
@@ -57,10 +61,15 @@ class MqttQueues(QueueSide):
             allows_none=settings.allow_ack_mode_none,
         )
         self._publishes = Publishes(state, self.core, refusing, self.creating, self.bodies)
+        self._responses = Responses(state, refusing, settings)
+        self._is_enabled = settings.enabled
         self._control = Control(state, self.core, refusing, self.deliveries)
 
     def restore(self) -> None:
-        """Take over what the store holds; before sessions and wills are restored. Raises StoreError."""
+        """Take over what the store holds; before sessions and wills are restored. Raises StoreError. Switched off,
+        queues are left as they are stored."""
+        if not self._is_enabled:
+            return
         self.core.restore(self._store.load(), self._state.tick.now_ms)
 
     # The way in.
@@ -71,16 +80,28 @@ class MqttQueues(QueueSide):
         except NameRefused as refusal:
             self._refusing.refuse(link, packet, refusal.reason_code, refusal.message)
             return
-        if parsed.verb is not None:
+        if not self._is_enabled:
+            self._refusing.refuse(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
+        elif parsed.verb is not None:
             self._control.publish(link, session, packet, parsed.name, parsed.verb)
+        elif kind_of(parsed.name) is QueueKind.RESPONSES:
+            self._responses.publish(link, session, packet, topic, parsed.name)
         else:
             self._publishes.publish(link, session, packet, topic, parsed.name)
 
     def publish_own(self, message: Message, origin: Origin | None, permissions: Permissions | None) -> None:
-        if self.refuses_will(message.topic) is None:
-            self._publishes.publish_own(message, parse_topic(message.topic).name, origin, permissions)
+        if self.refuses_will(message.topic) is not None:
+            self._state.counters.publishes_refused += 1  # it was left when other rules held
+            return
+        name = parse_topic(message.topic).name
+        if kind_of(name) is QueueKind.RESPONSES:
+            self._responses.publish_own(message, name)
+        else:
+            self._publishes.publish_own(message, name, origin, permissions)
 
     def refuses_will(self, topic: str) -> tuple[ReasonCode, str] | None:
+        if not self._is_enabled:
+            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF
         try:
             parsed = parse_topic(topic)
         except NameRefused as refusal:
@@ -106,31 +127,43 @@ class MqttQueues(QueueSide):
         properties: Properties | None,
     ) -> tuple[int, str]:
         said = properties.user_properties if properties is not None else ()
+        if not self._is_enabled:
+            is_v5 = link.version is ProtocolVersion.V5
+            return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if is_v5 else V3_FAILURE), OFF
+        if is_of_responses(asked.topic_filter):
+            return self._responses.subscribe(link, session, asked, identifier, said)
         return self.subscriptions.subscribe(link, session, asked, identifier, said)
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
+        if is_of_responses(topic_filter):
+            return self._responses.unsubscribe(session, topic_filter)
         return self.subscriptions.unsubscribe(session, topic_filter)
 
     def restore_subscription(self, session: Session, row: SubscriptionRow) -> None:
-        self.subscriptions.restore(session, row)
+        if self._is_enabled:
+            self.subscriptions.restore(session, row)
 
     def connected(self, session: Session) -> None:
         self.subscriptions.connected(session)
+        self._responses.connected(session)
 
     def gone(self, session: Session) -> None:
         self.subscriptions.gone(session)
+        self._responses.gone(session)
 
     def ended(self, session: Session) -> None:
         self.subscriptions.ended(session)
+        self._responses.ended(session)
 
     def settled(self, session: Session, delivery: Delivery, reason_code: int, reason: str) -> None:
-        assert isinstance(delivery, QueueDelivery)
         path = self._state.path(session)
         if delivery.seq:
             path.settled(session, delivery)  # its packet id was stored
         else:
             path.writable(session)  # there is room in the window
-        self.deliveries.settled(session, delivery, reason_code, reason)
+        if isinstance(delivery, QueueDelivery):
+            self.deliveries.settled(session, delivery, reason_code, reason)
+        self._responses.writable(session)
 
     def released(self, session: Session, delivery: Delivery) -> None:
         assert isinstance(delivery, QueueDelivery)
@@ -139,9 +172,11 @@ class MqttQueues(QueueSide):
 
     def completed(self, session: Session, packet_id: int) -> None:
         self.deliveries.completed(session, packet_id)
+        self._responses.writable(session)
 
     def writable(self, session: Session) -> None:
         self.deliveries.writable(session)
+        self._responses.writable(session)
 
     # Time.
 

@@ -1,0 +1,313 @@
+"""Queues of responses, `$queue/responses/<id>`: in memory, one consumer each, gone soon after it [queues-38].
+
+One is made by the SUBSCRIBE of who asks, and stands as long as that client is connected and subscribed; after that for
+the timeout of the request and the grace for a new connection, so that an answer finds who comes back. What comes for
+none is late: it is dropped and counted, and its publisher is told that nobody waits. PUBACK settles.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+
+from msgspec.structs import replace
+
+from embermq.broker.link import Link
+from embermq.broker.publishing import deadline_of, kept_properties
+from embermq.broker.refusing import Refusing
+from embermq.broker.session import Delivery, Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Verdict
+from embermq.broker.timers import Timer
+from embermq.model.message import Message
+from embermq.protocol.packets import Publish, Subscription
+from embermq.protocol.properties import Properties
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
+from embermq.queues.durations import parse_delay
+from embermq.queues.errors import PropertyRefused, QueueRefusal
+from embermq.queues.mqtt.arriving import Arriving
+from embermq.queues.mqtt.frames import put_on_link
+from embermq.queues.names import QUEUE_PREFIX, RESPONSE_PREFIX, parse_filter
+from embermq.queues.publication import UserProperties, without_reserved
+from embermq.queues.settings import BrokerQueueSettings
+from embermq.topics.names import SHARE_PREFIX, shown
+
+TIMEOUT = "timeout"
+"""User property of the SUBSCRIBE: how long a request waits; seconds or a duration."""
+V3_FAILURE = 0x80
+LATE = "nobody waits for this response"
+FULL = "too many responses wait for their consumer"
+
+
+class ResponseDelivery(Delivery, gc=False, kw_only=True):
+    """A response on its way."""
+
+    queue: ResponseQueue
+
+
+class ResponseQueue:
+    """`session` is None once that of its consumer is over; only the same client and user gets in again."""
+
+    def __init__(self, name: str, topic_filter: str, session: Session) -> None:
+        self.name = name
+        self.topic_filter = topic_filter
+        self.owner = (session.client_id, session.username)
+        self.session: Session | None = session
+        self.qos = 0
+        self.identifiers: tuple[int, ...] = ()
+        self.timeout_ms = 0
+        self.waiting: deque[Message] = deque()
+        self.waiting_bytes = 0
+        self.ending: Timer | None = None
+
+    def put(self, message: Message) -> None:
+        self.waiting.append(message)
+        self.waiting_bytes += len(message.payload)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """What a connection took with it, before the rest."""
+        self.waiting.extendleft(reversed(messages))
+        self.waiting_bytes += sum(len(message.payload) for message in messages)
+
+    def take(self) -> Message:
+        message = self.waiting.popleft()
+        self.waiting_bytes -= len(message.payload)
+        return message
+
+
+class Responses:
+    """All of them, by name."""
+
+    def __init__(self, state: BrokerState, refusing: Refusing, settings: BrokerQueueSettings) -> None:
+        self._state = state
+        self._refusing = refusing
+        self._settings = settings
+        self._arriving = Arriving(state, refusing)
+        self._queues: dict[str, ResponseQueue] = {}
+        self._of_client: dict[str, dict[str, ResponseQueue]] = {}
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    # Who asks
+
+    def subscribe(
+        self,
+        link: Link,
+        session: Session,
+        asked: Subscription,
+        identifier: int,
+        user_properties: UserProperties,
+    ) -> tuple[int, str]:
+        """See `QueueSide.subscribe`; QoS 2 is not granted."""
+        try:
+            queue = self._open(session, asked.topic_filter, user_properties)
+        except QueueRefusal as refusal:
+            self._state.counters.queue_subscriptions_refused += 1
+            is_v5 = link.version is ProtocolVersion.V5
+            return (refusal.reason_code if is_v5 else V3_FAILURE), refusal.message
+        queue.qos = min(asked.qos, self._state.settings.max_qos, 1)
+        queue.identifiers = (identifier,) if identifier else ()
+        self._state.tick.batch.after_commit.append(partial(self._pump, queue))
+        return queue.qos, ""
+
+    def _open(self, session: Session, topic_filter: str, user_properties: UserProperties) -> ResponseQueue:
+        parsed = parse_filter(topic_filter)
+        if parsed.group:
+            raise QueueRefusal(
+                f"{shown(topic_filter)}: a queue of responses has one consumer",
+                ReasonCode.TOPIC_FILTER_INVALID,
+            )
+        timeout_ms = self._timeout_ms(user_properties)
+        queue = self._queues.get(parsed.name)
+        if queue is None:
+            own = self._of_client.setdefault(session.client_id, {})
+            limit = self._settings.responses_max
+            if len(own) >= limit:
+                raise QueueRefusal(
+                    f"{session.client_id} has {len(own)} queues of responses, the limit is {limit}",
+                    ReasonCode.QUOTA_EXCEEDED,
+                )
+            queue = self._queues[parsed.name] = own[parsed.name] = ResponseQueue(
+                parsed.name, topic_filter, session
+            )
+        elif queue.owner != (session.client_id, session.username):
+            raise QueueRefusal(
+                f"{shown(topic_filter)} has another consumer already", ReasonCode.NOT_AUTHORIZED
+            )
+        queue.timeout_ms = timeout_ms
+        self._stays(queue, session)
+        if topic_filter not in session.queue_filters:
+            session.queue_filters |= {topic_filter}
+            session.subscription_bytes += len(topic_filter.encode())
+        return queue
+
+    def _timeout_ms(self, user_properties: UserProperties) -> int:
+        texts = [value for name, value in user_properties if name == TIMEOUT]
+        if not texts:
+            return self._settings.response_timeout_ms
+        try:
+            return int(parse_delay(texts[0]))
+        except ValueError as error:
+            raise PropertyRefused(f"user property {TIMEOUT}: {error}") from None
+
+    def unsubscribe(self, session: Session, topic_filter: str) -> bool:
+        """False when it is no queue of responses of this session."""
+        queue = next(
+            (each for each in self._of(session) if each.topic_filter == topic_filter),
+            None,
+        )
+        if queue is None:
+            return False
+        session.queue_filters -= {topic_filter}
+        session.subscription_bytes -= len(topic_filter.encode())
+        self._remove(queue)
+        return True
+
+    def connected(self, session: Session) -> None:
+        """Its client is back."""
+        for queue in self._of(session):
+            self._stays(queue, session)
+            self._pump(queue)
+
+    def gone(self, session: Session) -> None:
+        """Its connection is over, its window not cleared yet: what was not acknowledged comes again."""
+        for queue in self._of(session):
+            queue.put_back(
+                [
+                    delivery.message
+                    for delivery in session.window.values()
+                    if isinstance(delivery, ResponseDelivery) and delivery.queue is queue
+                ]
+            )
+            self._ends_later(queue)
+
+    def ended(self, session: Session) -> None:
+        """Its session is over: its client may come back with another one."""
+        self.gone(session)
+        for queue in self._of(session):
+            queue.session = None
+
+    def _of(self, session: Session) -> list[ResponseQueue]:
+        own = self._of_client.get(session.client_id)
+        return [queue for queue in own.values() if queue.session is session] if own else []
+
+    def _stays(self, queue: ResponseQueue, session: Session) -> None:
+        queue.session = session
+        self._state.timers.cancel(queue.ending)
+        queue.ending = None
+
+    def _ends_later(self, queue: ResponseQueue) -> None:
+        self._state.timers.cancel(queue.ending)
+        due_ms = self._state.tick.now_ms + queue.timeout_ms + self._settings.disconnect_grace_ms
+        queue.ending = self._state.timers.at(due_ms, partial(self._end, queue))
+
+    def _end(self, queue: ResponseQueue) -> None:
+        queue.ending = None
+        session = queue.session
+        if session is not None:
+            session.queue_filters -= {queue.topic_filter}
+            session.subscription_bytes -= len(queue.topic_filter.encode())
+        self._remove(queue)
+
+    def _remove(self, queue: ResponseQueue) -> None:
+        self._state.timers.cancel(queue.ending)
+        self._state.counters.queue_responses_late += len(queue.waiting)
+        del self._queues[queue.name]
+        own = self._of_client[queue.owner[0]]
+        del own[queue.name]
+        if not own:
+            del self._of_client[queue.owner[0]]
+
+    # Who answers
+
+    def publish(self, link: Link, session: Session, packet: Publish, topic: str, name: str) -> None:
+        """A PUBLISH to a queue of responses."""
+        refusing = self._refusing
+        if refusing.limits_rate and refusing.is_too_fast(link, session, packet):
+            return
+        if session.permissions is not None and refusing.is_denied(link, session, packet, topic):
+            return
+        if not self._arriving.takes(link, session, packet):
+            return
+        verdict = self._take(_message(link, session, packet, topic, self._state.tick.now_ms), name)
+        if packet.qos and verdict.code is ReasonCode.QUOTA_EXCEEDED:
+            refusing.answer_later(link, packet, verdict.code, verdict.text)
+        elif packet.qos:
+            self._arriving.answer(link, session, packet, verdict)
+
+    def publish_own(self, message: Message, name: str) -> None:
+        """A will."""
+        self._take(replace(message, retain=False), name)
+
+    def _take(self, message: Message, name: str) -> Verdict:
+        queue = self._queues.get(name)
+        counters = self._state.counters
+        if queue is None:
+            counters.queue_responses_late += 1
+            return Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS, LATE)
+        settings = self._settings
+        if queue.waiting_bytes + len(message.payload) > settings.responses_bytes_max or (
+            len(queue.waiting) >= settings.responses_waiting_max
+        ):
+            counters.queue_responses_dropped += 1
+            return Verdict(ReasonCode.QUOTA_EXCEEDED, FULL)
+        queue.put(message)
+        self._pump(queue)
+        return Verdict(ReasonCode.SUCCESS)
+
+    # On their way
+
+    def _pump(self, queue: ResponseQueue) -> None:
+        session = queue.session
+        link = session.link if session is not None else None
+        if session is None or link is None:
+            return
+        now_ms, counters = self._state.tick.now_ms, self._state.counters
+        while queue.waiting and not (link.closing or link.paused):
+            if len(session.window) >= session.window_max:
+                return
+            message = queue.take()
+            if message.is_expired(now_ms):
+                counters.dropped_expired += 1
+                continue
+            if session.permissions is not None and not session.permissions.may_receive(message.topic):
+                counters.deliveries_denied += 1
+                continue
+            qos = min(message.qos, queue.qos)
+            delivery = ResponseDelivery(
+                message, b"", -1, qos, False, queue.identifiers, from_queue=True, queue=queue
+            )
+            if qos:
+                delivery.packet_id = session.next_packet_id()
+            if put_on_link(link, delivery, now_ms, counters):
+                counters.dropped_too_large += 1
+            elif qos:
+                session.window[delivery.packet_id] = delivery
+
+    def writable(self, session: Session) -> None:
+        """The socket or the window has room."""
+        for queue in self._of(session):
+            self._pump(queue)
+
+
+def is_of_responses(topic_filter: str) -> bool:
+    """Whether a filter below `$queue/`, shared or not, is about them; it may be wrong otherwise."""
+    if topic_filter.startswith(SHARE_PREFIX):
+        topic_filter = topic_filter[len(SHARE_PREFIX) :].partition("/")[2]
+    return topic_filter.startswith(QUEUE_PREFIX + RESPONSE_PREFIX)
+
+
+def _message(link: Link, session: Session, packet: Publish, topic: str, now_ms: int) -> Message:
+    properties = kept_properties(packet.properties) if packet.properties is not None else None
+    due_ms = deadline_of(properties, now_ms) if properties is not None else 0
+    if properties is not None and properties.user_properties:
+        properties = _cleaned(properties)
+    return Message(
+        topic, packet.payload, packet.qos, False, session.client_id, link.version, now_ms, due_ms, properties
+    )
+
+
+def _cleaned(properties: Properties) -> Properties:
+    return replace(properties, user_properties=without_reserved(properties.user_properties))
