@@ -76,7 +76,9 @@ def wait_for_port(port: int) -> None:
 
 @pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("shape", [pairs(5), fan_in(5), fan_out(5)], ids=lambda shape: shape.name)
+@pytest.mark.parametrize(
+    "shape", [pairs(5), fan_in(5), fan_in(5, subscribers=3), fan_out(5)], ids=lambda shape: shape.name
+)
 @pytest.mark.parametrize("rate", [0.0, 500.0], ids=["saturated", "paced"])
 def test_every_message_is_accounted_for(
     mosquitto: Mosquitto, version: ProtocolVersion, qos: int, shape: Shape, rate: float
@@ -93,6 +95,14 @@ def test_every_message_is_accounted_for(
     assert (report.acknowledgement.samples > 0) == (qos > 0)
     if rate:
         assert report.published == pytest.approx(rate * 0.4, rel=0.5)
+
+
+def test_members_of_a_group_get_each_message_once_together(mosquitto: Mosquitto) -> None:
+    shape = fan_in(5, "bench-test-member", subscribers=3, group="g")
+    report = asyncio.run(run_load(mosquitto.target(), shape, SHORT))
+    assert report.published > 50
+    assert report.delivered == report.expected == report.published
+    assert report.lost == report.duplicated == report.corrupt == report.foreign == 0
 
 
 def test_a_count_is_exact(mosquitto: Mosquitto) -> None:

@@ -17,6 +17,7 @@ from embermq.bench.run import VERSION_NAMES, Run, Stage
 from embermq.bench.settings import Limits, Load, Target
 from embermq.bench.shape import Shape
 from embermq.bench.subscriber import Subscriber, acknowledgements
+from embermq.bench.tally import Tally
 
 
 async def run_load(
@@ -83,6 +84,11 @@ class LoadRun(Run[LoadReport]):
         )
         self._prefix = family.topic_prefix
         answers = acknowledgements(load.qos)
+        self._tallies: dict[str | int, dict[bytes, Tally]] = {
+            part.group or number: {topic_index(source).encode(): Tally() for source in part.sources}
+            for number, part in enumerate(shape.subscribers)
+        }
+        """By group, or number of the subscriber."""
         self.publishers = [
             Publisher(
                 f"bench-{self.run_id}-p{number}",
@@ -100,7 +106,7 @@ class LoadRun(Run[LoadReport]):
                 target,
                 limits,
                 family,
-                sources=part.sources,
+                tallies=self._tallies[part.group or number],
                 answers=answers,
                 measurement=self.measurement,
             )
@@ -110,8 +116,9 @@ class LoadRun(Run[LoadReport]):
         self._absences = self._make_absences()
 
     async def subscribe(self, number: int) -> None:
-        topic_filter = self._prefix + self._shape.subscribers[number].topic_filter
-        await self._subscribers[number].subscribe(topic_filter, self.load.qos)
+        part = self._shape.subscribers[number]
+        share = f"$share/{part.group}/" if part.group else ""
+        await self._subscribers[number].subscribe(share + self._prefix + part.topic_filter, self.load.qos)
 
     def begin(self) -> None:
         if self._absences is not None:
@@ -160,13 +167,13 @@ class LoadRun(Run[LoadReport]):
         }
         return sum(
             tally.missing(wanted[index])
-            for subscriber in self._subscribers
-            for index, tally in subscriber.tallies.items()
+            for tallies in self._tallies.values()
+            for index, tally in tallies.items()
         )
 
     def report(self, meter: CostMeter, published: int, delivered: int) -> LoadReport:
         load, shape = self.load, self._shape
-        tallies = [tally for subscriber in self._subscribers for tally in subscriber.tallies.values()]
+        tallies = [tally for of_one in self._tallies.values() for tally in of_one.values()]
         lost = self._lost()
         duplicated = sum(tally.duplicated for tally in tallies)
         costs = meter.costs()

@@ -9,11 +9,13 @@ from embermq.bench.frames import PUBLISHERS_MAX, topic_index
 
 
 class SubscriberShape(msgspec.Struct, frozen=True):
-    """client_id None: one of this run. topic_filter: its last level. sources: publisher numbers."""
+    """client_id None: one of this run. topic_filter: its last level. sources: publisher numbers. Subscribers of one
+    `group` share a subscription; "" is a subscription of its own."""
 
     topic_filter: str
     sources: range
     client_id: str | None = None
+    group: str = ""
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -25,8 +27,11 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def deliveries_per_message(self) -> int:
-        """How many subscribers get each message."""
-        return sum(len(subscriber.sources) for subscriber in self.subscribers) // self.publishers
+        """How many subscribers get each message; of a group it is one."""
+        alone = [subscriber for subscriber in self.subscribers if not subscriber.group]
+        groups = {subscriber.group: subscriber for subscriber in self.subscribers if subscriber.group}
+        wanted = sum(len(subscriber.sources) for subscriber in (*alone, *groups.values()))
+        return wanted // self.publishers
 
 
 def pairs(count: int) -> Shape:
@@ -35,10 +40,28 @@ def pairs(count: int) -> Shape:
     return Shape("p2p", count, tuple(SubscriberShape(topic_index(i), range(i, i + 1)) for i in range(count)))
 
 
-def fan_in(publishers: int, subscriber_id: str | None = None) -> Shape:
-    """All publishers to one subscriber, whose client id may be given."""
+def fan_in(
+    publishers: int, subscriber_id: str | None = None, *, subscribers: int = 1, group: str = ""
+) -> Shape:
+    """All publishers to one subscriber, whose client id may be given: several have a number behind it. Each of several
+    gets everything, or with a `group` its part."""
     _check_count("publishers", publishers)
-    return Shape("fanin", publishers, (SubscriberShape("+", range(publishers), subscriber_id),))
+    _check_count("subscribers", subscribers)
+    if "/" in group or "+" in group or "#" in group:
+        raise LoadError(f"the group is {group!r}; its name is without / + and #")
+    ids = (
+        [subscriber_id]
+        if subscriber_id is None or subscribers == 1
+        else [f"{subscriber_id}-{number}" for number in range(subscribers)]
+    )
+    return Shape(
+        "fanin",
+        publishers,
+        tuple(
+            SubscriberShape("+", range(publishers), ids[number % len(ids)], group)
+            for number in range(subscribers)
+        ),
+    )
 
 
 def fan_out(subscribers: int) -> Shape:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import monotonic_ns
 
 from embermq.bench.client import BenchClient
 from embermq.bench.errors import SessionLostError
-from embermq.bench.frames import FrameFamily, read_stamp, topic_index
+from embermq.bench.frames import FrameFamily, read_stamp
 from embermq.bench.measurement import NEVER_NS, Measurement
 from embermq.bench.settings import Limits, Target
 from embermq.bench.tally import Tally
@@ -26,7 +26,8 @@ def acknowledgements(qos: int) -> list[bytes]:
 
 
 class Subscriber(BenchClient):
-    """Counts what it receives from each of its `sources` (publisher numbers).
+    """Counts what it receives from each publisher, in `tallies` by the last level of its topic. Members of a group
+    count in the same ones.
 
     At QoS 2 a PUBLISH that repeats a packet id before its PUBREL is the same delivery [MQTT-4.3.3-10] and is
     answered, not counted.
@@ -42,7 +43,7 @@ class Subscriber(BenchClient):
         limits: Limits,
         family: FrameFamily,
         *,
-        sources: Iterable[int],
+        tallies: dict[bytes, Tally],
         answers: list[bytes],
         measurement: Measurement,
     ) -> None:
@@ -55,7 +56,7 @@ class Subscriber(BenchClient):
         self._measurement = measurement
         self._returned_ns = 0
         self._level_ns = 0
-        self.tallies: dict[bytes, Tally] = {topic_index(source).encode(): Tally() for source in sources}
+        self.tallies = tallies
         self.delivered = 0
         self.foreign = 0
 

@@ -187,11 +187,16 @@ def fanin(
     common: Common,
     *,
     publishers: Annotated[int, typer.Option(min=1)] = 100,
-    subscriber_id: Annotated[str | None, typer.Option(help="Client id of the subscriber.")] = None,
+    subscriber_id: Annotated[
+        str | None, typer.Option(help="Client id of the subscriber; several get -0, -1, … behind it.")
+    ] = None,
+    subscribers: Annotated[int, typer.Option(min=1, help="Each gets every message.")] = 1,
+    group: Annotated[str, typer.Option(help="They share a subscription of this name instead.")] = "",
     persistent: Persistent = False,
 ) -> None:
-    """N publishers to one subscriber; waits for the tail."""
-    _carry_out(fan_in(publishers, subscriber_id), common, replace(common.load, persistent=persistent))
+    """N publishers to one subscriber, or to a few; waits for the tail."""
+    shape = fan_in(publishers, subscriber_id, subscribers=subscribers, group=group)
+    _carry_out(shape, common, replace(common.load, persistent=persistent))
 
 
 @app.command()

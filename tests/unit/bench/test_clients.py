@@ -10,11 +10,12 @@ import pytest
 from tests.support.paper import Paper
 
 from embermq.bench.errors import ConnectionLostError
-from embermq.bench.frames import FrameFamily
+from embermq.bench.frames import FrameFamily, topic_index
 from embermq.bench.measurement import Measurement
 from embermq.bench.publisher import Publisher
 from embermq.bench.settings import Limits, Target
 from embermq.bench.subscriber import Subscriber, acknowledgements
+from embermq.bench.tally import Tally
 from embermq.protocol.encoder import encode, puback, pubcomp, pubrec, pubrel
 from embermq.protocol.packets import Connack, Disconnect, Puback, Publish, Pubrec
 from embermq.protocol.version import ProtocolVersion
@@ -44,7 +45,7 @@ def subscriber(qos: int, measurement: Measurement | None = None) -> tuple[Subscr
         TARGET,
         LIMITS,
         family(qos),
-        sources=range(2),
+        tallies={topic_index(source).encode(): Tally() for source in range(2)},
         answers=acknowledgements(qos),
         measurement=measurement or Measurement(),
     )

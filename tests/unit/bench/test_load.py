@@ -39,6 +39,12 @@ def test_shapes() -> None:
     (only,) = fan_in(4, "billing-1").subscribers
     assert (only.topic_filter, list(only.sources), only.client_id) == ("+", [0, 1, 2, 3], "billing-1")
     assert fan_in(4).deliveries_per_message == 1
+    many = fan_in(4, "a", subscribers=3)
+    assert [part.client_id for part in many.subscribers] == ["a-0", "a-1", "a-2"]
+    assert many.deliveries_per_message == 3
+    assert fan_in(4, subscribers=3, group="g").deliveries_per_message == 1
+    with pytest.raises(LoadError, match="a/b"):
+        fan_in(4, group="a/b")
     assert fan_out(5).publishers == 1
     assert fan_out(5).deliveries_per_message == 5
 
