@@ -45,6 +45,7 @@ from embermq.model.log_record import (
     decode_stamps,
     encode_stamps,
 )
+from embermq.model.message import Message
 
 VERSION = "1.0"
 MAJOR = 1
@@ -73,6 +74,9 @@ _SINGLE = frozenset("vnftcpxos")
 _KNOWN = _SINGLE | {"a"}
 _VERSION_HEADER: Header = ("v", VERSION.encode())
 _FLAGS: tuple[Header, ...] = tuple(("f", b"%d" % flags) for flags in range(256))
+_PLAIN_NUMBER_DIGITS = 18
+_PLAIN_FLAGS = {b"%d" % flags: flags for flags in range(256) if flags & 3 != 3 and 3 <= flags >> 3 & 7 <= 5}
+_PLAIN_HEADERS = frozenset("vnftcas")
 _NULL = 0x8000
 
 
@@ -241,12 +245,51 @@ def decode_kafka_record(
     key: bytes | None, value: bytes | None, headers: Iterable[Header] | None
 ) -> NumberedRecord:
     """The same as a value; the property block is looked into as well. Raises RecordError."""
+    plain = _plain_record(key, value, headers)
+    if plain is not None:
+        return plain
     numbered = decode_frame(key, value, headers)
     try:
         record = decode_record(numbered.frame)
     except RecordError as error:
         raise RecordError(f"record {numbered.number}: {error}") from error
     return NumberedRecord(numbered.number, record, numbered.source)
+
+
+def _plain_record(
+    key: bytes | None, value: bytes | None, headers: Iterable[Header] | None
+) -> NumberedRecord | None:
+    """A record that has what most have and nothing else, in a third of the time; None for all others, broken ones
+    too."""
+    listed = list(headers or ())
+    found = dict(listed)
+    number, accepted, publisher = found.get("n"), found.get("t"), found.get("c")
+    flags, stamp, source = _PLAIN_FLAGS.get(found.get("f") or b""), found.get("a"), found.get("s")
+    if (
+        len(found) != len(listed)
+        or found.get("v") != _VERSION_HEADER[1]
+        or not _PLAIN_HEADERS.issuperset(found)
+        or not key
+        or value is None
+        or len(key) > 0xFFFF
+        or number is None
+        or accepted is None
+        or publisher is None
+        or flags is None
+        or ("a" in found and stamp is None)
+        or ("s" in found and source is None)
+        or not (number.isdigit() and len(number) <= _PLAIN_NUMBER_DIGITS)
+        or not (accepted.isdigit() and len(accepted) <= _PLAIN_NUMBER_DIGITS)
+        or len(publisher) > 0xFFFF
+    ):
+        return None
+    try:
+        topic, client_id = key.decode(), publisher.decode()
+    except UnicodeDecodeError:
+        return None
+    message = Message(topic, value, flags & 3, bool(flags & 4), client_id, flags >> 3 & 7, int(accepted))
+    record = LogRecord(message, () if stamp is None else (_read_stamp(stamp),))
+    return NumberedRecord(int(number), record, None if source is None else _read_source(source))
 
 
 def _frame(

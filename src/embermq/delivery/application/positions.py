@@ -169,13 +169,15 @@ class Positions:
                 source.seen.forget_below(offset)
         floors = ((partition, source.floor) for partition, source in self._sources.items())
         self._floors = tuple(sorted(entry for entry in floors if entry[1]))
-
-    def _move_base(self) -> None:
         segments = self._segments
         passed = 0
         while passed < len(segments) and segments[passed].is_below(self._sources):
             passed += 1
         del segments[:passed]
+
+    def _move_base(self) -> None:
+        """A segment gets below the floors when they rise, and not before: what is below them opens none."""
+        segments = self._segments
         first = segments[0].start if segments else self._next
         self.base_offset = max(self.base_offset, min(first, self.committed_offset))
 
