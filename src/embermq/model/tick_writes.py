@@ -38,6 +38,9 @@ class TickWrites(Struct):
     """Generations whose log in a store of its own is another one now: what is known of the one before goes."""
     application_positions: dict[int, ReaderPosition] = field(default_factory=dict)
     """generation -> where the reader of a log in a store of its own stands; marks below are settled."""
+    application_synced: bool = False
+    """Of the marks and positions here some must outlive a loss of power: those of QoS 2, and those that the log is
+    trimmed by. Without the others QoS 1 messages come again."""
     parked: list[ParkedWrite] = field(default_factory=list)
     """What becomes of messages that are kept aside for applications, in this order."""
     ended_applications: list[int] = field(default_factory=list)
@@ -69,6 +72,7 @@ class TickWrites(Struct):
         self.application_floors = kept.application_floors | self.application_floors
         self.restarted_applications[:0] = kept.restarted_applications
         self.application_positions = kept.application_positions | self.application_positions
+        self.application_synced = kept.application_synced or self.application_synced
         self.parked[:0] = kept.parked
         self.ended_applications[:0] = kept.ended_applications
         self.shared.put_before(kept.shared)
@@ -93,6 +97,22 @@ class TickWrites(Struct):
             or self.generation_reserved >= 0
             or not self.shared.is_empty()
             or not self.queues.is_empty()
+        )
+
+    def may_be_lost_with_power(self) -> bool:
+        """True when there are marks and positions of applications alone, and none that has to be on the disk."""
+        return not (
+            self.application_synced
+            or self.records
+            or self.application_floors
+            or self.restarted_applications
+            or self.parked
+            or self.ended_applications
+            or self.receipts
+            or self.cursors
+            or self.generation_reserved >= 0
+            or not self.shared.is_empty()
+            or not self.session.is_empty()
         )
 
     def is_empty(self) -> bool:

@@ -4,7 +4,8 @@ Levels: `fsync` commits with synchronous=FULL on a thread of its own, so that th
 disk syncs; `os` hands the pages to the kernel at each tick; `memory` answers at once and commits every
 `MEMORY_COMMIT_S`. Statements run on the caller's thread; only COMMIT, which waits for the disk, moves.
 
-Where the records are in a store of their own, `keep` takes the rest of each tick.
+Where the records are in a store of their own, `keep` takes the rest of each tick. What a loss of power may take of it
+is handed to the kernel, and synced once a second: a sync for each tick would be what most deliveries wait for.
 """
 
 import sqlite3
@@ -28,6 +29,7 @@ from embermq.ports.log_state import KnownLog, LogState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 MEMORY_COMMIT_S = 0.05
+UNSYNCED_S = 1.0
 TRIM_BATCHES_MAX = 64
 """Log batches removed in one tick, so that trimming never stops the tick for long."""
 RECEIPTS_KEPT_MS = 600_000
@@ -52,6 +54,8 @@ class SqliteTickStore(TickStore, LogState):
         self._durability = durability
         self._post = post
         self._busy = False
+        self._syncs = True
+        self._synced_at_s = 0.0
         self._open_since_s = 0.0
         self._log_end = self._read_log_end()
         self._floor = self._meta("dispatcher_floor", 0)
@@ -90,7 +94,17 @@ class SqliteTickStore(TickStore, LogState):
         self._commit(writes, self._log_end, len(writes.records), logged)
 
     def keep(self, writes: TickWrites, base: int, count: int, kept: Logged) -> None:
-        self._commit(writes, base, count, kept)
+        self._commit(writes, base, count, kept, synced=not writes.may_be_lost_with_power())
+
+    def _set_syncs(self, wanted: bool) -> None:
+        """Of the next transaction; those before it are on the disk when it is."""
+        now_s = time.monotonic()
+        wanted = wanted or now_s - self._synced_at_s >= UNSYNCED_S
+        if wanted:
+            self._synced_at_s = now_s
+        if wanted != self._syncs:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+            self._syncs = wanted
 
     @property
     def is_log_apart(self) -> bool:
@@ -127,12 +141,16 @@ class SqliteTickStore(TickStore, LogState):
     def close_log(self, end: int) -> None:
         self._closed_end = end
 
-    def _commit(self, writes: TickWrites, base: int, count: int, logged: Logged) -> None:
+    def _commit(
+        self, writes: TickWrites, base: int, count: int, logged: Logged, *, synced: bool = True
+    ) -> None:
         if self._busy:
             raise RuntimeError("a tick is already being committed")
         self._busy = True
         try:
             if not self._connection.in_transaction:
+                if self._durability == "fsync":
+                    self._set_syncs(synced)
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._open_since_s = time.monotonic()
             self._apply(writes, base, count)

@@ -112,7 +112,10 @@ class FedReaders(ApplicationDelivery):
         if delivery.offset == NOWHERE:
             return
         mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state)
-        self._state.tick.writes.application_marks.append(mark)
+        writes = self._state.tick.writes
+        writes.application_marks.append(mark)
+        if delivery.qos == 2:
+            writes.application_synced = True
 
     def floor(self, lane: Lane) -> None:
         reader = self._readers.get(lane.session)
@@ -123,8 +126,11 @@ class FedReaders(ApplicationDelivery):
     def _write(self, reader: FedReader) -> None:
         session, place = reader.session, reader.place
         stored = reader.positions.stored()
-        reader.written_base = stored.base_offset
-        self._state.tick.writes.application_positions[session.generation] = ReaderPosition(
+        writes = self._state.tick.writes
+        if stored.base_offset != reader.written_base:
+            reader.written_base = stored.base_offset
+            writes.application_synced = True
+        writes.application_positions[session.generation] = ReaderPosition(
             place.log_id, place.source_id, session.last_packet_id, stored
         )
 
@@ -157,6 +163,7 @@ class FedReaders(ApplicationDelivery):
         if stand.restarts:
             self._state.tick.writes.restarted_applications.append(session.generation)
         self._state.tick.writes.application_positions[session.generation] = stand.place
+        self._state.tick.writes.application_synced = True
         self._state.tick.batch.after_log.append(partial(self._read_marked, waiting, reader))
 
     def _read_marked(self, waiting: _Waiting, reader: FedReader) -> None:

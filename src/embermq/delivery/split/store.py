@@ -106,6 +106,7 @@ class SplitStore(TickStore):
             application_floors=writes.application_floors,
             restarted_applications=writes.restarted_applications,
             application_positions=writes.application_positions,
+            application_synced=writes.application_synced,
             parked=writes.parked,
             ended_applications=ended,
             shared=writes.shared,
