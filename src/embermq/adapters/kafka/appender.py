@@ -3,13 +3,17 @@
 The partition of each record is computed here, so only the last record of a partition needs a delivery report: reports
 of one partition come in order. That all before it have arrived as well is seen by its offset, for nobody else writes to
 the log. A report takes the GIL, which a busy broker gives up every 5 ms only; one for each record would take seconds.
+
+The records of a tick leave together. With no linger the driver's thread would send the first one at once and the next
+few as they come, many requests for one tick; past those that may be under way it turns round without a pause until one
+is answered. So the driver keeps them back until the thread here asks for all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from threading import Thread
+from threading import Event, Thread
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from msgspec import Struct, field
@@ -27,6 +31,8 @@ from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.tick_store import Receipt
 
 POLL_S = 0.5
+KEPT_BACK_MS = 100
+"""How long the driver keeps records that it is not asked for."""
 CLOSE_S = 2.0
 """How long the end of the broker waits for records that Kafka has not confirmed, after it has waited for the tick."""
 TOPIC_GONE_MS = 5_000
@@ -79,6 +85,7 @@ class KafkaAppender(LogAppender):
         self._failing = ""
         self._ended = ""
         self._closing = False
+        self._handed = Event()
         self.on_end: list[Callable[[StoreError], None]] = []
         """Called once with why nothing can be stored any more in this process: it has to end."""
         options = client_options(address, settings)
@@ -86,7 +93,7 @@ class KafkaAppender(LogAppender):
             "acks": "all",
             "enable.idempotence": True,
             "message.timeout.ms": 0,
-            "linger.ms": settings.linger_ms,
+            "linger.ms": settings.linger_ms or KEPT_BACK_MS,
             "compression.type": settings.compression,
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": PRODUCER_BUFFER_KB,
@@ -98,6 +105,7 @@ class KafkaAppender(LogAppender):
             self._producer = Producer(options)
         except (KafkaException, ValueError, TypeError) as error:
             raise StoreUnavailable(f"{address}: cannot make a producer: {error}") from None
+        self._sends_at_once = not settings.linger_ms
         self._thread = Thread(target=self._poll_forever, name="kafka reports", daemon=True)
         self._thread.start()
 
@@ -144,6 +152,7 @@ class KafkaAppender(LogAppender):
             self._end(
                 f"record {tick.base} and those with it cannot be handed to the producer: {_text(error)}"
             )
+        self._handed.set()
 
     def _partition_of(self, key: bytes) -> int:
         return partition_of(key, self._positions.partitions)
@@ -230,12 +239,25 @@ class KafkaAppender(LogAppender):
     def _poll_forever(self) -> None:
         try:
             while not self._closing:
-                self._producer.poll(POLL_S)
+                self._hear()
                 if self._group is not None:
                     self._group.tell()
         except Exception as error:  # whatever it was: nobody would hear any more what Kafka confirms
             LOG.exception("the thread that hears what Kafka confirms has failed")
             self._end(f"reports of records cannot be heard any more: {error!r}")
+
+    def _hear(self) -> None:
+        """Until all that was handed over is confirmed, or for `POLL_S`."""
+        if not self._sends_at_once:
+            self._producer.poll(POLL_S)
+            return
+        if not len(self._producer):
+            self._handed.wait(POLL_S)
+        self._handed.clear()
+        if len(self._producer):
+            self._producer.flush(POLL_S)  # has everything sent, whatever its linger
+        else:
+            self._producer.poll(0)
 
     def passed(self, floor: int) -> None:
         if self._group is not None:
@@ -246,6 +268,7 @@ class KafkaAppender(LogAppender):
             return
         left = self._producer.flush(0.0 if self._ended else CLOSE_S)
         self._closing = True
+        self._handed.set()
         self._thread.join()
         if self._group is not None:
             self._group.close()
