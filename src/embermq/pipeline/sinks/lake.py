@@ -15,8 +15,10 @@ from msgspec import Struct
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.lake_files import sync
 from embermq.pipeline.sinks.sink_file import SinkFile
+from embermq.pipeline.transforms.batch_values import is_new
 
 READER = "lake"
 STAGING = "_staging"
@@ -32,14 +34,6 @@ class Covered(Struct, frozen=True):
     end: int
     good: int
     moved: Mapping[int | None, int]
-
-
-def is_new(done: Mapping[int, int]) -> Column:
-    """Whether a row is past what its partition has done."""
-    new = F.lit(True)
-    for partition, offset in done.items():
-        new = new & ((F.col("partition") != partition) | (F.col("offset") >= offset))
-    return new
 
 
 class Lake:
@@ -64,7 +58,7 @@ class Lake:
         done = self.file.position() or 0
         found = self._stage(
             rows,
-            F.col("offset") >= done,
+            is_new({PARTITION: done}),
             [F.min("offset").alias("first"), F.max(F.col("offset") + F.col("span")).alias("next")],
         )
         if found["next"] is None:

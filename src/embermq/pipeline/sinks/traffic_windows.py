@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from embermq.pipeline.schema import PARTITION, RECEIPTS
-from embermq.pipeline.sinks.lake import is_new
 from embermq.pipeline.sinks.sink_file import SinkFile
+from embermq.pipeline.transforms.batch_values import is_new
 from embermq.pipeline.transforms.traffic import BUCKETS_PER_DOUBLING, traffic_windows
 
 READER = "traffic"
@@ -67,9 +66,8 @@ class TrafficWindows:
     def write(self, events: DataFrame) -> int:
         """Take rows of the traffic source; returns the number of positions of the message log it covered."""
         at = self.position()
-        from_log = F.col("partition") == PARTITION
-        is_new = F.col("offset") >= F.when(from_log, at.next_offset).otherwise(at.receipts_next)
-        return self._add(traffic_windows(events.where(is_new), self._window_s, at.watermark_ms).toArrow())
+        new = events.where(is_new({PARTITION: at.next_offset, RECEIPTS: at.receipts_next}))
+        return self._add(traffic_windows(new, self._window_s, at.watermark_ms).toArrow())
 
     def begin_receipts(self, bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """Where each partition of the topic of receipts, which has these first offsets and ends, is read from.

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from embermq.pipeline.transforms.kafka_headers import record_problem, stamp_texts
+from embermq.pipeline.transforms.kafka_headers import record_problem, with_headers
 
 _HEADER = "struct<key: string, value: binary>"
 _NOT_CARRIED = ("s", "r")
@@ -23,9 +23,7 @@ def dispatched(
     `gone` names application logs that are not there any more, each with the newest session generation that it cannot
     have had: stamps for these are rejected.
     """
-    known = records.select(
-        "partition", "offset", "key", "value", "headers", stamp_texts().alias("stamp_texts")
-    )
+    known = with_headers(records, "partition", "offset", "key", "value", "headers")
     checked = known.withColumn("problem", record_problem(log_prefix))
     source = F.concat(F.col("partition").cast("string"), F.lit(";"), F.col("offset").cast("string"))
     positioned = checked.withColumn("source", _header("s", source))

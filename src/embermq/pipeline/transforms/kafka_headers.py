@@ -3,12 +3,15 @@
 The layout is that of `model.kafka_record`. Nothing here can fail on a record: what cannot be understood is a reason.
 """
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 FORMAT_MAJOR = "1"
 SINGLE_HEADERS = ("v", "n", "f", "t", "c", "p", "x", "o", "s")
 """At most one of each; any number of `a`, and of headers that are not known."""
+
+NUMBER_HEADERS = ("n", "f", "t", "x")
+OPTIONAL_HEADERS = ("p", "x", "o")
 
 LOG_NAME_CHARACTERS_MAX = 249
 """Of a topic, as Kafka has it."""
@@ -18,13 +21,33 @@ _NUMBER = r"^[0-9]{1,18}\z"
 _STAMP = rf"^[a-zA-Z0-9._-]{{1,{LOG_NAME_CHARACTERS_MAX}}};[0-9]{{1,18}};[0-24-6];([0-9]{{1,9}}(,[0-9]{{1,9}})*)?\z"
 _ORIGIN = r"^[0-9]{1,18};[0-9]{1,5}\z"
 _FLAGS_MAX = 255
+_VALUE, _NUMBER_OF, _IS_THERE = "header_{}", "number_{}", "has_header_{}"
 YEAR_10000_MS = 253_402_300_800_000
 
 
+def with_headers(records: DataFrame, *columns: str) -> DataFrame:
+    """These columns, and what all others here ask for: `stamp_texts`, the bytes of each header, numbers as such. Looked
+    for once a record: each question would look through all headers again, and there are many questions."""
+    names = F.col("headers.key")
+    found = {name: look_up(name) for name in SINGLE_HEADERS}
+    there = {name: F.coalesce(F.array_contains(names, name), F.lit(False)) for name in OPTIONAL_HEADERS}
+    return records.select(
+        *columns,
+        _stamp_texts().alias("stamp_texts"),
+        *(value.alias(_VALUE.format(name)) for name, value in found.items()),
+        *(_number(found[name].cast("string")).alias(_NUMBER_OF.format(name)) for name in NUMBER_HEADERS),
+        *(is_there.alias(_IS_THERE.format(name)) for name, is_there in there.items()),
+    )
+
+
+def look_up(name: str) -> Column:
+    """The bytes of the first header of that name, null when there is none: of the columns of Spark's source."""
+    return F.get(F.col("headers.value"), F.array_position(F.col("headers.key"), name).cast("int") - 1)
+
+
 def header(name: str) -> Column:
-    """The bytes of the first header of that name, null when there is none."""
-    position = F.array_position(F.col("headers.key"), name)
-    return F.get(F.col("headers.value"), position.cast("int") - 1)
+    """The same, of those of `with_headers`."""
+    return F.col(_VALUE.format(name))
 
 
 def header_text(name: str) -> Column:
@@ -33,11 +56,11 @@ def header_text(name: str) -> Column:
 
 
 def header_number(name: str) -> Column:
-    """A decimal number of at most 18 digits, null for anything else."""
-    return _number(header_text(name))
+    """Of one that is a decimal number of at most 18 digits, null for anything else."""
+    return F.col(_NUMBER_OF.format(name))
 
 
-def stamp_texts() -> Column:
+def _stamp_texts() -> Column:
     """Each `a`, in order: "<topic name of the log>;<generation>;<flags>;<identifiers>"."""
     there = F.array_contains(F.col("headers.key"), "a")
     found = F.filter(F.col("headers"), lambda one: one["key"] == "a")
@@ -55,8 +78,8 @@ def origin_parts() -> Column:
 
 
 def has_header(name: str) -> Column:
-    """Whether there is one of that name."""
-    return F.coalesce(F.array_contains(F.col("headers.key"), name), F.lit(False))
+    """Whether there is one of that name, of `OPTIONAL_HEADERS`."""
+    return F.col(_IS_THERE.format(name))
 
 
 def record_problem(log_prefix: str) -> Column:
@@ -96,12 +119,14 @@ def _number(text: Column) -> Column:
 
 
 def _is_single() -> Column:
-    """Whether no header is there twice that may not; names that are all different need no closer look."""
+    """Whether no header is there twice that may not. Where those that were found are all there are, it needs no closer
+    look."""
     names = F.col("headers.key")
     singles = F.filter(names, lambda name: name.isin(*SINGLE_HEADERS))
-    repeated_stamps = F.greatest(F.size("stamp_texts") - 1, F.lit(0))
-    all_different = F.size(F.array_distinct(names)) + repeated_stamps == F.size(names)
-    return F.when(F.col("headers").isNull() | all_different, True).otherwise(
+    known = F.size("stamp_texts")
+    for name in SINGLE_HEADERS:
+        known = known + header(name).isNotNull().cast("int")
+    return F.when(F.col("headers").isNull() | (F.size(names) == known), True).otherwise(
         F.size(F.array_distinct(singles)) == F.size(singles)
     )
 

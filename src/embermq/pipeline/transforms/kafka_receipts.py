@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from embermq.pipeline.schema import RECEIPTS, traffic_schema
-from embermq.pipeline.transforms.kafka_headers import YEAR_10000_MS, header_text
+from embermq.pipeline.transforms.kafka_headers import YEAR_10000_MS, look_up
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
 
 FORMAT_MAJOR = "1"
@@ -54,7 +54,7 @@ def traffic_events_from_kafka(rows: DataFrame, log_prefix: str, receipts_topic: 
 
 def _samples() -> Column:
     """Null when the value is nothing that this reader knows."""
-    is_known = F.substring_index(header_text("v"), ".", 1) == FORMAT_MAJOR
+    is_known = F.substring_index(look_up("v").cast("string"), ".", 1) == FORMAT_MAJOR
     return F.when(is_known, F.from_json(F.col("value").cast("string"), _SAMPLES))
 
 

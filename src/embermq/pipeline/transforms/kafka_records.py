@@ -17,7 +17,7 @@ from embermq.pipeline.transforms.kafka_headers import (
     header_text,
     origin_parts,
     record_problem,
-    stamp_texts,
+    with_headers,
 )
 from embermq.pipeline.transforms.kafka_properties import property_block, property_walk
 
@@ -34,17 +34,8 @@ def records_from_kafka(
     and nothing else but its position and body. Columns of `also` stay beside them.
     """
     schema = record_schema(columns)
-    known = rows.select(
-        "partition",
-        "offset",
-        "key",
-        "value",
-        "headers",
-        *also,
-        stamp_texts().alias("stamp_texts"),
-        header("p").alias("field"),
-    )
-    checked = known.withColumn("block", property_block(F.col("field"))).withColumn(
+    known = with_headers(rows, "partition", "offset", "key", "value", "headers", *also)
+    checked = known.withColumn("block", property_block(header("p"))).withColumn(
         "problem", record_problem(log_prefix)
     )
     if columns == "all":

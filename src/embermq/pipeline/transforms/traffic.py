@@ -3,6 +3,8 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from embermq.pipeline.transforms.batch_values import looked_up
+
 BUCKETS_PER_DOUBLING = 16
 """Latency buckets are this fine; see traffic.sql."""
 
@@ -28,7 +30,8 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
     )
     is_receipt = F.col("latency_us").isNotNull()
     is_message = F.col("accepted_at").isNotNull() & ~is_receipt
-    is_late = is_message & (F.unix_millis("accepted_at") < watermark_ms)
+    watermark = looked_up([watermark_ms], F.least("partition", F.lit(0)))
+    is_late = is_message & (F.unix_millis("accepted_at") < watermark)
     counts = is_message & ~is_late
     doublings = F.log2(F.greatest(F.col("latency_us"), F.lit(1)).cast("double"))
     # Not F.window: it drops rows without a time, and with them the positions of records that are rejected.
