@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from embermq.model.kafka_record import (
     Header,
     KafkaEncoder,
     NumberedFrame,
+    NumberedRecord,
     SourcePosition,
     decode_frame,
     decode_kafka_record,
@@ -105,6 +108,33 @@ def test_a_record_comes_back_as_it_was(record: LogRecord, stamps: tuple[Stamp, .
     found = decode_kafka_record(outgoing.key, outgoing.value, outgoing.headers)
     assert (found.number, found.record, found.source) == (number, record, None)
     assert read_number(outgoing.headers) == number
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*"vnftcas", "p", "x", "o", "z"]), st.none() | st.binary(max_size=4)),
+        max_size=3,
+    ),
+    st.sampled_from([b"a/b", b"\xff", b""]),
+)
+def test_the_short_way_of_plain_records_comes_to_the_same(headers: list[Header], key: bytes) -> None:
+    stamped = [*PLAIN, ("a", b"e.msg.app.x;1;1;"), ("s", b"3;70")]
+    for listed in (PLAIN, stamped, [*PLAIN, *headers], headers):
+        assert _told(decode_kafka_record, key, listed) == _told(_the_long_way, key, listed)
+
+
+def _the_long_way(key: bytes, value: bytes, headers: list[Header]) -> NumberedRecord:
+    found = decode_frame(key, value, headers)
+    return NumberedRecord(found.number, decode_record(found.frame), found.source)
+
+
+def _told(
+    decode: Callable[[bytes, bytes, list[Header]], NumberedRecord], key: bytes, headers: list[Header]
+) -> NumberedRecord | None:
+    try:
+        return decode(key, b"x", headers)
+    except RecordError:
+        return None
 
 
 @given(foreign)

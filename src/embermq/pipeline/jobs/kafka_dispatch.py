@@ -63,6 +63,7 @@ class KafkaDispatch(KafkaJob):
         rows = dispatched(records, kafka.application_prefix, kafka.rejected_topic, gone)
         options = kafka.spark_options() | {
             "kafka.acks": "all",
+            "kafka.linger.ms": str(self.settings.dispatch_linger_ms),
             "kafka.max.block.ms": str(self.settings.target_wait_ms),
             "kafka.delivery.timeout.ms": str(DELIVERY_TIMEOUT_MS),
             "kafka.max.request.size": str(REQUEST_BYTES_MAX),
