@@ -135,6 +135,7 @@ async def _carry_out(back: Return, meter: CostMeter, pause_s: float) -> None:
 
 
 def main(
+    *,
     subscriber_id: Annotated[str, typer.Option(help="Client id of the one that returns.")] = "app1",
     publishers: Annotated[int, typer.Option(min=1)] = 200,
     count: Annotated[int, typer.Option(min=1, help="Messages that it misses.")] = 200_000,
