@@ -112,6 +112,7 @@ class TickWrites(Struct):
             or self.cursors
             or self.generation_reserved >= 0
             or not self.shared.is_empty()
+            or not self.queues.is_empty()
             or not self.session.is_empty()
         )
 

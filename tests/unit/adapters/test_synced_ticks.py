@@ -90,5 +90,13 @@ def test_session_data_may_not_be_lost() -> None:
     writes = marks()
     writes.session.released.append((7, 1))
     assert not writes.may_be_lost_with_power()
-    known = {"application_marks", "application_positions", "dispatcher_floor", "session", "shared", *OTHERS}
+    known = {
+        "application_marks",
+        "application_positions",
+        "dispatcher_floor",
+        "session",
+        "shared",
+        "queues",
+        *OTHERS,
+    }
     assert {field.name for field in msgspec.structs.fields(TickWrites)} == known
