@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -348,6 +349,43 @@ def test_a_request_survives_a_lost_connection(broker: BrokerProcess) -> None:
 
     with TcpProxy(broker.port) as proxy:
         run(lambda: scenario(proxy))
+
+
+def test_a_broker_that_is_killed_loses_nothing_and_is_found_again(tmp_path: Path) -> None:
+    """What is published with a `dedup_id` is enqueued once, whether its confirmation was lost or not."""
+    count = 60
+
+    async def scenario(broker: BrokerProcess) -> None:
+        async with (
+            entered(broker, "i-1", reconnect_s_max=0.2) as client,
+            entered(broker, "j-1", reconnect_s_max=0.2) as other,
+            other.queue("client/killed").consume(prefetch=10) as messages,
+        ):
+            queue = client.queue("client/killed")
+            sending = [
+                asyncio.ensure_future(queue.publish(b"%d" % number, dedup_id=f"{number}"))
+                for number in range(count // 2)
+            ]
+            first = await following(messages)
+            broker.kill()
+            sending += [
+                asyncio.ensure_future(queue.publish(b"%d" % number, dedup_id=f"{number}"))
+                for number in range(count // 2, count)
+            ]
+            await asyncio.to_thread(broker.start)
+            await asyncio.gather(*sending)
+            seen: dict[str, bytes] = {first.id: first.payload}
+            while len(seen) < count or first.id not in settled:
+                message = await following(messages)
+                assert seen.setdefault(message.id, message.payload) == message.payload
+                await message.ack()
+                settled.add(message.id)
+            assert sorted(seen.values()) == sorted(b"%d" % number for number in range(count))
+            assert client.reconnects >= 1 and other.reconnects >= 1
+
+    settled: set[str] = set()
+    with BrokerProcess(tmp_path / "data") as broker:
+        run(lambda: scenario(broker))
 
 
 def test_without_a_broker_what_waits_ends_in_time(broker: BrokerProcess) -> None:
