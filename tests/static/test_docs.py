@@ -15,6 +15,7 @@ from embermq.delivery.retention import Pin, RetentionState
 from embermq.observability.metrics import Metrics, Snapshot
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
 from embermq.server.mqtt_server import ServerStatistics
@@ -128,6 +129,7 @@ def measured() -> set[str]:
             pipeline=pipeline,
             supervisor=SupervisorStatistics("running", 1, 0, ""),
             session_store=SessionStoreStatistics("", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+            alerts=AlertStatistics(sent=0, failed=0, refused=0, dropped=0, waiting=0),
             receipts=ReceiptStatistics(0, 0, 0),
         )
     )

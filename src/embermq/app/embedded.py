@@ -19,6 +19,7 @@ from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
+from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
 from embermq.app.message_archive import read_archive
@@ -45,6 +46,7 @@ from embermq.delivery.split.completion import complete
 from embermq.delivery.split.store import SplitStore
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.log_record import RecordError
+from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
@@ -81,6 +83,8 @@ class Embedded(Struct):
     """Deliveries that were repaired after the last end of the broker."""
     queue_store: QueueStore
     """Where durable queues are stored."""
+    alerts: DeadLetterAlerts
+    """Who is told of dead letters."""
     log_life: LogLife | None
     """None where application logs are a part of the message log."""
 
@@ -110,7 +114,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     queue_store = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
 
     try:
-        _open_queues(broker, settings, queue_store, log_side)
+        alerts = _open_queues(broker, settings, queue_store, log_side, data_dir)
         stored, retained = side.load(log_side.behind(SqliteSessionStore(reader).load()))
         stored = log_side.begin(stored)
         _restore_shared(settings, log_side, state, shared)
@@ -141,7 +145,6 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     ends = [close_retention, queue_store.close, bodies.close, application_log.close]
     if reader is not writer:
         ends.append(reader.close)
-    close = partial(_call_all, [*ends, log_side.close])
     return Embedded(
         broker,
         delivery,
@@ -150,9 +153,10 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         ticks,
         side.apart,
         retention,
-        close,
+        partial(_call_all, [alerts.close, *ends, log_side.close]),
         redelivered,
         queue_store,
+        alerts,
         life,
     )
 
@@ -228,10 +232,18 @@ def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | Non
     return broker
 
 
-def _open_queues(broker: Broker, settings: Settings, store: QueueStore, log_side: LogSide) -> None:
+def _open_queues(
+    broker: Broker, settings: Settings, store: QueueStore, log_side: LogSide, data_dir: Path
+) -> DeadLetterAlerts:
     """Durable queues with what is stored of them; before sessions come, which have subscriptions to them."""
+    alerts = WebhookAlerts(settings.webhook, data_dir)
     queues = MqttQueues(
-        broker.state, broker.publishing.refusing, settings.queues, store, log_side.log.offset_at
+        broker.state,
+        broker.publishing.refusing,
+        settings.queues,
+        store,
+        log_side.log.offset_at,
+        alerts=alerts,
     )
     queues.restore()
     for each in read_queue_file(settings.queues.file) if settings.queues.file else ():
@@ -240,6 +252,7 @@ def _open_queues(broker: Broker, settings: Settings, store: QueueStore, log_side
         except SettingsRefused as refusal:
             raise StoreError(f"queues.file: {refusal}") from None
     broker.state.queues = queues
+    return alerts
 
 
 def _open_retention(

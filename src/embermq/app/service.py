@@ -119,6 +119,7 @@ class BrokerService:
                 supervisor=self._supervisor.statistics() if self._supervisor is not None else None,
                 session_store=apart.statistics() if apart is not None else None,
                 receipts=self._embedded.log_side.receipts,
+                alerts=self._embedded.alerts.statistics(),
             )
         )
 

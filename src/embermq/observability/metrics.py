@@ -11,6 +11,7 @@ from embermq.broker.counters import Counters
 from embermq.delivery.retention import RetentionState
 from embermq.pipeline.status import PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
+from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
 from embermq.server.mqtt_server import ServerStatistics
@@ -39,6 +40,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """None while sessions are kept beside the log."""
     receipts: ReceiptStatistics | None = None
     """None while samples of latency are kept beside the log."""
+    alerts: AlertStatistics | None = None
 
 
 class Metrics(Collector):
@@ -90,6 +92,8 @@ class Metrics(Collector):
             yield from _session_store(snapshot.session_store)
         if snapshot.receipts is not None:
             yield from _receipts(snapshot.receipts)
+        if snapshot.alerts is not None:
+            yield from _alerts(snapshot.alerts)
         if snapshot.retention is not None:
             yield from _retention(snapshot.retention)
         if snapshot.supervisor is not None:
@@ -132,6 +136,16 @@ def _receipts(state: ReceiptStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("embermq_receipts_dropped", "samples of latency given up", value=state.dropped)
     yield GaugeMetricFamily(
         "embermq_receipts_waiting_bytes", "samples of latency not in Kafka yet", value=state.waiting_bytes
+    )
+
+
+def _alerts(state: AlertStatistics) -> Iterator[Metric]:
+    alerts = CounterMetricFamily("embermq_dead_letter_alerts", "alerts of dead letters", labels=["outcome"])
+    for outcome in ("sent", "failed", "refused", "dropped"):
+        alerts.add_metric([outcome], getattr(state, outcome))
+    yield alerts
+    yield GaugeMetricFamily(
+        "embermq_dead_letter_alerts_waiting", "alerts of dead letters on their way", value=state.waiting
     )
 
 

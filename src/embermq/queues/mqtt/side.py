@@ -1,6 +1,7 @@
 """Queues as the broker sees them: puts the parts of this room together."""
 
 from collections.abc import Callable
+from functools import partial
 
 from embermq.authorization.rule_set import Permissions
 from embermq.broker.link import Link
@@ -12,6 +13,7 @@ from embermq.broker.tick import Batch
 from embermq.model.log_record import Origin
 from embermq.model.message import Message
 from embermq.model.session import SubscriptionRow
+from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.queue_store import QueueStore
 from embermq.protocol.packets import Publish, Subscription
 from embermq.protocol.properties import Properties
@@ -43,10 +45,13 @@ class MqttQueues(QueueSide):
         settings: BrokerQueueSettings,
         store: QueueStore,
         offset_at: Callable[[int], int],
+        *,
+        alerts: DeadLetterAlerts | None = None,
     ) -> None:
-        """`offset_at` is the message log's. Raises StoreError."""
+        """`offset_at` is the message log's; without `alerts` nobody is told of dead letters. Raises StoreError."""
         self._state = state
         self._store = store
+        self._alerts = alerts
         self.core = Queues(settings, store.next_generation(), lambda: state.tick.writes.queues)
         self._refusing = refusing
         self.creating = Creating(self.core, settings)
@@ -182,6 +187,9 @@ class MqttQueues(QueueSide):
 
     def run(self) -> None:
         self.deliveries.run()
+        if self._alerts is not None:
+            for alert in self.core.take_alerts():
+                self._state.tick.batch.after_log.append(partial(self._alerts.tell, alert))
 
     def next_due_ms(self) -> int | None:
         return self.deliveries.next_due_ms()
