@@ -12,7 +12,7 @@ from tests.support.mqtt_client import run
 from tests.support.queue_worker import Taken, Worker, queue_broker, worker
 
 from embermq.protocol.encoder import pubrec
-from embermq.protocol.packets import Publish, Pubrel
+from embermq.protocol.packets import Connack, Publish, Pubrel
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
@@ -240,6 +240,7 @@ def test_a_pubrel_that_is_owed_survives(broker: BrokerProcess, version: Protocol
         released = back.expect(Pubrel, ids[0])
         await back.connect(broker.port, clean_start=False, expiry_s=600)
         await released
+        assert [type(packet) for packet in back.received[:2]] == [Connack, Pubrel], "before anything is sent"
         taken = await back.next()
         assert (taken.payload, taken.packet.dup) == (b"m", False), "the lease has ended with the broker"
 

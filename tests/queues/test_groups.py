@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import metric
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import Taken, Worker, queue_broker, worker
 from tests.support.waiting import wait_for
@@ -291,10 +292,12 @@ def test_deliveries_never_enter_the_offline_queue(broker: BrokerProcess) -> None
         await first.consumes(topic)
         await first.enqueues(topic, *[b"m"] * 5)
         await first.take(5)
+        before = metric(broker, "messages_stored")
         first.abort()
         second = await worker(broker, "offline-2")
         await second.consumes(topic)
         await second.acks(*await second.take(5))
+        assert metric(broker, "messages_stored") == before
         await second.enqueues(topic, *[b"n"] * 5)
         await second.acks(*await second.take(5))
         back = await worker(broker, "offline-1", expiry_s=600, clean_start=False)

@@ -49,7 +49,9 @@ LATE_S = 3.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with queue_broker(tmp_path_factory.mktemp("leases"), QUEUES) as running:
+    with queue_broker(
+        tmp_path_factory.mktemp("leases"), QUEUES, mqtt__write_buffer_bytes_max=64_000_000
+    ) as running:
         yield running
 
 
@@ -266,14 +268,14 @@ def test_what_waits_for_a_slow_socket_has_no_lease_and_is_not_charged(broker: Br
         slow.pause_reading()
         publisher = await worker(broker, "publisher")
         body = bytes(900_000)
-        await publisher.enqueues(topic, *[body] * 16)
+        await publisher.enqueues(topic, *[body] * 24)
         other = await worker(broker, "watch-1")
         await other.consumes(topic, ack_mode="puback")
-        await other.take(16)
+        await other.take(24)
         until = time.monotonic() + 2.2
         while time.monotonic() < until:  # longer than two leases
             await other.ping()
-        slow.abort()
+        slow.abort()  # much of it waits in the broker, for a socket that has taken a part
         second = await worker(broker, "slow-2")
         await second.consumes(topic, ack_mode="puback")
         fresh: list[Taken] = []
