@@ -66,9 +66,11 @@ async def consumer(broker: BrokerProcess, client_id: str, topic: str, **wishes: 
     return found
 
 
-async def answered(client: Worker, topic: str, *ids: str, qos: int = 1) -> tuple[int, str]:
+async def answered(
+    client: Worker, topic: str, *ids: str, qos: int = 1, packet_id: int = 0
+) -> tuple[int, str]:
     """Settle by ids; the answer and its reason string."""
-    packet_id = client.next_id()
+    packet_id = packet_id or client.next_id()
     answer = client.expect(Puback if qos == 1 else Pubrec, packet_id)
     properties = Properties(user_properties=tuple(("message-id", each) for each in ids))
     client.send(Publish(topic, b"", qos, packet_id, False, False, properties))
@@ -154,9 +156,11 @@ def test_control_messages_of_every_qos_settle(broker: BrokerProcess) -> None:
         client.send_bytes(pubrel(9))
         assert (await completed).reason_code == 0
         taken = await client.next()
-        code, text = await answered(client, f"{topic}/$ack", "7-7", qos=2)
-        assert (code, text) == (0x83, "unknown")  # and the packet id is free again:
-        assert await answered(client, f"{topic}/$ack", taken.id, qos=2) == (0, "")
+        answer = await answered(client, f"{topic}/$ack", "7-7", qos=2, packet_id=20)
+        assert answer == (0x83, "unknown")  # and the packet id is free again:
+        answer = await answered(client, f"{topic}/$ack", taken.id, qos=2, packet_id=20)
+        assert answer == (0, "")
+        assert await client.says("ack", taken) == (0, "already settled")
         assert len([each for each in client.received if isinstance(each, Pubrec)]) == 4
         assert not [each for each in client.messages if "$ack" in each.topic]
 
