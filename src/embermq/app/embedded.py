@@ -52,6 +52,7 @@ from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
 from embermq.queues.errors import SettingsRefused
 from embermq.queues.mqtt.side import MqttQueues
+from embermq.queues.mqtt.tail import enqueue_tail
 
 if TYPE_CHECKING:
     from embermq.app.redis_sessions import RedisSessions
@@ -251,6 +252,8 @@ def _open_queues(
             queues.core.configure(each)
         except SettingsRefused as refusal:
             raise StoreError(f"queues.file: {refusal}") from None
+    if log_side.is_apart:
+        enqueue_tail(queues.core, broker.state.tick, log_side.log, log_side.kept_to)
     broker.state.queues = queues
     return alerts
 

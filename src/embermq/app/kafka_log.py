@@ -67,6 +67,7 @@ class KafkaLog(LogSide):
         self._topic = LogTopic(self._admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
         names = ApplicationLogNames(kafka.prefix)
         known = state.known_log()
+        self.kept_to = known.end
         self.meaning = str(self._topic.open(is_new=not known.end))
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()

@@ -61,6 +61,8 @@ class LogSide(ABC):
     ticks: TickStore
     is_apart: bool
     """Records are stored before the rest of their tick: what they say may be missing beside them after a crash."""
+    kept_to = 0
+    """Where that is so: everything of the ticks with records below this number was stored when the broker ended."""
     place = ""
     """Where records are, without credentials; "" in the data directory."""
     meaning: str

@@ -1,0 +1,71 @@
+"""After a start with a log in a store of its own: messages whose record it has, and whose entry was never stored.
+
+Nobody was told that they are enqueued. But who sent one with QoS 2 repeats it, and its packet id is known from the
+record, so that the repeat is not taken for another message.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from embermq.broker.tick import Tick
+from embermq.model.log_record import decode_record, iter_frames
+from embermq.model.message import Message
+from embermq.model.queue_rows import QueueWrites
+from embermq.ports.message_log import MessageLog
+from embermq.queues.errors import NameRefused, QueueRefusal
+from embermq.queues.names import QUEUE_PREFIX, parse_topic
+from embermq.queues.publication import read_publication
+from embermq.queues.queues import Queues
+
+READ_RECORDS = 1_000
+READ_BYTES = 4 * 1024 * 1024
+
+
+def enqueue_tail(core: Queues, tick: Tick, log: MessageLog, first: int) -> int:
+    """Enqueue what the log has from number `first` on, to be stored with the first tick; returns how many. Raises
+    RecordError, StoreError."""
+    count = 0
+    for offset, frame in _frames(log, first):
+        message = decode_record(frame).message
+        if message.topic.startswith(QUEUE_PREFIX) and _enqueue(core, tick.writes.queues, message, offset):
+            tick.writes.queues.bodies_at[offset] = frame
+            count += 1
+    return count
+
+
+def _enqueue(core: Queues, writes: QueueWrites, message: Message, offset: int) -> bool:
+    """False for what a queue refuses, or knows by its dedup id."""
+    properties = message.properties
+    said = properties.user_properties if properties is not None else ()
+    now_ms = message.accepted_ms
+    try:
+        topic = parse_topic(message.topic)
+        publication = read_publication(said, now_ms)
+        if topic.verb is not None:
+            return False
+        name = topic.name
+        acceptance = core.accept(
+            name, publication, len(message.payload), -1, now_ms, expires_ms=message.expires_ms
+        )
+    except (NameRefused, QueueRefusal):
+        return False
+    if acceptance.ticket < 0:
+        return False
+    key = (core.queue(name).generation, acceptance.ticket)
+    if key in writes.entries:
+        writes.entries[key] = replace(writes.entries[key], offset=offset)
+    else:
+        writes.delayed[key] = replace(writes.delayed[key], offset=offset)
+    core.commit(name, acceptance.ticket, offset)
+    return True
+
+
+def _frames(log: MessageLog, first: int) -> Iterator[tuple[int, bytes]]:
+    offset = first
+    while batches := log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES):
+        for batch in batches:
+            for index, frame in enumerate(iter_frames(batch.body)):
+                if batch.base_offset + index >= first:
+                    yield batch.base_offset + index, frame
+        offset = batches[-1].base_offset + batches[-1].record_count

@@ -1,0 +1,99 @@
+"""Deep queues: what they need of memory, and what a message of theirs costs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contracts.stores import Stores
+from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import resident_mib
+from tests.support.mqtt_client import run
+from tests.support.queue_worker import worker
+from tests.support.waiting import wait_for
+
+from embermq.model.log_record import encode_record
+from embermq.model.message import Message
+from embermq.model.queue_rows import EntryRow, GroupRow, QueueRow, QueueWrites
+
+DEPTHS = {"deep": 150_000, "shallow": 2_000}
+SETTLED = 1_500
+KEYS = 1_000
+MORE_MIB_MAX = 20.0
+"""300 MB for a million, less what the broker itself needs, is 33 for so many."""
+TICK = 1_000
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that starts with two queues."""
+    data_dir = tmp_path_factory.mktemp("deep") / "data"
+    data_dir.mkdir()
+    fill(data_dir)
+    with BrokerProcess(data_dir) as broker:
+        yield broker
+
+
+def fill(data_dir: Path) -> None:
+    stores = Stores("os", data_dir)
+    now_ms = time.time_ns() // 1_000_000
+    for generation, (name, depth) in enumerate(DEPTHS.items(), 1):
+        stores.write(
+            queues=QueueWrites(
+                queues={
+                    generation: QueueRow(
+                        generation, name, b'{"limits":{"max_queue_depth":1000000}}', depth + 1
+                    )
+                },
+                groups={(generation, "workers"): GroupRow(generation, "workers", 0, now_ms)},
+            )
+        )
+        for first in range(0, depth, TICK):
+            records: list[bytes] = []
+            entries: dict[tuple[int, int], EntryRow] = {}
+            for index in range(TICK):
+                number = first + index
+                body = Message(f"$queue/{name}", b"%d" % number, 1, False, "producer", 5, now_ms)
+                records.append(encode_record(body))
+                key = f"user-{number % KEYS}"
+                row = EntryRow(generation, number + 1, number % 10, -1, index, key, now_ms + 3_600_000)
+                entries[generation, number + 1] = row
+            end = stores.log.statistics().end_offset + TICK
+            stores.write(records=records, queues=QueueWrites(entries=entries), dispatcher_floor=end)
+    stores.close()
+
+
+def processor_s(broker: BrokerProcess) -> float:
+    fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.promise("queues-43")
+def test_a_deep_queue_takes_little_memory(filled: BrokerProcess, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as empty:
+        more_mib = resident_mib(filled) - resident_mib(empty)
+    assert more_mib < MORE_MIB_MAX
+
+
+@pytest.mark.promise("queues-43")
+def test_a_message_of_a_deep_queue_costs_what_others_cost(filled: BrokerProcess) -> None:
+    """Delivered and acknowledged; the bodies are those that were stored."""
+    costs: dict[str, float] = {}
+
+    async def scenario(name: str) -> None:
+        taker = await worker(filled, f"workers-{name}")
+        began_s = processor_s(filled)
+        await taker.consumes(f"$queue/{name}", ack_mode="puback", prefetch="100")
+        await wait_for(lambda: taker.inbox.qsize() >= SETTLED, what="so many messages")
+        costs[name] = processor_s(filled) - began_s
+        taker.close()
+        for taken in [taker.inbox.get_nowait() for _ in range(SETTLED)]:
+            assert int(taken.payload) + 1 == int(taken.properties["sequence"])
+            assert taken.count == 1
+
+    for name in ("shallow", "deep"):
+        run(scenario(name))
+    assert costs["deep"] < 2 * costs["shallow"]

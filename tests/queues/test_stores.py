@@ -1,0 +1,81 @@
+"""Queues where the log is in Kafka and session data in Redis: what is acknowledged is there again after kill -9."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_server import KafkaServer
+from tests.support.mqtt_client import run
+from tests.support.queue_worker import worker
+from tests.support.redis_server import RedisServer
+
+TOPIC = "$queue/stores"
+COUNT = 30
+PAYLOADS = [b"%d" % number for number in range(COUNT)]
+
+
+def kafka_place(kafka: KafkaServer) -> dict[str, object]:
+    return {"stores.log": f"kafka://{kafka.bootstrap}", "kafka.prefix": kafka.prefix()}
+
+
+async def enqueue(broker: BrokerProcess) -> None:
+    producer = await worker(broker, "producer")
+    await producer.enqueues(TOPIC, *PAYLOADS, partition_key="k")
+    await producer.enqueues(TOPIC, b"QoS 2", qos=2, partition_key="k")
+    producer.close()
+
+
+async def take(broker: BrokerProcess, payloads: list[bytes]) -> None:
+    """Get these, in order, and acknowledge them; more may follow."""
+    taker = await worker(broker, "workers-1")
+    await taker.consumes(TOPIC)
+    for payload in payloads:
+        taken = await taker.next()
+        assert taken.payload == payload
+        await taker.acks(taken)
+    taker.close()
+
+
+@pytest.mark.promise("queues-2")
+@pytest.mark.parametrize("place", ["kafka", "redis", "both"])
+def test_what_was_acknowledged_survives_the_broker(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    settings: dict[str, object] = {}
+    if place != "redis":
+        settings |= kafka_place(request.getfixturevalue("kafka"))
+    if place != "kafka":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        settings["stores.session"] = redis.url
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+        run(enqueue(broker))
+        broker.kill()
+        broker.start()
+        run(take(broker, PAYLOADS[:10]))
+        broker.kill()
+        broker.start()
+        run(take(broker, [*PAYLOADS[10:], b"QoS 2"]))
+        broker.stop()
+    with closing(sqlite3.connect(tmp_path / "data" / "broker.db")) as connection:
+        for table in ("queue_entry", "queue_body"):
+            assert connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (0,), table
+
+
+def test_a_record_that_kafka_has_is_enqueued_when_the_rest_of_its_tick_was_lost(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    """As if the broker had been killed between the two stores: the last message has no entry."""
+    with BrokerProcess(tmp_path / "data", settings=kafka_place(kafka)) as broker:
+        run(enqueue(broker))
+        broker.kill()
+        with closing(sqlite3.connect(tmp_path / "data" / "broker.db", isolation_level=None)) as connection:
+            (last,) = connection.execute('SELECT MAX("offset") FROM queue_entry').fetchone()
+            connection.execute('DELETE FROM queue_entry WHERE "offset" = ?', (last,))
+            connection.execute('DELETE FROM queue_body WHERE "offset" = ?', (last,))
+            connection.execute("UPDATE meta SET value = ? WHERE name = 'log_end'", (last,))
+        broker.start()
+        run(take(broker, [*PAYLOADS, b"QoS 2"]))
