@@ -6,7 +6,7 @@ are in the queue they go to by the time a call returns, so one `QueueWrites` has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -139,7 +139,7 @@ class Queues:
         """The queue of this name; None when there is none."""
         return self._queues.get(name)
 
-    def names(self) -> Iterable[str]:
+    def names(self) -> Collection[str]:
         """Of all queues, in no order; none may come or go meanwhile."""
         return self._queues.keys()
 

@@ -1,0 +1,155 @@
+"""Who may use the API: bearer tokens with scopes; without any token, this machine alone.
+
+Tokens are random, so a plain hash of them is as good as none to whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+from typing import Protocol
+
+from msgspec import Struct
+from starlette.requests import Request
+
+SCHEME = "bearer"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip")
+
+
+class Scope(StrEnum):
+    """What a token may do; each may do what those before it may."""
+
+    READ = "read"
+    OPERATE = "operate"
+    """Purge, retry dead letters, remove groups."""
+    ADMIN = "admin"
+    """Make, configure and delete queues."""
+
+
+_RANKS = {scope: rank for rank, scope in enumerate(Scope)}
+
+
+class ApiToken(Struct, frozen=True):
+    """A token as it is stored: `hash` is SHA-256 in hex. `expires_ms` is 0 for never."""
+
+    name: str
+    scope: Scope
+    hash: str
+    created_ms: int
+    expires_ms: int = 0
+
+    def __repr__(self) -> str:
+        """Without the hash, so that no log can hold it."""
+        return f"ApiToken(name={self.name!r}, scope={self.scope.value!r})"
+
+
+class ApiTokens(Protocol):
+    """Implemented in app."""
+
+    def all(self) -> Mapping[str, ApiToken]:
+        """Every token that is there now, by name; quick, since each request asks. Raises OSError when it cannot be
+        said: then nobody may do anything."""
+        ...
+
+
+class AccessRefused(Exception):
+    """`status` is 401 when another token may help, else 403."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Everything:
+    """For a socket that only the operator can open."""
+
+    def check(self, request: Request, wanted: Scope) -> str:
+        """Nothing is refused; who asks has no name."""
+        return ""
+
+
+class TokenAccess:
+    """For listeners that anybody may reach."""
+
+    def __init__(self, tokens: ApiTokens, now_ms: Clock) -> None:
+        self._tokens = tokens
+        self._now_ms = now_ms
+
+    def check(self, request: Request, wanted: Scope) -> str:
+        """The name of the token that allows it, "" when none is needed. Raises AccessRefused."""
+        try:
+            tokens = self._tokens.all()
+        except OSError:
+            raise AccessRefused(
+                403, "the tokens of the API cannot be read; the broker's log says more"
+            ) from None
+        given = request.headers.get("authorization", "")
+        if not tokens and not given:
+            self._check_local(request)
+            return ""
+        scheme, _, secret = given.partition(" ")
+        if scheme.lower() != SCHEME or not secret.strip():
+            raise AccessRefused(401, "a token is needed: Authorization: Bearer TOKEN")
+        token = _find(tokens, secret.strip())
+        if token is None or 0 < token.expires_ms <= self._now_ms():
+            raise AccessRefused(401, "the token is unknown, revoked or over")
+        if _RANKS[token.scope] < _RANKS[wanted]:
+            raise AccessRefused(
+                403, f"this needs a token with the scope {wanted}, {token.name} has {token.scope}"
+            )
+        return token.name
+
+    def _check_local(self, request: Request) -> None:
+        """Another page in a browser on this machine, and a proxy on it, are others."""
+        peer = request.client.host if request.client is not None else ""
+        host = request.headers.get("host", "")
+        origin = request.headers.get("origin")
+        is_own = origin is None or origin.partition("://")[2] == host
+        is_proxied = any(header in request.headers for header in _PROXY_HEADERS)
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if not _is_loopback(peer) or is_proxied or not is_own or name not in _LOCAL_NAMES:
+            raise AccessRefused(
+                403,
+                "without tokens the API is for this machine alone: embermq tokens create NAME --scope SCOPE",
+            )
+
+
+class Clock(Protocol):
+    """Unix milliseconds."""
+
+    def __call__(self) -> int:
+        """Now."""
+        ...
+
+
+class Access(Protocol):
+    """Decides about one request."""
+
+    def check(self, request: Request, wanted: Scope) -> str:
+        """Raises AccessRefused."""
+        ...
+
+
+def token_hash(secret: str) -> str:
+    """What is stored of a token."""
+    return sha256(secret.encode(errors="surrogateescape")).hexdigest()
+
+
+def _find(tokens: Mapping[str, ApiToken], secret: str) -> ApiToken | None:
+    hashed = token_hash(secret)
+    found = None
+    for token in tokens.values():
+        if compare_digest(token.hash, hashed):
+            found = token
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,279 @@
+"""Queues under /api/v1 [queues-40]: what the façade says, as HTTP."""
+
+from datetime import datetime
+from http import HTTPStatus
+from typing import Annotated, Any
+from urllib.parse import unquote
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Query, Request
+from starlette.responses import Response
+
+from embermq.admin.access import Access, Scope
+from embermq.admin.api_schema import answers, problems, takes
+from embermq.admin.http import json_answer, problem
+from embermq.admin.queue_service import (
+    Configured,
+    Done,
+    PeekedMessage,
+    QueueDetail,
+    QueueService,
+    RetryJob,
+)
+from embermq.queues.errors import SettingsRefused
+from embermq.queues.explaining import Reason
+from embermq.queues.inspection import (
+    ConsumerView,
+    DeadLetterView,
+    GroupView,
+    LetterFilter,
+    MessageView,
+    QueueStats,
+)
+from embermq.queues.settings import QueueSettings
+
+PAGE_MAX = 1_000
+PEEK_MAX = 100
+RETRY_MAX = 100_000
+
+Name = Annotated[
+    str, Path(description="The queue: percent-encoded, or with $ for /", examples=["$queue$tasks$images"])
+]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most")]
+
+
+def _letter_filter(
+    group: Annotated[str, Query(description="Of this group")] = "",
+    reason: Annotated[
+        str, Query(description="rejected, max_retries, timeout, overflow or expired", max_length=40)
+    ] = "",
+    error: Annotated[str, Query(description="The last error, with * and ?", max_length=300)] = "",
+    message_id: Annotated[
+        str, Query(description="The dead letter's id, or the one it had", max_length=80)
+    ] = "",
+    moved_after: Annotated[datetime | None, Query(description="Moved later, ISO 8601 with zone")] = None,
+    moved_before: Annotated[datetime | None, Query(description="Moved earlier")] = None,
+) -> LetterFilter:
+    return LetterFilter(
+        group=group,
+        reason=reason,
+        error=error,
+        message_id=message_id,
+        moved_after_ms=_ms(moved_after),
+        moved_before_ms=_ms(moved_before),
+    )
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1_000)
+
+
+Wanted = Annotated[LetterFilter, Depends(_letter_filter)]
+
+
+def queue_router(service: QueueService, access: Access) -> APIRouter:
+    """All of it."""
+    router = APIRouter()
+    _add_reading(router, service, _needs(access, Scope.READ))
+    _add_dead_letters(router, service, access)
+    _add_changes(router, service, access)
+    return router
+
+
+def _needs(access: Access, scope: Scope) -> dict[str, Any]:
+    def check(request: Request) -> None:
+        access.check(request, scope)
+
+    async def checked(request: Request) -> None:
+        check(request)
+
+    return {"dependencies": [Depends(checked)], "response_model": None}
+
+
+def _add_reading(router: APIRouter, service: QueueService, read: dict[str, Any]) -> None:
+    @router.get("/queues", summary="Queues by name", responses=answers(QueueStats, many=True), **read)
+    async def queues(
+        limit: Limit = 100,
+        after: Annotated[str, Query(description="Names behind this one: the last of the page before")] = "",
+        match: Annotated[str, Query(description="Shell wildcards over names", max_length=300)] = "*",
+    ) -> Response:
+        return json_answer(service.queues(after, limit, match), HTTPStatus.OK)
+
+    @router.get("/queues/{name}", summary="A queue with its settings", responses=answers(QueueDetail), **read)
+    async def queue(name: Name) -> Response:
+        return _settings_answer(service.queue(unquote(name)), HTTPStatus.OK)
+
+    @router.get("/queues/{name}/stats", summary="Its figures", responses=answers(QueueStats), **read)
+    async def stats(name: Name) -> Response:
+        return json_answer(service.stats(unquote(name)), HTTPStatus.OK)
+
+    @router.get(
+        "/queues/{name}/groups",
+        summary="Its consumer groups",
+        responses=answers(GroupView, many=True),
+        **read,
+    )
+    async def groups(name: Name) -> Response:
+        return json_answer(service.groups(unquote(name)), HTTPStatus.OK)
+
+    @router.get(
+        "/queues/{name}/consumers",
+        summary="Its consumers",
+        responses=answers(ConsumerView, many=True),
+        **read,
+    )
+    async def consumers(name: Name) -> Response:
+        return json_answer(service.consumers(unquote(name)), HTTPStatus.OK)
+
+    @router.get(
+        "/queues/{name}/messages",
+        summary="Messages with their bodies, without consuming them",
+        responses=answers(PeekedMessage, many=True),
+        **read,
+    )
+    async def messages(
+        name: Name,
+        after: Annotated[int, Query(ge=0, description="Sequences behind this one")] = 0,
+        limit: Annotated[int, Query(ge=1, le=PEEK_MAX, description="How many at most")] = 10,
+    ) -> Response:
+        return json_answer(await service.peek(unquote(name), after, limit), HTTPStatus.OK)
+
+    @router.get(
+        "/queues/{name}/messages/{message_id}",
+        summary="A message: its state in each group, holder, next retry",
+        responses=answers(MessageView),
+        **read,
+    )
+    async def message(name: Name, message_id: str) -> Response:
+        return json_answer(service.message(unquote(name), message_id), HTTPStatus.OK)
+
+    @router.get(
+        "/queues/{name}/explain",
+        summary="Why nothing is delivered",
+        responses=answers(Reason, many=True),
+        **read,
+    )
+    async def explain(name: Name) -> Response:
+        return json_answer(service.explain(unquote(name)), HTTPStatus.OK)
+
+
+def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) -> None:
+    read, operate = _needs(access, Scope.READ), _needs(access, Scope.OPERATE)
+
+    @router.get(
+        "/queues/{name}/dlq",
+        summary="Its dead letters, without consuming them",
+        responses=answers(DeadLetterView, many=True),
+        **read,
+    )
+    async def dead_letters(
+        name: Name,
+        wanted: Wanted,
+        limit: Limit = 100,
+        after: Annotated[str, Query(description="Behind the one with this id", max_length=80)] = "",
+    ) -> Response:
+        return json_answer(service.dead_letters(unquote(name), wanted, after, limit), HTTPStatus.OK)
+
+    @router.post(
+        "/queues/{name}/dlq/{letter_id}/retry",
+        summary="Put a dead letter back",
+        responses=answers(Done),
+        **operate,
+    )
+    async def retry(name: Name, letter_id: str) -> Response:
+        return json_answer(Done(await service.retry(unquote(name), letter_id)), HTTPStatus.OK)
+
+    @router.post(
+        "/queues/{name}/dlq/retry",
+        summary="Put dead letters back: all, or those of a filter; with a rate, in the background",
+        responses=answers(Done) | answers(RetryJob, status=202),
+        **operate,
+    )
+    async def retry_all(
+        name: Name,
+        wanted: Wanted,
+        rate: Annotated[float | None, Query(gt=0, le=1_000_000, description="Messages a second")] = None,
+        limit: Annotated[int, Query(ge=1, le=RETRY_MAX, description="How many at most")] = RETRY_MAX,
+    ) -> Response:
+        if rate is not None:
+            return json_answer(service.retry_slowly(unquote(name), wanted, rate), HTTPStatus.ACCEPTED)
+        return json_answer(Done(await service.retry_all(unquote(name), wanted, limit)), HTTPStatus.OK)
+
+    @router.get(
+        "/queues/{name}/dlq/retry",
+        summary="The retry that runs, or ran last",
+        responses=answers(RetryJob),
+        **read,
+    )
+    async def retry_job(name: Name) -> Response:
+        job = service.retry_job(unquote(name))
+        if job is None:
+            return problem(HTTPStatus.NOT_FOUND, "no retry with a rate has been started", {})
+        return json_answer(job, HTTPStatus.OK)
+
+    @router.delete(
+        "/queues/{name}/dlq/retry",
+        summary="End the retry that runs",
+        status_code=204,
+        responses=problems(),
+        **operate,
+    )
+    async def stop_retry(name: Name) -> Response:
+        if not service.stop_retry(unquote(name)):
+            return problem(HTTPStatus.NOT_FOUND, "no retry runs", {})
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _add_changes(router: APIRouter, service: QueueService, access: Access) -> None:
+    operate, admin = _needs(access, Scope.OPERATE), _needs(access, Scope.ADMIN)
+
+    @router.put(
+        "/queues/{name}",
+        summary="Make a queue, or give it other settings",
+        description="What is not named has its default; the name may be left out.",
+        responses=answers(Configured) | answers(Configured, status=201),
+        openapi_extra=takes(QueueSettings),
+        **admin,
+    )
+    async def configure(name: Name, request: Request) -> Response:
+        done = await service.configure(unquote(name), _object(unquote(name), await request.body()))
+        return _settings_answer(done, HTTPStatus.CREATED if done.created else HTTPStatus.OK)
+
+    @router.delete("/queues/{name}", summary="Empty a queue and delete it", responses=answers(Done), **admin)
+    async def delete(name: Name) -> Response:
+        return json_answer(Done(await service.delete(unquote(name))), HTTPStatus.OK)
+
+    @router.post(
+        "/queues/{name}/purge",
+        summary="Delete every message that is there",
+        responses=answers(Done),
+        **operate,
+    )
+    async def purge(name: Name) -> Response:
+        return json_answer(Done(await service.purge(unquote(name))), HTTPStatus.OK)
+
+    @router.delete(
+        "/queues/{name}/groups/{group}",
+        summary="Remove a group without consumers",
+        status_code=204,
+        responses=problems(),
+        **operate,
+    )
+    async def remove_group(name: Name, group: str) -> Response:
+        await service.remove_group(unquote(name), group)
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _object(name: str, body: bytes) -> dict[str, object]:
+    try:
+        found = msgspec.json.decode(body or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SettingsRefused(f"settings of queue {name}: no valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise SettingsRefused(f"settings of queue {name}: a JSON object is needed")
+    return found
+
+
+def _settings_answer(content: object, status: HTTPStatus) -> Response:
+    """With durations as they are written."""
+    return Response(msgspec.json.encode(content, enc_hook=str), status, media_type="application/json")

@@ -1,0 +1,153 @@
+"""The façade of durable queues: what operators see of them and may do to them, whatever the protocol they ask in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from embermq.queues.explaining import Reason
+from embermq.queues.inspection import (
+    ConsumerView,
+    DeadLetterView,
+    GroupView,
+    LetterFilter,
+    MessageView,
+    QueueStats,
+)
+from embermq.queues.settings import QueueSettings
+
+
+class QueueDetail(Struct, frozen=True, kw_only=True):
+    """A queue with its settings."""
+
+    settings: QueueSettings
+    stats: QueueStats
+    groups: Sequence[GroupView]
+
+
+class PeekedMessage(Struct, frozen=True, kw_only=True):
+    """A message with its body, which nobody consumes by looking at it. `payload` is text, or `payload_base64` where it
+    is not UTF-8, of large ones the first 64 KiB; neither when the body cannot be read any more."""
+
+    about: MessageView
+    publisher: str
+    payload_bytes: int
+    properties: Mapping[str, object]
+    payload: str | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class Configured(Struct, frozen=True):
+    """Whether the queue was made by it, and its settings now."""
+
+    created: bool
+    settings: QueueSettings
+
+
+class Done(Struct, frozen=True):
+    """How many messages it was done to."""
+
+    messages: int
+
+
+class RetryJob(Struct, frozen=True, kw_only=True):
+    """Dead letters that go back one after another, `rate` a second, of which `retried` have."""
+
+    queue: str
+    rate: float
+    matched: int
+    retried: int
+    running: bool
+
+
+class QueueRefused(Exception):
+    """It cannot be done now: why."""
+
+
+class NoSuchQueue(QueueRefused):
+    """There is no queue of that name, or no message, group or dead letter of that name in it."""
+
+
+class QueueService(ABC):
+    """Implemented in app; called on the event loop. Reading answers from memory; what changes something returns when
+    that is durable. All but `queues` and `configure` raise NoSuchQueue."""
+
+    @abstractmethod
+    def queues(self, after: str, limit: int, match: str) -> Sequence[QueueStats]:
+        """Up to `limit` queues whose name sorts behind `after` and fits the shell pattern `match`, in that order."""
+
+    @abstractmethod
+    def queue(self, name: str) -> QueueDetail:
+        """One of them."""
+
+    @abstractmethod
+    def stats(self, name: str) -> QueueStats:
+        """Its figures alone."""
+
+    @abstractmethod
+    def groups(self, name: str) -> Sequence[GroupView]:
+        """Its groups."""
+
+    @abstractmethod
+    def consumers(self, name: str) -> Sequence[ConsumerView]:
+        """Of all its groups."""
+
+    @abstractmethod
+    def message(self, name: str, message_id: str) -> MessageView:
+        """A message with its state in every group."""
+
+    @abstractmethod
+    async def peek(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
+        """Up to `limit` messages behind the sequence `after`, with their bodies. Raises StoreError."""
+
+    @abstractmethod
+    def explain(self, name: str) -> Sequence[Reason]:
+        """Why nothing is delivered."""
+
+    @abstractmethod
+    def dead_letters(
+        self, name: str, wanted: LetterFilter, after: str, limit: int
+    ) -> Sequence[DeadLetterView]:
+        """Dead letters of the queue, or in it when it is a queue of dead letters, behind the one with the id `after`;
+        nobody consumes them by looking at them."""
+
+    @abstractmethod
+    async def configure(self, name: str, given: Mapping[str, object]) -> Configured:
+        """Make the queue, or give it these settings instead of those it has. Raises SettingsRefused and, when there are
+        too many queues, QueueRefused."""
+
+    @abstractmethod
+    async def delete(self, name: str) -> int:
+        """Empty it and let go of it; returns how many messages it had. Raises QueueRefused while it has consumers."""
+
+    @abstractmethod
+    async def purge(self, name: str) -> int:
+        """Let go of every message that is there now, held and delayed ones too; returns how many."""
+
+    @abstractmethod
+    async def remove_group(self, name: str, group: str) -> None:
+        """Let go of a group without consumers, and of what it alone owed. Raises QueueRefused while it has some."""
+
+    @abstractmethod
+    async def retry(self, name: str, letter_id: str) -> int:
+        """Put one dead letter back, or all that the message of this id has, one a group. Those that a consumer of the
+        dead-letter queue holds stay; raises QueueRefused when all do."""
+
+    @abstractmethod
+    async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> int:
+        """Put dead letters back, the oldest first, at most `limit`; returns how many."""
+
+    @abstractmethod
+    def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
+        """Begin to put dead letters back, at most `rate` a second; what is left when the broker ends is a dead letter
+        still. Raises QueueRefused while another one runs for this queue."""
+
+    @abstractmethod
+    def retry_job(self, name: str) -> RetryJob | None:
+        """The one that runs, or ended last."""
+
+    @abstractmethod
+    def stop_retry(self, name: str) -> bool:
+        """End the one that runs; False when none does."""

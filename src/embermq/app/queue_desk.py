@@ -1,0 +1,359 @@
+"""Durable queues as an operator sees them and what may be done to them; see `admin.queue_service`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from heapq import nsmallest
+from itertools import islice
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from embermq.admin.queue_service import (
+    Configured,
+    NoSuchQueue,
+    PeekedMessage,
+    QueueDetail,
+    QueueRefused,
+    QueueService,
+    RetryJob,
+)
+from embermq.broker.tick import Tick
+from embermq.model.message import Message
+from embermq.ports.errors import StoreError
+from embermq.queues.explaining import Reason, explain
+from embermq.queues.inspection import (
+    ConsumerView,
+    DeadLetterView,
+    GroupView,
+    LetterFilter,
+    MessageView,
+    QueueStats,
+    consumers_of,
+    groups_of,
+    letters_of,
+    message_at,
+    message_of,
+    messages_after,
+    stats_of,
+)
+from embermq.queues.names import QueueKind, kind_of
+from embermq.queues.queue import Queue
+from embermq.queues.queues import Queues
+from embermq.queues.settings import QueueSettings, operator_settings
+
+LOG = logging.getLogger("embermq")
+PIECE = 1_000
+"""Messages that one tick lets go of, or puts back, so that clients do not wait for an operator."""
+SLOW_PIECE_S = 0.1
+PEEKED_BYTES_MAX = 64 * 1024
+"""Bytes of one body that are shown."""
+UTF8_BYTES_MAX = 4
+DELETE_TRIES = 50
+"""Ticks that a delete waits for publishes that are under way."""
+
+BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
+
+
+class Clock(Protocol):
+    """What drives ticks: `server.tick_loop`."""
+
+    def look_at_clock(self) -> int:
+        """Set the tick's time and return it."""
+        ...
+
+    def wake(self) -> None:
+        """Have a tick run."""
+        ...
+
+
+class MessageBodies(Protocol):
+    """Where bodies are read."""
+
+    def ask(self, offsets: Sequence[int], then: BodiesRead) -> None:
+        """`then` is called on this thread, once or several times, with some of them each time."""
+        ...
+
+
+class QueueDesk(QueueService):
+    """See the façade. `core` writes into the present batch of `tick`."""
+
+    def __init__(
+        self, core: Queues, tick: Tick, ticks: Clock, bodies: MessageBodies, *, queues_max: int
+    ) -> None:
+        self._core = core
+        self._tick = tick
+        self._ticks = ticks
+        self._bodies = bodies
+        self._queues_max = queues_max
+        self._jobs: dict[str, RetryJob] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    def queues(self, after: str, limit: int, match: str) -> Sequence[QueueStats]:
+        names = nsmallest(
+            limit, (name for name in self._core.names() if name > after and fnmatchcase(name, match))
+        )
+        return [self.stats(name) for name in names]
+
+    def queue(self, name: str) -> QueueDetail:
+        queue = self._find(name)
+        return QueueDetail(settings=queue.settings, stats=self.stats(name), groups=groups_of(queue))
+
+    def stats(self, name: str) -> QueueStats:
+        return stats_of(self._find(name), self._ticks.look_at_clock())
+
+    def groups(self, name: str) -> Sequence[GroupView]:
+        return groups_of(self._find(name))
+
+    def consumers(self, name: str) -> Sequence[ConsumerView]:
+        return consumers_of(self._find(name))
+
+    def message(self, name: str, message_id: str) -> MessageView:
+        found = message_of(self._find(name), message_id)
+        if found is None:
+            raise NoSuchQueue(
+                f"queue {name} has no message {message_id[:80]!r}: it never had, or all have settled it"
+            )
+        return found
+
+    async def peek(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
+        queue = self._find(name)
+        sequences = messages_after(queue, after, limit)
+        views = [(message_at(queue, sequence), queue.entries[sequence].offset) for sequence in sequences]
+        bodies = await self._read([offset for _, offset in views])
+        return [_peeked(view, bodies.get(offset)) for view, offset in views]
+
+    def explain(self, name: str) -> Sequence[Reason]:
+        return explain(self._find(name), self._ticks.look_at_clock())
+
+    def dead_letters(
+        self, name: str, wanted: LetterFilter, after: str, limit: int
+    ) -> Sequence[DeadLetterView]:
+        found = self._letters(name, wanted)
+        if found is None:
+            return []
+        dead, wanted = found
+        begin = max(0, dead.sequence_of("", after)) if after else 0
+        return [letter for _, letter in islice(letters_of(dead, wanted, begin), limit)]
+
+    async def configure(self, name: str, given: Mapping[str, object]) -> Configured:
+        settings = operator_settings(name, given)
+        created = self.apply(settings)
+        await self._durable()
+        return Configured(created, settings)
+
+    def apply(self, settings: QueueSettings) -> bool:
+        """Make the queue or give it these settings, without waiting; True when it was made. Raises SettingsRefused and
+        QueueRefused."""
+        queue = self._core.find(settings.name)
+        count = len(self._core.names())
+        if queue is None and count >= self._queues_max:
+            raise QueueRefused(f"there are {count} queues, queues.queues_max is {self._queues_max}")
+        if queue is None or queue.settings != settings:
+            self._ticks.look_at_clock()
+            self._core.configure(settings)
+            self._ticks.wake()
+        return queue is None
+
+    async def delete(self, name: str) -> int:
+        queue = self._find(name)
+        count = 0
+        for _ in range(DELETE_TRIES):
+            consumers = sum(len(group.members) for group in queue.groups.values())
+            if consumers:
+                raise QueueRefused(
+                    f"queue {name} has {consumers} consumer{'s' if consumers > 1 else ''}; they have to unsubscribe"
+                    " before it can be deleted"
+                )
+            count += await self._purge(name, queue)
+            if self._core.find(name) is not queue:
+                break  # somebody else was faster
+            self._ticks.look_at_clock()
+            if self._core.delete(name):
+                await self._durable()
+                return count
+            await self._durable()
+        else:
+            raise QueueRefused(f"queue {name} cannot be deleted while messages are published to it")
+        return count
+
+    async def purge(self, name: str) -> int:
+        return await self._purge(name, self._find(name))
+
+    async def _purge(self, name: str, queue: Queue) -> int:
+        end, count = queue.end(), 0
+        while self._core.find(name) is queue:
+            self._ticks.look_at_clock()
+            done = self._core.purge(name, end, PIECE)
+            count += done
+            await self._durable()
+            if done < PIECE:
+                break
+        return count
+
+    async def remove_group(self, name: str, group: str) -> None:
+        found = self._find(name).groups.get(group)
+        if found is None:
+            raise NoSuchQueue(f"queue {name} has no group {group[:80]!r}")
+        if found.members:
+            raise QueueRefused(
+                f"group {group} of queue {name} has consumers: {', '.join(sorted(found.members))}"
+            )
+        self._core.remove_group(name, group, self._ticks.look_at_clock())
+        await self._durable()
+
+    async def retry(self, name: str, letter_id: str) -> int:
+        found = self._letters(name, LetterFilter(message_id=letter_id))
+        sequences = [] if found is None else [sequence for sequence, _ in letters_of(*found)]
+        if found is None or not sequences:
+            raise NoSuchQueue(f"queue {name} has no dead letter {letter_id[:80]!r}")
+        count = self._put_back(found[0], sequences)
+        if not count:
+            raise QueueRefused(f"dead letter {letter_id} is held by a consumer of {found[0].settings.name}")
+        await self._durable()
+        return count
+
+    async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> int:
+        found = self._letters(name, wanted)
+        if found is None:
+            return 0
+        sequences = [sequence for sequence, _ in islice(letters_of(*found), limit)]
+        count = 0
+        for begin in range(0, len(sequences), PIECE):
+            count += self._put_back(found[0], sequences[begin : begin + PIECE])
+            await self._durable()
+        return count
+
+    def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
+        found = self._letters(name, wanted)
+        if name in self._running:
+            raise QueueRefused(f"dead letters of queue {name} are being retried already")
+        sequences = [] if found is None else [sequence for sequence, _ in letters_of(*found)]
+        job = RetryJob(queue=name, rate=rate, matched=len(sequences), retried=0, running=bool(sequences))
+        self._jobs[name] = job
+        if found is not None and sequences:
+            task = asyncio.get_running_loop().create_task(self._retry_slowly(job, found[0], sequences))
+            self._running[name] = task
+            task.add_done_callback(partial(self._ended, name))
+        return job
+
+    def retry_job(self, name: str) -> RetryJob | None:
+        self._find(name)
+        return self._jobs.get(name)
+
+    def stop_retry(self, name: str) -> bool:
+        task = self._running.pop(name, None)
+        if task is None:
+            return False
+        task.cancel()
+        self._jobs[name] = replace(self._jobs[name], running=False)
+        return True
+
+    def close(self) -> None:
+        """What goes on by itself ends."""
+        for name in list(self._running):
+            self.stop_retry(name)
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._running.get(name) is task:
+            del self._running[name]
+        if not task.cancelled() and task.exception() is not None:
+            LOG.error("retry of dead letters of queue %s ended: %s", name, task.exception())
+            self._jobs[name] = replace(self._jobs[name], running=False)
+
+    async def _retry_slowly(self, job: RetryJob, dead: Queue, sequences: list[int]) -> None:
+        loop = asyncio.get_running_loop()
+        began_s, done, put_back = loop.time(), 0, 0
+        while done < len(sequences):
+            due = min(len(sequences), done + PIECE, int((loop.time() - began_s) * job.rate) + 1)
+            if due > done:
+                put_back += self._put_back(dead, sequences[done:due])
+                done = due
+                await self._durable()
+                self._jobs[job.queue] = replace(job, retried=put_back)
+            if done < len(sequences):
+                next_s = began_s + done / job.rate
+                await asyncio.sleep(max(min(SLOW_PIECE_S, 1 / job.rate), next_s - loop.time()))
+        self._jobs[job.queue] = replace(job, retried=put_back, running=False)
+
+    def _put_back(self, dead: Queue, sequences: Sequence[int]) -> int:
+        now_ms = self._ticks.look_at_clock()
+        name = dead.settings.name
+        if self._core.find(name) is not dead:
+            return 0
+        return self._core.retry_dead_letters(name, sequences, now_ms)
+
+    def _letters(self, name: str, wanted: LetterFilter) -> tuple[Queue, LetterFilter] | None:
+        """The queue that has the dead letters of another, and which of them are its own; None when it is not there
+        yet."""
+        queue = self._find(name)
+        if kind_of(name) is QueueKind.DEAD_LETTERS:
+            return queue, wanted
+        dead = self._core.find(queue.settings.dead_letter_queue)
+        return None if dead is None else (dead, replace(wanted, queue=name))
+
+    def _find(self, name: str) -> Queue:
+        queue = self._core.find(name)
+        if queue is None:
+            raise NoSuchQueue(f"there is no queue {name[:255]!r}")
+        return queue
+
+    async def _durable(self) -> None:
+        """Wait for the commit of what was decided up to now."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tick.batch.after_commit.append(partial(_tell, durable))
+        self._ticks.wake()
+        await durable
+
+    async def _read(self, offsets: Sequence[int]) -> Mapping[int, Message | None]:
+        if not offsets:
+            return {}
+        wanted, found = set(offsets), dict[int, Message | None]()
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def then(bodies: Mapping[int, Message | None] | StoreError) -> None:
+            if answered.done():  # who asked may have left
+                return
+            if isinstance(bodies, StoreError):
+                answered.set_exception(bodies)
+                return
+            found.update(bodies)
+            if wanted <= found.keys():
+                answered.set_result(None)
+
+        self._bodies.ask(sorted(wanted), then)
+        await answered
+        return found
+
+
+def _tell(durable: asyncio.Future[None]) -> None:
+    if not durable.done():  # who asked may have left
+        durable.set_result(None)
+
+
+def _peeked(view: MessageView, message: Message | None) -> PeekedMessage:
+    if message is None:
+        return PeekedMessage(about=view, publisher="", payload_bytes=0, properties={})
+    properties = msgspec.to_builtins(message.properties) if message.properties is not None else {}
+    shown: dict[str, str] = {}
+    piece = message.payload[:PEEKED_BYTES_MAX]
+    try:
+        shown["payload"] = piece.decode()
+    except UnicodeDecodeError as error:
+        if len(piece) < len(message.payload) and error.start >= len(piece) - UTF8_BYTES_MAX:
+            shown["payload"] = piece[: error.start].decode()
+        else:
+            shown["payload_base64"] = b64encode(piece).decode()
+    return PeekedMessage(
+        about=view,
+        publisher=message.publisher,
+        payload_bytes=len(message.payload),
+        properties={name: value for name, value in properties.items() if value not in (None, (), [])},
+        **shown,
+    )

@@ -1,0 +1,104 @@
+"""`embermq tokens`: what other machines and programs use the API with."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embermq.app.errors import UserError
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import table
+
+app = typer.Typer(
+    help="Tokens of the API: create, list, revoke.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+class ScopeOption(StrEnum):
+    """Scopes by their names."""
+
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+Name = Annotated[str, typer.Argument(help="What the token is called.")]
+
+
+@app.command("create")
+def create(
+    name: Name,
+    *,
+    scope: Annotated[
+        ScopeOption,
+        typer.Option("--scope", help="read; operate: purge and retry too; admin: configure and delete too."),
+    ] = ScopeOption.READ,
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="DURATION", help="How long it holds, such as 12h or 30d.")
+    ] = "",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Make a token and print it, this once: what is stored is its hash. From the first one on the API wants a token
+    from everybody, programs on this machine too; the embermq command needs none."""
+    from embermq.admin.access import Scope
+    from embermq.app.api_tokens import TokenFile
+    from embermq.queues.durations import parse_duration
+
+    try:
+        expires_ms = time.time_ns() // 1_000_000 + parse_duration(expires) if expires else 0
+    except ValueError as error:
+        raise UserError(f"--expires: {error}") from None
+    tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))
+    print(tokens.create(name, Scope(scope.value), expires_ms))
+
+
+@app.command("list")
+def list_all(
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every token, without what it is."""
+    from embermq.app.api_tokens import TokenFile
+
+    tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))
+    rows = [
+        {
+            "name": token.name,
+            "scope": token.scope.value,
+            "created": _time(token.created_ms),
+            "expires": _time(token.expires_ms) if token.expires_ms else None,
+        }
+        for _, token in sorted(tokens.all().items())
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    cells = [tuple(str(value or "never") for value in row.values()) for row in rows]
+    for line in table([("name", "scope", "created", "expires"), *cells], names=4):
+        print(line.rstrip())
+
+
+@app.command("revoke")
+def revoke(
+    name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
+) -> None:
+    """Take a token back; a running broker refuses it from the next request on."""
+    from embermq.app.api_tokens import TokenFile
+
+    TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir)).revoke(name)
+    print(f"revoked {name}")
+
+
+def _time(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,62 @@
+"""The desk of queues over the core alone: commits happen when the event loop comes to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from tests.support.queue_bench import Bench
+
+from embermq.app.queue_desk import QueueDesk
+from embermq.broker.tick import Tick
+from embermq.model.message import Message
+from embermq.ports.errors import StoreError
+
+
+class DeskBench(Bench):
+    """`failing` commits are refused before one is made."""
+
+    def __init__(self, queues_max: int = 100) -> None:
+        self.tick = Tick()
+        self.failing = 0
+        self.commits = 0
+        self.bodies: dict[int, Message | None] = {}
+        self._is_due = False
+        super().__init__()
+        self.desk = QueueDesk(self.queues, self.tick, self, self, queues_max=queues_max)
+
+    # What the desk sees of the broker.
+
+    def look_at_clock(self) -> int:
+        self.tick.now_ms = self.now_ms
+        return self.now_ms
+
+    def wake(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._commit)
+
+    def ask(
+        self, offsets: Sequence[int], then: Callable[[Mapping[int, Message | None] | StoreError], None]
+    ) -> None:
+        for offset in offsets:
+            asyncio.get_running_loop().call_soon(then, {offset: self.bodies.get(offset)})
+
+    def _commit(self) -> None:
+        self._is_due = False
+        self.commits += 1
+        batch = self.tick.take()
+        deliveries = self.queues.run(self.now_ms)
+        writes = self.queues.take_writes()
+        if self.failing:
+            self.failing -= 1
+            self.queues.give_back(writes)
+            self.tick.give_back(batch)
+            self.wake()
+            return
+        self.rows.apply(writes, self.log_end)
+        self.sent += deliveries
+        for delivery in deliveries:
+            self.queues.written(delivery, self.now_ms)
+        for call in batch.after_commit:
+            call()

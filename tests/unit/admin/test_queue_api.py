@@ -1,0 +1,368 @@
+"""The API of queues over the desk and the core: what it answers, whom it lets in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from tests.support.queue_bench import START_MS
+from tests.support.queue_desk import DeskBench
+
+from embermq.admin.access import Access, ApiToken, Everything, Scope, TokenAccess, token_hash
+from embermq.admin.api import create_api
+from embermq.admin.late_api import LateApi, named_path
+from embermq.model.message import Message
+from embermq.queues.consumer import Newcomer
+from embermq.queues.names import Verb
+
+Ask = Callable[..., Awaitable[httpx.Response]]
+HERE = "http://127.0.0.1:8080"
+
+
+class Tokens(dict[str, ApiToken]):
+    """In memory."""
+
+    def add(self, name: str, scope: Scope, expires_ms: int = 0) -> str:
+        self[name] = ApiToken(name, scope, token_hash("emq_" + name), 0, expires_ms)
+        return "emq_" + name
+
+    def all(self) -> Tokens:
+        return self
+
+
+def served(
+    bench: DeskBench,
+    work: Callable[[Ask], Awaitable[None]],
+    access: Access | None = None,
+    peer: str = "127.0.0.1",
+) -> None:
+    """Do `work` with a client of the API."""
+
+    async def run() -> None:
+        api = LateApi(lambda: create_api(bench.desk, access or Everything()))
+        app = Starlette(routes=[Mount("/api/v1", app=api)])
+        transport = httpx.ASGITransport(app=app, client=(peer, 5), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+
+            async def ask(method: str, path: str, **more: Any) -> httpx.Response:
+                return await client.request(method, "/api/v1" + path, **more)
+
+            await work(ask)
+
+    asyncio.run(run())
+
+
+async def until(ask: Ask, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The retry of the queue q, as soon as something holds of it."""
+    async with asyncio.timeout(10):
+        while True:
+            job: dict[str, Any] = (await ask("GET", "/queues/q/dlq/retry")).json()
+            if is_so(job):
+                return job
+            await asyncio.sleep(0)
+
+
+def is_problem(answer: httpx.Response, status: int, *words: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["status"] == status
+    for word in words:
+        assert word in told["detail"], told
+
+
+@pytest.mark.promise("queues-40")
+def test_a_queue_is_made_changed_shown_and_deleted() -> None:
+    bench = DeskBench()
+
+    async def work(ask: Ask) -> None:
+        made = await ask("PUT", "/queues/tasks%2Fimages", json={"partitions": 4})
+        assert made.status_code == 201 and made.json()["settings"]["partitions"] == 4
+        assert bench.commits, "answered when it is durable"
+        changed = await ask("PUT", "/queues/$queue$tasks$images", json={"limits": {"message_ttl": "90s"}})
+        assert changed.status_code == 200 and not changed.json()["created"]
+        assert changed.json()["settings"]["partitions"] == 10
+        shown = (await ask("GET", "/queues/tasks$images")).json()
+        assert shown["settings"]["limits"]["message_ttl"] == "90s"
+        assert shown["stats"]["name"] == "tasks/images"
+        listed = (await ask("GET", "/queues", params={"match": "tasks/*"})).json()
+        assert [one["name"] for one in listed] == ["tasks/images"]
+        after = (await ask("GET", "/queues", params={"after": "q", "limit": 1})).json()
+        assert [one["name"] for one in after] == ["tasks/images"]
+        assert (await ask("DELETE", "/queues/tasks%2Fimages")).json() == {"messages": 0}
+        is_problem(await ask("GET", "/queues/tasks%2Fimages"), 404, "tasks/images")
+        assert [row.name for row in bench.rows.queues.values()] == ["q"]
+
+    served(bench, work)
+
+
+@pytest.mark.promise("queues-33", "queues-40")
+def test_settings_that_cannot_be_are_refused_by_name() -> None:
+    bench = DeskBench(queues_max=2)
+
+    async def work(ask: Ask) -> None:
+        is_problem(await ask("PUT", "/queues/a", json={"colour": 1}), 422, "colour: there is no such setting")
+        is_problem(await ask("PUT", "/queues/a", json={"partitions": 0}), 422, "partitions")
+        is_problem(await ask("PUT", "/queues/a", content=b"{"), 422, "no valid JSON")
+        is_problem(await ask("PUT", "/queues/a", json=[]), 422, "JSON object")
+        is_problem(await ask("PUT", "/queues/a%2F%2Fb", json={}), 422, "empty level")
+        is_problem(await ask("PUT", "/queues/responses%2Fme", json={}), 422, "responses/")
+        assert (await ask("PUT", "/queues/a", content=b"{" + b" " * 70_000 + b"}")).status_code == 413
+        assert (await ask("PUT", "/queues/a", json={})).status_code == 201
+        is_problem(await ask("PUT", "/queues/b", json={}), 409, "queues_max is 2")
+        bench.publish()
+        is_problem(await ask("PUT", "/queues/q", json={"partitions": 3}), 422, "must be empty")
+        assert bench.queues.queue("q").settings.partitions == 10
+
+    served(bench, work)
+
+
+@pytest.mark.promise("queues-20", "queues-40")
+def test_messages_consumers_groups_and_why() -> None:
+    bench = DeskBench()
+    bench.bodies = {
+        0: Message("$queue/q", b"one", 1, False, "p", 5, START_MS),
+        1: Message("$queue/q", b"\xff", 1, False, "p", 5, START_MS),
+        2: None,
+        3: Message("$queue/q", "ä".encode() * 40_000, 1, False, "p", 4, START_MS),
+    }
+    bench.join("c", prefetch=1)
+    bench.publish("k")
+    bench.publish(count=3)
+
+    async def work(ask: Ask) -> None:
+        peeked = (await ask("GET", "/queues/q/messages", params={"limit": 4})).json()
+        assert [one.get("payload") for one in peeked[:3]] == ["one", None, None]
+        assert peeked[1]["payload_base64"] == "/w==" and "payload_base64" not in peeked[2]
+        assert peeked[3]["payload"] == "ä" * 32_768 and peeked[3]["payload_bytes"] == 80_000
+        behind = (await ask("GET", "/queues/q/messages", params={"after": 1, "limit": 1})).json()
+        assert behind[0]["about"]["sequence"] == 2
+        message = (await ask("GET", f"/queues/q/messages/{peeked[0]['about']['id']}")).json()
+        assert message["states"][0]["state"] == "DELIVERED" and message["states"][0]["holder"] == "c"
+        is_problem(await ask("GET", "/queues/q/messages/1-99"), 404, "1-99")
+        (consumer,) = (await ask("GET", "/queues/q/consumers")).json()
+        assert consumer["client_id"] == "c" and len(consumer["partitions"]) == 10
+        (group,) = (await ask("GET", "/queues/q/groups")).json()
+        assert group["lag"] == 4
+        why = (await ask("GET", "/queues/q/explain")).json()
+        assert [one["code"] for one in why] == ["window_full"]
+        assert (await ask("GET", "/queues/q/stats")).json()["in_flight"] == 1
+        is_problem(await ask("GET", "/queues/q/messages", params={"limit": 101}), 400, "limit")
+        is_problem(await ask("GET", "/queues/none/stats"), 404, "none")
+        is_problem(await ask("GET", "/nothing"), 404)
+        is_problem(await ask("POST", "/queues/q"), 405)
+
+    served(bench, work)
+
+
+@pytest.mark.promise("queues-40")
+def test_a_purge_goes_in_pieces_and_survives_refused_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embermq.app.queue_desk.PIECE", 10)
+    bench = DeskBench()
+    bench.join("c", prefetch=5)
+    bench.publish(count=25)
+
+    async def work(ask: Ask) -> None:
+        bench.failing = 2
+        assert (await ask("POST", "/queues/q/purge")).json() == {"messages": 25}
+        assert bench.commits == 5 and not bench.rows.entries
+        is_problem(await ask("DELETE", "/queues/q"), 409, "1 consumer; they have to unsubscribe")
+        is_problem(await ask("DELETE", "/queues/q/groups/g"), 409, "has consumers: c")
+        is_problem(await ask("DELETE", "/queues/q/groups/h"), 404, "no group 'h'")
+        bench.leave("c")
+        assert (await ask("DELETE", "/queues/q/groups/g")).status_code == 204
+        assert not bench.rows.groups
+
+    served(bench, work)
+
+
+@pytest.mark.promise("queues-35")
+def test_dead_letters_are_listed_and_put_back() -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish(count=5)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+
+    async def work(ask: Ask) -> None:
+        letters = (await ask("GET", "/queues/q/dlq")).json()
+        assert len(letters) == 5 and letters[0]["reason"] == "rejected" and letters[0]["last_error"] == "why"
+        page = (await ask("GET", "/queues/q/dlq", params={"after": letters[1]["id"], "limit": 2})).json()
+        assert page == letters[2:4]
+        assert (await ask("GET", "/queues/dlq$q/dlq")).json() == letters
+        done = await ask("POST", f"/queues/q/dlq/{letters[0]['id']}/retry")
+        assert done.json() == {"messages": 1}
+        assert bench.take()[0].stamps.message_id == letters[0]["message_id"]
+        is_problem(await ask("POST", f"/queues/q/dlq/{letters[0]['id']}/retry"), 404, letters[0]["id"])
+        nothing = await ask("POST", "/queues/q/dlq/retry", params={"reason": "timeout"})
+        assert nothing.json() == {"messages": 0}
+        some = await ask("POST", "/queues/q/dlq/retry", params={"error": "w*", "limit": 2})
+        assert some.json() == {"messages": 2}
+        job = await ask("POST", "/queues/q/dlq/retry", params={"rate": 1_000})
+        assert job.status_code == 202 and job.json()["matched"] == 2
+        is_problem(await ask("POST", "/queues/q/dlq/retry", params={"rate": 1}), 409, "already")
+        found = await until(ask, lambda job: not job["running"])
+        assert found["retried"] == 2
+        assert (await ask("GET", "/queues/q/dlq")).json() == []
+        assert [delivery.stamps.delivery_count for delivery in bench.take()] == [1, 1, 1, 1]
+        is_problem(await ask("DELETE", "/queues/q/dlq/retry"), 404, "no retry runs")
+
+    served(bench, work)
+
+
+@pytest.mark.promise("queues-35")
+def test_a_slow_retry_keeps_its_rate_and_can_be_ended() -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish(count=5)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+
+    async def work(ask: Ask) -> None:
+        await ask("POST", "/queues/q/dlq/retry", params={"rate": 0.01})
+        await until(ask, lambda job: job["retried"] > 0)
+        assert (await ask("DELETE", "/queues/q/dlq/retry")).status_code == 204
+        job = (await ask("GET", "/queues/q/dlq/retry")).json()
+        assert (job["retried"], job["running"]) == (1, False)
+        assert len((await ask("GET", "/queues/q/dlq")).json()) == 4
+
+    served(bench, work)
+
+
+@pytest.mark.promise("queues-35")
+def test_a_dead_letter_that_is_held_stays() -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish()
+    bench.settle(bench.one(), Verb.REJECT)
+    bench.queues.join("dlq/q", "look", Newcomer("d", 1, 32), bench.now_ms)
+    bench.run()
+
+    async def work(ask: Ask) -> None:
+        (letter,) = (await ask("GET", "/queues/q/dlq")).json()
+        is_problem(await ask("POST", f"/queues/q/dlq/{letter['id']}/retry"), 409, "is held by a consumer")
+
+    served(bench, work)
+
+
+def test_tokens_have_scopes() -> None:
+    bench, tokens = DeskBench(), Tokens()
+    access = TokenAccess(tokens, lambda: 1_000)
+    secrets = {scope: tokens.add(scope.value, scope) for scope in Scope}
+    over = tokens.add("over", Scope.ADMIN, expires_ms=1_000)
+
+    async def work(ask: Ask) -> None:
+        wanted = {("GET", "/queues"): 0, ("POST", "/queues/q/purge"): 1, ("PUT", "/queues/q"): 2}
+        for (method, path), least in wanted.items():
+            for rank, scope in enumerate(Scope):
+                answer = await ask(method, path, headers={"authorization": f"Bearer {secrets[scope]}"})
+                assert answer.status_code == (200 if rank >= least else 403), (
+                    method,
+                    path,
+                    scope,
+                    answer.text,
+                )
+        is_problem(await ask("GET", "/queues"), 401, "a token is needed")
+        for wrong in (f"Bearer {over}", "Bearer nonsense", "Bearer ", "Basic x"):
+            answer = await ask("GET", "/queues", headers={"authorization": wrong})
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+            assert "nonsense" not in answer.text
+
+    served(bench, work, access)
+    served(bench, work, access, peer="192.0.2.7")
+
+
+def test_without_a_token_this_machine_alone_gets_in() -> None:
+    access = TokenAccess(Tokens(), lambda: 0)
+
+    async def inside(ask: Ask) -> None:
+        assert (await ask("GET", "/queues")).status_code == 200
+        assert (await ask("PUT", "/queues/a", json={})).status_code == 201
+        assert (await ask("GET", "/queues", headers={"origin": HERE})).status_code == 200
+        for headers in (
+            {"origin": "http://evil.example"},
+            {"host": "evil.example"},
+            {"x-forwarded-for": "192.0.2.7"},
+            {"origin": "null"},
+        ):
+            is_problem(await ask("GET", "/queues", headers=headers), 403, "embermq tokens create")
+        is_problem(await ask("GET", "/queues", headers={"authorization": "Bearer x"}), 401)
+
+    async def outside(ask: Ask) -> None:
+        is_problem(await ask("GET", "/queues"), 403, "for this machine alone")
+        is_problem(await ask("POST", "/queues/q/purge"), 403)
+
+    served(DeskBench(), inside, access)
+    served(DeskBench(), outside, access, peer="192.0.2.7")
+
+
+def test_tokens_that_cannot_be_read_let_nobody_in() -> None:
+    class Broken:
+        def all(self) -> dict[str, ApiToken]:
+            raise OSError("damaged")
+
+    async def work(ask: Ask) -> None:
+        is_problem(await ask("GET", "/queues"), 403, "cannot be read")
+
+    served(DeskBench(), work, TokenAccess(Broken(), lambda: 0))
+
+
+@pytest.mark.promise("queues-40")
+def test_openapi_and_its_page() -> None:
+    async def work(ask: Ask) -> None:
+        described = (await ask("GET", "/openapi.json")).json()
+        paths = described["paths"]
+        for path in (
+            "stats",
+            "consumers",
+            "messages/{message_id}",
+            "dlq",
+            "dlq/{letter_id}/retry",
+            "dlq/retry",
+        ):
+            assert f"/queues/{{name}}/{path}" in paths
+        assert {"get", "put", "delete"} <= paths["/queues/{name}"].keys()
+        schemas = described["components"]["schemas"]
+        assert schemas["Limits"]["properties"]["message_ttl"]["type"] == "string"
+        references = {
+            found.rpartition("/")[2]
+            for found in _references(described)
+            if found.startswith("#/components/schemas/")
+        }
+        assert references <= schemas.keys()
+        page = await ask("GET", "/docs")
+        assert page.status_code == 200 and "/api/v1/queues/{name}/dlq/retry" in page.text
+        assert "http://" not in page.text and "https://" not in page.text and "<script" not in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+
+    served(DeskBench(), work)
+
+
+def _references(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
+        return own + [found for each in value.values() for found in _references(each)]
+    return [found for each in value for found in _references(each)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b"/api/v1/queues/a%2Fb/stats", "/api/v1/queues/a%2Fb/stats"),
+        (b"/api/v1/queues/a$b", "/api/v1/queues/a%2Fb"),
+        (b"/api/v1/queues/a%24b", "/api/v1/queues/a%24b"),
+        (b"/api/v1/queues/$queue$a$b/dlq", "/api/v1/queues/a%2Fb/dlq"),
+        (b"/api/v1/queues/%24queue%2Fa", "/api/v1/queues/a"),
+        (b"/api/v1/queues/a%2Fstats", "/api/v1/queues/a%2Fstats"),
+        (b"/api/v1/queues/", ""),
+        (b"/api/v1/queues", ""),
+        (b"/health", ""),
+    ],
+)
+def test_names_in_paths(raw: bytes, path: str) -> None:
+    assert named_path(raw) == path
