@@ -43,6 +43,7 @@ Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most")]
 
 
 def _letter_filter(
+    *,
     group: Annotated[str, Query(description="Of this group")] = "",
     reason: Annotated[
         str, Query(description="rejected, max_retries, timeout, overflow or expired", max_length=40)
