@@ -13,7 +13,8 @@ from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from embermq.admin.http import json_answer, problem, problem_handlers
 from embermq.admin.parked_routes import parked_routes
@@ -36,8 +37,11 @@ class _Restored(Struct, frozen=True):
     generation: int | None
 
 
-def create_control_app(service: SessionService, parked: ParkedService) -> Starlette:
-    """The application over both services. Client ids are query parameters, since they may hold any character."""
+def create_control_app(
+    service: SessionService, parked: ParkedService, api: ASGIApp | None = None
+) -> Starlette:
+    """The application over both services, and the API of queues. Client ids are query parameters: they may hold any
+    character."""
 
     async def sessions(request: Request) -> Response:
         found = service.sessions(request.query_params.get("after", ""), PAGE_MAX)
@@ -88,6 +92,7 @@ def create_control_app(service: SessionService, parked: ParkedService) -> Starle
             Route("/api/v1/application-logs", application_logs, methods=["GET", "DELETE"]),
             Route("/application-logs/restore", restore, methods=["POST"]),
             *parked_routes(parked),
+            *([Mount("/api/v1", app=api)] if api is not None else []),
         ],
         exception_handlers=problem_handlers() | {LogsRefused: not_now, StoreError: not_now},
     )

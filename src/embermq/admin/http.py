@@ -20,7 +20,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from embermq.admin.service import AdminService
 from embermq.admin.settings import HttpSettings
@@ -40,8 +41,9 @@ class Problem(Struct, frozen=True):
     detail: str
 
 
-def create_app(service: AdminService) -> Starlette:
-    """The application over one service; what the service raises becomes a 500 without its text."""
+def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
+    """The application over one service; what the service raises becomes a 500 without its text. `api` is what is below
+    /api/v1 otherwise."""
 
     async def health(_: Request) -> Response:
         found = service.health()
@@ -63,6 +65,7 @@ def create_app(service: AdminService) -> Starlette:
             Route("/ready", ready),
             Route("/metrics", metrics),
             Route("/api/v1/pipeline", pipeline),
+            *([Mount("/api/v1", app=api)] if api is not None else []),
         ],
         exception_handlers=problem_handlers(),
     )

@@ -18,6 +18,7 @@ from embermq.app.errors import StartError, UserError
 
 if TYPE_CHECKING:
     import httpx
+    from starlette.types import ASGIApp
 
     from embermq.admin.http import HttpServer
 
@@ -33,7 +34,7 @@ class ControlSide:
         self._settings = settings
         self._server: HttpServer | None = None
 
-    async def open(self, service: SessionService, parked: ParkedService) -> None:
+    async def open(self, service: SessionService, parked: ParkedService, api: ASGIApp | None = None) -> None:
         """Serve from now on; what a killed broker left is replaced, since the lock says that it is dead.
 
         Raises StartError.
@@ -50,7 +51,7 @@ class ControlSide:
         except OSError as error:
             sock.close()
             raise StartError(f"cannot make {self._data_dir / FILE_NAME}: {error.strerror}") from error
-        self._server = HttpServer(create_control_app(service, parked), self._settings)
+        self._server = HttpServer(create_control_app(service, parked, api), self._settings)
         await self._server.start([sock])
 
     async def stop(self) -> None:
@@ -99,10 +100,19 @@ class ControlClient:
 
     def ask(self, method: str, path: str, **parameters: str | list[str]) -> bytes:
         """The body of the answer; raises UserError with the broker's own words for a refusal."""
+        return self._ask(method, path, parameters, None)
+
+    def put(self, path: str, content: bytes) -> bytes:
+        """The same with a body."""
+        return self._ask("PUT", path, {}, content)
+
+    def _ask(
+        self, method: str, path: str, parameters: dict[str, str | list[str]], content: bytes | None
+    ) -> bytes:
         import httpx
 
         try:
-            answer = self._client.request(method, path, params=parameters)
+            answer = self._client.request(method, path, params=parameters, content=content)
         except httpx.ConnectError as error:
             raise UserError(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
         except httpx.HTTPError as error:

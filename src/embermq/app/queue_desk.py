@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from itertools import islice
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from embermq.queues.inspection import (
     GroupView,
     LetterFilter,
     MessageView,
+    QueueFigures,
     QueueStats,
     consumers_of,
     groups_of,
@@ -55,6 +56,10 @@ SLOW_PIECE_S = 0.1
 PEEKED_BYTES_MAX = 64 * 1024
 """Bytes of one body that are shown."""
 UTF8_BYTES_MAX = 4
+QUEUES_SHOWN_MAX = 100
+"""Queues that metrics name: each costs some 25 lines."""
+GROUPS_SHOWN_MAX = 20
+"""Groups of each that they name."""
 DELETE_TRIES = 50
 """Ticks that a delete waits for publishes that are under way."""
 
@@ -107,6 +112,20 @@ class QueueDesk(QueueService):
 
     def stats(self, name: str) -> QueueStats:
         return stats_of(self._find(name), self._ticks.look_at_clock())
+
+    def figures(self) -> QueueFigures:
+        """For metrics: those that hold most."""
+        now_ms = self._ticks.look_at_clock()
+        found = [self._find(name) for name in self._core.names()]
+        shown = nlargest(QUEUES_SHOWN_MAX, found, key=lambda queue: (queue.depth(), queue.counts.enqueued))
+        return QueueFigures(
+            queues=len(found),
+            shown=tuple(stats_of(queue, now_ms) for queue in shown),
+            groups={queue.settings.name: tuple(groups_of(queue)[:GROUPS_SHOWN_MAX]) for queue in shown},
+            latency={
+                queue.settings.name: (queue.latency.count, queue.latency.total_ms / 1_000) for queue in shown
+            },
+        )
 
     def groups(self, name: str) -> Sequence[GroupView]:
         return groups_of(self._find(name))

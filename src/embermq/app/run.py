@@ -25,6 +25,7 @@ from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
 from embermq.app.parked_desk import ParkedDesk
 from embermq.app.pipeline_side import driver_settings, missing_jars
+from embermq.app.queue_admin import QueueAdmin
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
 from embermq.app.settings import SQLITE
@@ -76,6 +77,7 @@ class _Parts(Struct):
     supervisor: "PipelineSupervisor | None"
     service: BrokerService
     control: ControlSide
+    queues: QueueAdmin
 
 
 def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
@@ -114,7 +116,11 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
         settings, data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
     )
     control = ControlSide(data_dir, settings.http)
-    return _Parts(users, rule_files, embedded, authentication, ticks, server, supervisor, service, control)
+    queues = QueueAdmin(settings, data_dir, embedded.broker.state, ticks)
+    service.queues = queues.desk
+    return _Parts(
+        users, rule_files, embedded, authentication, ticks, server, supervisor, service, control, queues
+    )
 
 
 class _EndedEarlyError(Exception):
@@ -150,10 +156,12 @@ class _Application:
         embedded, ticks, service = parts.embedded, parts.ticks, parts.service
         embedded.log_side.on_end.append(self._on_log_end)
         try:
-            http = await self._open(parts.server, service)
+            parts.queues.apply_file()
+            http = await self._open(parts.server, service, parts.queues)
             await parts.control.open(
                 SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life),
                 ParkedDesk(embedded.broker, ticks, embedded.parking),
+                parts.queues.own_api(),
             )
         except StartError:
             embedded.close()
@@ -190,6 +198,7 @@ class _Application:
     async def _close(self, parts: _Parts, http: "HttpSide") -> None:
         """In reverse order of need: first those who bring work, last the stores."""
         began = time.monotonic()
+        parts.queues.close()
         stopping = [parts.server.stop(), http.stop(), parts.control.stop()]
         if parts.supervisor is not None:
             stopping.append(parts.supervisor.stop(self._settings.pipeline.stop_timeout_s))
@@ -202,9 +211,9 @@ class _Application:
         parts.users.close()
         LOG.info("stopped in %.1f s", time.monotonic() - began)
 
-    async def _open(self, server: MqttServer, service: BrokerService) -> "HttpSide":
+    async def _open(self, server: MqttServer, service: BrokerService, queues: QueueAdmin) -> "HttpSide":
         settings, bound = self._settings, service.bound
-        http = HttpSide(settings, service)
+        http = HttpSide(settings, service, queues)
         for listener in compose_listeners(
             settings.listeners, settings.listener, settings.tls, settings.websocket
         ):
@@ -262,9 +271,10 @@ def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | Non
 class HttpSide:
     """The HTTP surface: its libraries are only loaded when there is a listener for it."""
 
-    def __init__(self, settings: Settings, service: BrokerService) -> None:
+    def __init__(self, settings: Settings, service: BrokerService, queues: QueueAdmin) -> None:
         self._settings = settings
         self._service = service
+        self._queues = queues
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def open(self, addresses: list[Address]) -> list[Address]:
@@ -272,7 +282,7 @@ class HttpSide:
         from embermq.admin.http import HttpServer, create_app
 
         sockets = [_bind(address) for address in addresses]
-        server = HttpServer(create_app(self._service), self._settings.http)
+        server = HttpServer(create_app(self._service, self._queues.open_api()), self._settings.http)
         await server.start(sockets)
         self._stops.append(server.stop)
         return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]

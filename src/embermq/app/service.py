@@ -28,6 +28,7 @@ from embermq.server.settings import Address, UnixAddress
 from embermq.server.tick_loop import TickLoop
 
 if TYPE_CHECKING:
+    from embermq.app.queue_desk import QueueDesk
     from embermq.observability.metrics import Metrics
     from embermq.pipeline.supervisor import PipelineSupervisor
 
@@ -59,6 +60,8 @@ class BrokerService:
         self.bound: dict[str, list[Address | UnixAddress]] = {}
         self.retained: RetentionState | None = None
         """What the last round of retention found; None before the first."""
+        self.queues: QueueDesk | None = None
+        """None where there are no durable queues."""
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
         self._news = PipelineNews()
@@ -120,6 +123,7 @@ class BrokerService:
                 session_store=apart.statistics() if apart is not None else None,
                 receipts=self._embedded.log_side.receipts,
                 alerts=self._embedded.alerts.statistics(),
+                queues=self.queues.figures() if self.queues is not None else None,
             )
         )
 

@@ -16,6 +16,8 @@ COMMANDS: dict[str, str] = {
     "check-config": "embermq.cli.check_config",
     "users": "embermq.cli.users",
     "sessions": "embermq.cli.sessions",
+    "queues": "embermq.cli.queues",
+    "tokens": "embermq.cli.tokens",
     "messages": "embermq.cli.messages",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",

@@ -9,11 +9,13 @@ from prometheus_client.registry import Collector
 
 from embermq.broker.counters import Counters
 from embermq.delivery.retention import RetentionState
+from embermq.observability.queue_metrics import queue_metrics
 from embermq.pipeline.status import PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
+from embermq.queues.inspection import QueueFigures
 from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
 
@@ -41,6 +43,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     receipts: ReceiptStatistics | None = None
     """None while samples of latency are kept beside the log."""
     alerts: AlertStatistics | None = None
+    queues: QueueFigures | None = None
+    """None where there are no durable queues."""
 
 
 class Metrics(Collector):
@@ -94,6 +98,8 @@ class Metrics(Collector):
             yield from _receipts(snapshot.receipts)
         if snapshot.alerts is not None:
             yield from _alerts(snapshot.alerts)
+        if snapshot.queues is not None:
+            yield from queue_metrics(snapshot.queues)
         if snapshot.retention is not None:
             yield from _retention(snapshot.retention)
         if snapshot.supervisor is not None:

@@ -52,6 +52,16 @@ class QueueStats(Struct, frozen=True, kw_only=True):
     delivery_latency_s: Mapping[str, float]
 
 
+class QueueFigures(Struct, frozen=True, kw_only=True):
+    """All queues, for those who measure: how many there are, and of those that hold most their figures and groups, how
+    many delivery latencies were measured, and their sum in seconds."""
+
+    queues: int
+    shown: tuple[QueueStats, ...]
+    groups: Mapping[str, tuple[GroupView, ...]]
+    latency: Mapping[str, tuple[int, float]]
+
+
 class GroupView(Struct, frozen=True, kw_only=True):
     """One group. `lag` are messages that it has not settled."""
 

@@ -1,0 +1,81 @@
+"""Everything for operators of queues, put together."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embermq.admin.queue_service import QueueRefused
+from embermq.app.config import Settings
+from embermq.app.queue_desk import Clock, QueueDesk
+from embermq.app.queue_file import read_queue_file
+from embermq.broker.state import BrokerState
+from embermq.queues.errors import SettingsRefused
+from embermq.queues.mqtt.side import MqttQueues
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from embermq.admin.access import Access
+
+LOG = logging.getLogger("embermq")
+
+
+class QueueAdmin:
+    """Of one broker. `desk` is None where there are no queues."""
+
+    def __init__(self, settings: Settings, data_dir: Path, state: BrokerState, ticks: Clock) -> None:
+        self._settings = settings
+        self._data_dir = data_dir
+        self.desk: QueueDesk | None = None
+        if isinstance(state.queues, MqttQueues):
+            self.desk = QueueDesk(
+                state.queues.core,
+                state.tick,
+                ticks,
+                state.queues.bodies,
+                queues_max=settings.queues.queues_max,
+            )
+
+    def apply_file(self) -> None:
+        """What `queues.file` says. What a queue cannot take now, since it is not empty, is told and left: only a broker
+        that runs can empty it. Raises ValueError when the file has become unreadable since the settings were read."""
+        if self.desk is None or not self._settings.queues.file:
+            return
+        for settings in read_queue_file(self._settings.queues.file):
+            try:
+                self.desk.apply(settings)
+            except (SettingsRefused, QueueRefused) as refusal:
+                LOG.error("queues.file: %s; the queue stays as it is", refusal)
+
+    def open_api(self) -> ASGIApp | None:
+        """For listeners that anybody may reach: by token."""
+        from embermq.admin.access import TokenAccess
+        from embermq.app.api_tokens import TokenFile
+
+        return self._late(TokenAccess(TokenFile(self._data_dir), lambda: time.time_ns() // 1_000_000))
+
+    def own_api(self) -> ASGIApp | None:
+        """For the control socket: whoever can open it is the operator."""
+        from embermq.admin.access import Everything
+
+        return self._late(Everything())
+
+    def close(self) -> None:
+        """What goes on by itself ends."""
+        if self.desk is not None:
+            self.desk.close()
+
+    def _late(self, access: Access) -> ASGIApp | None:
+        from embermq.admin.late_api import LateApi
+
+        return None if self.desk is None else LateApi(partial(_make_api, self.desk, access))
+
+
+def _make_api(desk: QueueDesk, access: Access) -> ASGIApp:
+    from embermq.admin.api import create_api
+
+    return create_api(desk, access)

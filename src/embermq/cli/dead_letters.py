@@ -1,0 +1,117 @@
+"""`embermq queues dlq`: dead letters of durable queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from embermq.app.errors import UserError
+from embermq.cli.control import running_broker
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
+from embermq.cli.terminal import shown, table
+
+if TYPE_CHECKING:
+    from embermq.app.control import ControlClient
+
+PAGE = 1_000
+
+app = typer.Typer(help="Dead letters of a queue: list, retry.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(help="The queue they come from, or the one they are in.")]
+Group = Annotated[str, typer.Option("--group", help="Of this consumer group alone.")]
+Reason = Annotated[str, typer.Option("--reason", help="rejected, max_retries, timeout, overflow or expired.")]
+Error = Annotated[
+    str, typer.Option("--error", metavar="PATTERN", help="Shell wildcards over the last error.")
+]
+
+
+@app.command("list")
+def list_all(
+    name: Name,
+    *,
+    group: Group = "",
+    reason: Reason = "",
+    error: Error = "",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show dead letters, the oldest first, without consuming them."""
+    with running_broker(data_dir, config, assignments) as broker:
+        found = list(_all(broker, name, {"group": group, "reason": reason, "error": error}))
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    rows = [
+        (
+            one["id"],
+            one["message_id"],
+            shown(one["queue"]),
+            shown(one["group"]) or "-",
+            one["reason"],
+            one["moved"],
+            shown(one["last_error"]),
+            str(one["deliveries"]),
+        )
+        for one in found
+    ]
+    headings = ("id", "message", "queue", "group", "reason", "moved", "last error", "deliveries")
+    for line in table([headings, *rows], names=7):
+        print(line)
+
+
+@app.command("retry")
+def retry(
+    name: Name,
+    letters: Annotated[list[str] | None, typer.Argument(help="Their ids, see list.")] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, or all of a filter.")] = False,
+    group: Group = "",
+    reason: Reason = "",
+    error: Error = "",
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, help="At most so many a second, in the background.")
+    ] = None,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Put dead letters back to the tail of their queue, with no attempts, for the group that failed them."""
+    filters = {"group": group, "reason": reason, "error": error}
+    if bool(letters) == everything or (letters and (rate is not None or any(filters.values()))):
+        raise UserError(
+            "say either the ids of dead letters, as list shows them, or --all, perhaps with a filter"
+        )
+    with running_broker(data_dir, config, assignments) as broker:
+        if letters:
+            count = 0
+            for letter in letters:
+                body = broker.ask("POST", f"{_path(name)}/{quote(letter, safe='')}/retry")
+                count += msgspec.json.decode(body)["messages"]
+            print(f"put back {count:,} messages")
+            return
+        asked = {**filters, "rate": str(rate)} if rate is not None else filters
+        done = msgspec.json.decode(broker.ask("POST", f"{_path(name)}/retry", **asked))
+    if rate is not None:
+        print(f"putting back {done['matched']:,} messages, {rate:g} a second")
+    else:
+        print(f"put back {done['messages']:,} messages")
+
+
+def _path(name: str) -> str:
+    return f"/api/v1/queues/{quote(name, safe='')}/dlq"
+
+
+def _all(broker: ControlClient, name: str, filters: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Page by page."""
+    after = ""
+    while page := msgspec.json.decode(
+        broker.ask("GET", _path(name), after=after, limit=str(PAGE), **filters), type=list[dict[str, Any]]
+    ):
+        yield from page
+        after = page[-1]["id"]

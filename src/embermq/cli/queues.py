@@ -1,0 +1,309 @@
+"""`embermq queues`: durable queues of a running broker."""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from embermq.app.errors import UserError
+from embermq.cli import dead_letters
+from embermq.cli.control import running_broker
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
+from embermq.cli.terminal import shown, table
+
+if TYPE_CHECKING:
+    from embermq.app.control import ControlClient
+
+PATH = "/api/v1/queues"
+PAGE = 1_000
+SETTINGS_BYTES_MAX = 64 * 1024
+HEADINGS = ("queue", "ordering", "depth", "in flight", "backoff", "groups", "consumers", "oldest s")
+
+app = typer.Typer(
+    help="Durable queues: list, show, explain, peek, create, configure, purge, delete, dlq.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(dead_letters.app, name="dlq")
+
+Name = Annotated[str, typer.Argument(help="The queue: what stands behind $queue/.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option("--settings", metavar="FILE", help="Its settings as JSON; - for standard input."),
+]
+
+
+@app.command("list")
+def list_all(
+    *,
+    match: Annotated[
+        str, typer.Option("--match", metavar="PATTERN", help="Shell wildcards over names.")
+    ] = "*",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show queues by name: what they hold, and who consumes it."""
+    with running_broker(data_dir, config, assignments) as broker:
+        found = list(_all(broker, match))
+    if as_json:
+        _print_json(found)
+        return
+    for line in table([HEADINGS, *map(_cells, found)], names=2):
+        print(line)
+
+
+@app.command("show")
+def show(
+    name: Name,
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a queue with its settings, groups and consumers."""
+    with running_broker(data_dir, config, assignments) as broker:
+        found = msgspec.json.decode(broker.ask("GET", path_of(name)))
+        found["consumers"] = msgspec.json.decode(broker.ask("GET", f"{path_of(name)}/consumers"))
+    if as_json:
+        _print_json(found)
+        return
+    for section in (found["stats"], _flat(found["settings"])):
+        for key, value in section.items():
+            print(f"{key.replace('_', ' '):<32} {_word(value)}")
+        print()
+    groups = [
+        (
+            shown(one["name"]),
+            f"{one['lag']:,}",
+            f"{one['in_flight']:,}",
+            f"{one['in_backoff']:,}",
+            f"{one['consumers']:,}",
+        )
+        for one in found["groups"]
+    ]
+    for line in table([("group", "lag", "in flight", "backoff", "consumers"), *groups], names=1):
+        print(line)
+    print()
+    consumers = [
+        (
+            shown(one["client_id"]),
+            shown(one["group"]),
+            f"away until {one['away_until']}" if one["away_until"] else "connected",
+            "any" if one["partitions"] is None else _ranges(one["partitions"]),
+            f"{one['in_flight']} of {one['prefetch']}",
+        )
+        for one in found["consumers"]
+    ]
+    for line in table([("consumer", "group", "state", "partitions", "in flight"), *consumers], names=4):
+        print(line)
+
+
+@app.command("explain")
+def explain(
+    name: Name,
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why nothing is delivered."""
+    with running_broker(data_dir, config, assignments) as broker:
+        found = msgspec.json.decode(broker.ask("GET", f"{path_of(name)}/explain"))
+    if as_json:
+        _print_json(found)
+        return
+    for reason in found:
+        about = f"group {shown(reason['group'])}: " if reason["group"] else ""
+        print(f"{about}{shown(reason['text'])}")
+
+
+@app.command("peek")
+def peek(
+    name: Name,
+    *,
+    count: Annotated[int, typer.Option("--count", min=1, max=100, help="How many.")] = 10,
+    after: Annotated[int, typer.Option("--after", min=0, help="Behind this sequence.")] = 0,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the oldest messages with their bodies, without consuming them."""
+    with running_broker(data_dir, config, assignments) as broker:
+        body = broker.ask("GET", f"{path_of(name)}/messages", limit=str(count), after=str(after))
+    found = msgspec.json.decode(body)
+    if as_json:
+        _print_json(found)
+        return
+    for one in found:
+        about = one["about"]
+        states = ", ".join(f"{shown(state['group'])} {state['state']}" for state in about["states"])
+        key = "" if about["key"] is None else f"  key {shown(about['key'])}"
+        print(f"{about['id']}  partition {about['partition']}{key}  {one['payload_bytes']:,} bytes  {states}")
+        print(f"    {_payload(one)}")
+
+
+@app.command("create")
+def create(
+    name: Name,
+    *,
+    settings: SettingsFile = None,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Make a queue, with default settings or those of a file."""
+    content = _settings(settings)
+    with running_broker(data_dir, config, assignments) as broker:
+        if any(one["name"] == name for one in _all(broker, _literally(name))):
+            raise UserError(f"there is a queue {name!r} already; embermq queues configure changes it")
+        broker.put(path_of(name), content)
+    print(f"created {shown(name)}")
+
+
+@app.command("configure")
+def configure(
+    name: Name,
+    *,
+    settings: SettingsFile,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Give a queue other settings; what the file does not name has its default."""
+    content = _settings(settings)
+    with running_broker(data_dir, config, assignments) as broker:
+        done = msgspec.json.decode(broker.put(path_of(name), content))
+    print(f"{'created' if done['created'] else 'configured'} {shown(name)}")
+
+
+@app.command("purge")
+def purge(
+    name: Name,
+    *,
+    yes: Yes = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Delete every message of a queue that is there now, also those that consumers hold."""
+    _sure(yes, f"every message of {shown(name)} goes")
+    with running_broker(data_dir, config, assignments) as broker:
+        done = msgspec.json.decode(broker.ask("POST", f"{path_of(name)}/purge"))
+    print(f"deleted {done['messages']:,} messages")
+
+
+@app.command("delete")
+def delete(
+    name: Name,
+    *,
+    yes: Yes = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Delete a queue with its messages, groups and settings; one that has consumers stays."""
+    _sure(yes, f"{shown(name)} goes with every message")
+    with running_broker(data_dir, config, assignments) as broker:
+        done = msgspec.json.decode(broker.ask("DELETE", path_of(name)))
+    print(f"deleted {shown(name)} with {done['messages']:,} messages")
+
+
+def path_of(name: str) -> str:
+    """Where the API has a queue."""
+    return f"{PATH}/{quote(name, safe='')}"
+
+
+def _all(broker: ControlClient, match: str) -> Iterator[dict[str, Any]]:
+    """Page by page."""
+    after = ""
+    while page := msgspec.json.decode(
+        broker.ask("GET", PATH, after=after, match=match, limit=str(PAGE)), type=list[dict[str, Any]]
+    ):
+        yield from page
+        after = page[-1]["name"]
+
+
+def _literally(name: str) -> str:
+    """The name as a pattern that only it fits."""
+    return "".join(f"[{one}]" if one in "*?[" else one for one in name)
+
+
+def _settings(file: Path | None) -> bytes:
+    if file is None:
+        return b"{}"
+    if str(file) == "-":
+        content = sys.stdin.buffer.read(SETTINGS_BYTES_MAX + 1)
+    else:
+        with file.open("rb") as opened:
+            content = opened.read(SETTINGS_BYTES_MAX + 1)
+    if len(content) > SETTINGS_BYTES_MAX:
+        raise UserError(f"{file} has more than {SETTINGS_BYTES_MAX} bytes")
+    return content
+
+
+def _sure(yes: bool, what: str) -> None:
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"{what}; sure?", abort=True, err=True)
+
+
+def _cells(one: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        shown(one["name"]),
+        one["ordering"],
+        f"{one['depth']:,}",
+        f"{one['in_flight']:,}",
+        f"{one['in_backoff']:,}",
+        f"{one['groups']:,}",
+        f"{one['consumers']:,}",
+        f"{one['oldest_age_s']:,.0f}",
+    )
+
+
+def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {each}" for key, each in value.items()) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None or value == "" else shown(str(value))
+
+
+def _ranges(numbers: list[int]) -> str:
+    if not numbers:
+        return "none"
+    is_block = numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 1
+    return f"{numbers[0]}-{numbers[-1]}" if is_block else ", ".join(map(str, numbers))
+
+
+def _payload(one: dict[str, Any]) -> str:
+    if "payload" in one:
+        return shown(one["payload"])
+    if "payload_base64" in one:
+        return "0x" + b64decode(one["payload_base64"]).hex()
+    return "(the body cannot be read any more)"
+
+
+def _print_json(found: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
