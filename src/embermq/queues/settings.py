@@ -161,13 +161,17 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
 
 def parse_settings(name: str, text: bytes) -> QueueSettings:
     """Read a JSON object; see `settings_of`. Raises SettingsRefused."""
+    return settings_of(name, _json_object(name, text))
+
+
+def _json_object(name: str, text: bytes) -> dict[str, object]:
     try:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SettingsRefused(f"settings of queue {name}: no valid JSON: {error}") from None
     if not isinstance(raw, dict):
         raise SettingsRefused(f"settings of queue {name}: a JSON object is needed")
-    return settings_of(name, raw)
+    return raw
 
 
 def settings_of(name: str, raw: Mapping[str, object]) -> QueueSettings:
@@ -197,6 +201,11 @@ def operator_settings(name: str, raw: Mapping[str, object]) -> QueueSettings:
     if kind_of(name) is QueueKind.RESPONSES:
         raise SettingsRefused(f"queue {name}: names below {RESPONSE_PREFIX} are for answers, in memory alone")
     return settings_of(name, raw)
+
+
+def parse_operator_settings(name: str, text: bytes) -> QueueSettings:
+    """The same as JSON. Raises SettingsRefused."""
+    return operator_settings(name, _json_object(name, text))
 
 
 def format_settings(settings: QueueSettings) -> bytes:

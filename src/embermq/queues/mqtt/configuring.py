@@ -1,0 +1,69 @@
+"""`$admin/queue/<name>/config`: settings of a queue by a publish, for those whom a rule allows it [queues-33]."""
+
+from embermq.broker.queue_side import ADMIN_PREFIX
+from embermq.queues.mqtt.arriving import Arriving
+from embermq.queues.mqtt.creating import Creating
+
+from embermq.authorization.rules import Action
+from embermq.broker.link import Link
+from embermq.broker.refusing import Refusing
+from embermq.broker.session import Session
+from embermq.broker.state import BrokerState
+from embermq.broker.tick import Verdict
+from embermq.protocol.packets import Publish
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues.errors import QueueRefusal, SettingsRefused
+from embermq.queues.queues import Queues
+from embermq.queues.settings import parse_operator_settings
+from embermq.topics.names import shown
+
+SUFFIX = "/config"
+
+
+class Configuring:
+    """The body is what the API takes: JSON; the answer comes when it is durable."""
+
+    def __init__(self, state: BrokerState, core: Queues, refusing: Refusing, creating: Creating) -> None:
+        self._core = core
+        self._refusing = refusing
+        self._creating = creating
+        self._arriving = Arriving(state, refusing)
+
+    def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
+        """A PUBLISH below `$admin/queue/`; never delivered to anybody."""
+        if self._refusing.limits_rate and self._refusing.is_too_fast(link, session, packet):
+            return
+        if not self._arriving.takes(link, session, packet):
+            return
+        try:
+            said = self._configure(session, topic, packet.payload)
+        except QueueRefusal as refusal:
+            if packet.qos:
+                self._refusing.answer_later(link, packet, refusal.reason_code, refusal.message)
+            return
+        if packet.qos:
+            self._arriving.answer(link, session, packet, Verdict(ReasonCode.SUCCESS, said))
+
+    def _configure(self, session: Session, topic: str, payload: bytes) -> str:
+        """What was done, in words. Raises QueueRefusal."""
+        decision = None
+        if session.permissions is not None:
+            decision = session.permissions.decide(Action.PUBLISH, topic)
+        if decision is None or decision.rule is None or not decision.allowed:
+            raise QueueRefusal(
+                f"publishing to {shown(topic)} needs a rule that allows it", ReasonCode.NOT_AUTHORIZED
+            )
+        name = topic[len(ADMIN_PREFIX) :].removesuffix(SUFFIX)
+        if not topic.endswith(SUFFIX) or not name:
+            raise QueueRefusal(
+                f"{shown(topic)} is not {ADMIN_PREFIX}<name>{SUFFIX}", ReasonCode.TOPIC_NAME_INVALID
+            )
+        try:
+            settings = parse_operator_settings(name, payload or b"{}")
+            is_new = name not in self._core
+            if is_new:
+                self._creating.check_room(name)
+            self._core.configure(settings)
+        except SettingsRefused as refusal:
+            raise QueueRefusal(str(refusal), ReasonCode.PAYLOAD_FORMAT_INVALID) from None
+        return "created" if is_new else "configured"

@@ -1,0 +1,304 @@
+"""Queues of a running broker as operators see them: the API with tokens, the command, metrics, settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.mqtt_client import run
+from tests.support.queue_worker import queue_broker, worker
+from tests.support.waiting import wait_until
+
+QUEUES = """
+[[queues]]
+name = "op/file"
+partitions = 3
+limits.max_queue_depth = 50
+[[queues]]
+name = "op/retry"
+partitions = 1
+retry_policy.max_retries = 0
+"""
+RULES = """
+[[rules]]
+users = ["operator"]
+allow = ["publish"]
+topics = ["$admin/queue/#"]
+
+[[rules]]
+allow = ["publish", "subscribe", "receive", "create"]
+topics = ["$queue/#"]
+"""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with queue_broker(tmp_path_factory.mktemp("operating"), QUEUES) as running:
+        yield running
+
+
+def api(broker: BrokerProcess, method: str, path: str, **more: Any) -> httpx.Response:
+    return httpx.request(method, f"http://127.0.0.1:{broker.http_port}/api/v1{path}", timeout=30, **more)
+
+
+def embermq(broker: BrokerProcess, *words: str, code: int = 0, given: str = "") -> str:
+    done = subprocess.run(
+        [EMBERMQ, *words, "--data-dir", str(broker.data_dir)],
+        capture_output=True,
+        text=True,
+        input=given,
+        timeout=60,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def metrics(broker: BrokerProcess) -> str:
+    return httpx.get(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=30).text
+
+
+def sample(text: str, name: str) -> float:
+    """The value of one line of the metrics, its labels in the order of their names."""
+    (found,) = [line.rpartition(" ")[2] for line in text.splitlines() if line.rpartition(" ")[0] == name]
+    return float(found)
+
+
+async def rejected(broker: BrokerProcess, queue: str, count: int) -> None:
+    """Dead letters: a consumer rejects `count` messages, and goes."""
+    client = await worker(broker, f"rejects{queue.replace('/', '')}-1")
+    await client.consumes(f"$queue/{queue}")
+    await client.enqueues(f"$queue/{queue}", *[b"bad"] * count)
+    for message in await client.take(count):
+        assert (await client.says("reject", message, reason="no good"))[0] == 0
+    client.close()
+
+
+@pytest.mark.promise("queues-33", "queues-40")
+def test_queues_are_configured_by_file_and_by_http(broker: BrokerProcess) -> None:
+    shown = api(broker, "GET", "/queues/op%2Ffile").json()
+    assert shown["settings"]["partitions"] == 3 and shown["settings"]["limits"]["max_queue_depth"] == 50
+    assert shown["settings"]["retry_policy"]["max_backoff"] == "5m"
+    made = api(broker, "PUT", "/queues/$queue$op$http", json={"ordering": "strict"})
+    assert made.status_code == 201 and made.json()["settings"]["partitions"] == 1
+    refused = api(broker, "PUT", "/queues/op$http", json={"partitions": 2, "ordering": "strict"})
+    assert refused.status_code == 422
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert "partitions: is 2, ordering strict has 1" in refused.json()["detail"]
+    assert api(broker, "DELETE", "/queues/op$http").json() == {"messages": 0}
+    assert api(broker, "GET", "/queues/op$http").status_code == 404
+
+
+@pytest.mark.promise("queues-10")
+def test_partitions_change_only_while_the_queue_is_empty(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "parts-1")
+        await client.consumes("$queue/op/parts")
+        await client.enqueues("$queue/op/parts", b"m")
+        message = await client.next()
+        refused = api(broker, "PUT", "/queues/op$parts", json={"partitions": 4})
+        assert refused.status_code == 422
+        assert "10 cannot become 4 while the queue holds 1 messages; it must be empty" in refused.text
+        await client.acks(message)
+        assert api(broker, "PUT", "/queues/op$parts", json={"partitions": 4}).status_code == 200
+        (consumer,) = api(broker, "GET", "/queues/op$parts/consumers").json()
+        assert consumer["partitions"] == [0, 1, 2, 3]
+        await client.enqueues("$queue/op/parts", *[b"m"] * 4)
+        assert {taken.partition for taken in await client.take(4)} == {0, 1, 2, 3}
+        client.close()
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-20", "queues-40", "queues-42a")
+def test_a_message_its_consumer_and_why_nothing_comes(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "why-1")
+        await client.consumes("$queue/op/why", prefetch="1")
+        await client.enqueues("$queue/op/why", b"one", b"two", partition_key="k")
+        held = await client.next()
+        seen = api(broker, "GET", f"/queues/op$why/messages/{held.id}").json()
+        (state,) = seen["states"]
+        assert (state["group"], state["state"], state["holder"]) == ("why", "DELIVERED", "why-1")
+        assert state["lease_until"] and seen["key"] == "k"
+        told = embermq(broker, "queues", "explain", "op/why")
+        assert "'why-1' may have no more: 1 unsettled, the prefetch is 1" in told
+        assert (await client.says("nack", held, delay="1h"))[0] == 0
+        told = embermq(broker, "queues", "explain", "op/why")
+        assert f"key 'k' by message {held.id}, which is tried again at" in told
+        (state,) = api(broker, "GET", f"/queues/op$why/messages/{held.id}").json()["states"]
+        assert state["state"] == "RETRY" and state["next_retry"]
+        peeked = json.loads(embermq(broker, "queues", "peek", "op/why", "--json"))
+        assert [one["payload"] for one in peeked] == ["one", "two"]
+        client.close()
+        wait_until(
+            lambda: "no consumer since" in embermq(broker, "queues", "explain", "op/why"), 10, "it has left"
+        )
+        assert "there is no queue 'op/none'" in embermq(broker, "queues", "explain", "op/none", code=1)
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-40")
+def test_a_purge_is_durable_when_it_is_answered(tmp_path: Path) -> None:
+    async def fill(broker: BrokerProcess) -> None:
+        client = await worker(broker, "fill-1")
+        await client.consumes("$queue/op/purge")
+        await client.enqueues("$queue/op/purge", *[b"m"] * 40)
+        await client.take(32)
+        client.close()
+
+    with queue_broker(tmp_path, QUEUES) as broker:
+        run(fill(broker))
+        api(broker, "PUT", "/queues/op$gone", json={})
+        assert api(broker, "POST", "/queues/op$purge/purge").json() == {"messages": 40}
+        wait_until(
+            lambda: api(broker, "DELETE", "/queues/op$gone").status_code in (200, 404),
+            10,
+            "it can be deleted",
+        )
+        broker.kill()
+        broker.start()
+        assert api(broker, "GET", "/queues/op$purge/stats").json()["depth"] == 0
+        assert api(broker, "GET", "/queues/op$gone").status_code == 404
+
+
+@pytest.mark.promise("queues-35")
+def test_dead_letters_are_listed_and_go_back_alone_all_by_filter_and_at_a_rate(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        await rejected(broker, "op/retry", 6)
+        letters = json.loads(embermq(broker, "queues", "dlq", "list", "op/retry", "--json"))
+        assert len(letters) == 6 and {letter["last_error"] for letter in letters} == {"no good"}
+        assert {letter["group"] for letter in letters} == {"rejectsopretry"}
+        assert api(broker, "GET", "/queues/op$retry/dlq").json() == letters, "nobody has consumed them"
+        client = await worker(broker, "rejectsopretry-1")
+        other = await worker(broker, "other-1")
+        await client.consumes("$queue/op/retry")
+        await other.consumes("$queue/op/retry")
+        one = embermq(broker, "queues", "dlq", "retry", "op/retry", letters[2]["id"])
+        assert one == "put back 1 messages\n"
+        back = await client.next()
+        assert back.id == letters[2]["message_id"] and back.count == 1
+        await client.acks(back)
+        none = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--reason", "timeout")
+        assert none == "put back 0 messages\n"
+        two = api(broker, "POST", "/queues/op$retry/dlq/retry", params={"error": "no*", "limit": 2})
+        assert two.json() == {"messages": 2}
+        job = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--rate", "1000")
+        assert job == "putting back 3 messages, 1000 a second\n"
+        rest = await client.take(5)
+        assert {taken.id for taken in rest} == {letter["message_id"] for letter in letters} - {back.id}
+        await other.gets_nothing()
+        assert api(broker, "GET", "/queues/op$retry/dlq").json() == []
+        client.close()
+        other.close()
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-39")
+def test_metrics_of_queues(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "metric-1")
+        await client.consumes("$queue/op/metric")
+        await client.enqueues("$queue/op/metric", b"a", b"b", b"c")
+        first, second, _ = await client.take(3)
+        await client.acks(first)
+        assert (await client.says("reject", second))[0] == 0
+        text = metrics(broker)
+        queue = '{queue="op/metric"}'
+        for name, value in {
+            f"mqtt_queue_depth{queue}": 1,
+            f"mqtt_queue_enqueue_total{queue}": 3,
+            f"mqtt_queue_dequeue_total{queue}": 3,
+            f"mqtt_queue_ack_total{queue}": 1,
+            f"mqtt_queue_nack_total{queue}": 0,
+            f"mqtt_queue_in_flight{queue}": 1,
+            f"mqtt_queue_blocked_keys{queue}": 0,
+            'mqtt_queue_dlq_total{queue="op/metric",reason="rejected"}': 1,
+            'mqtt_queue_active_consumers{group="metric",queue="op/metric"}': 1,
+            'mqtt_queue_lag{group="metric",queue="op/metric"}': 1,
+            f"mqtt_queue_delivery_latency_seconds_count{queue}": 3,
+        }.items():
+            assert sample(text, name) == value, name
+        assert sample(text, f"mqtt_queue_oldest_age_seconds{queue}") < 60
+        for quantile in ("0.5", "0.95", "0.99"):
+            name = f'mqtt_queue_delivery_latency_seconds{{quantile="{quantile}",queue="op/metric"}}'
+            assert 0 <= sample(text, name) < 60
+        client.close()
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-40")
+def test_tokens_open_the_api_to_those_who_have_one(tmp_path: Path) -> None:
+    with queue_broker(tmp_path, QUEUES) as broker:
+        assert api(broker, "GET", "/queues").status_code == 200
+        elsewhere = api(broker, "GET", "/queues", headers={"x-forwarded-for": "192.0.2.7"})
+        assert elsewhere.status_code == 403 and "embermq tokens create" in elsewhere.text
+        read = embermq(broker, "tokens", "create", "dashboard").strip()
+        admin = embermq(broker, "tokens", "create", "deploy", "--scope", "admin", "--expires", "30d").strip()
+        stored = broker.data_dir / "api-tokens.json"
+        assert stat.S_IMODE(os.stat(stored).st_mode) == 0o600
+        assert read not in stored.read_text() and admin not in stored.read_text()
+        assert api(broker, "GET", "/queues").status_code == 401
+
+        def by(token: str, method: str, path: str) -> int:
+            return api(broker, method, path, headers={"authorization": f"Bearer {token}"}).status_code
+
+        assert by(read, "GET", "/queues/op$file") == 200
+        assert by(read, "POST", "/queues/op$file/purge") == 403
+        assert by(admin, "POST", "/queues/op$file/purge") == 200
+        listed = embermq(broker, "tokens", "list")
+        assert "dashboard" in listed and "deploy" in listed and read not in listed
+        assert "there is a token 'deploy' already" in embermq(broker, "tokens", "create", "deploy", code=1)
+        assert embermq(broker, "tokens", "revoke", "deploy") == "revoked deploy\n"
+        assert by(admin, "GET", "/queues") == 401
+        assert "op/file" in embermq(broker, "queues", "list"), "the command needs no token"
+        assert httpx.get(f"http://127.0.0.1:{broker.http_port}/health").status_code == 200
+        assert read not in broker.output() and admin not in broker.output()
+
+
+def test_the_command_makes_changes_shows_and_deletes(broker: BrokerProcess, tmp_path: Path) -> None:
+    settings = tmp_path / "q.json"
+    settings.write_text('{"partitions": 2, "performance": {"prefetch": 5}}')
+    assert embermq(broker, "queues", "create", "op/cli", "--settings", str(settings)) == "created op/cli\n"
+    assert "already" in embermq(broker, "queues", "create", "op/cli", code=1)
+    shown = embermq(broker, "queues", "show", "op/cli")
+    assert "performance.prefetch" in shown and "retry_policy.max_backoff" in shown
+    changed = embermq(
+        broker, "queues", "configure", "op/cli", "--settings", "-", given='{"ordering": "none"}'
+    )
+    assert changed == "configured op/cli\n"
+    assert json.loads(embermq(broker, "queues", "show", "op/cli", "--json"))["settings"]["ordering"] == "none"
+    wrong = embermq(
+        broker, "queues", "configure", "op/cli", "--settings", "-", given='{"ordering": 1}', code=1
+    )
+    assert "ordering" in wrong and wrong.count("\n") == 1
+    listed = embermq(broker, "queues", "list", "--match", "op/cl*").splitlines()
+    assert len(listed) == 2 and listed[1].split()[0] == "op/cli"
+    assert embermq(broker, "queues", "purge", "op/cli") == "deleted 0 messages\n"
+    assert embermq(broker, "queues", "delete", "op/cli") == "deleted op/cli with 0 messages\n"
+
+
+@pytest.mark.promise("queues-10", "queues-33")
+def test_a_file_that_wants_what_cannot_be_now_leaves_the_queue_as_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "left-1")
+        await client.enqueues("$queue/op/file", b"m")
+        client.close()
+
+    with queue_broker(tmp_path, QUEUES) as broker:
+        run(scenario())
+        broker.stop()
+        (tmp_path / "queues.toml").write_text('[[queues]]\nname = "op/file"\npartitions = 7\n')
+        broker.start()
+        assert "queues.file: settings of queue op/file: partitions: 3 cannot become 7" in broker.output()
+        assert api(broker, "GET", "/queues/op$file").json()["settings"]["partitions"] == 3
