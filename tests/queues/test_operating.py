@@ -14,8 +14,10 @@ import httpx
 import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import run
-from tests.support.queue_worker import queue_broker, worker
+from tests.support.queue_worker import Worker, queue_broker, worker
 from tests.support.waiting import wait_until
+
+from embermq.protocol.packets import Puback, Publish
 
 QUEUES = """
 [[queues]]
@@ -28,14 +30,13 @@ partitions = 1
 retry_policy.max_retries = 0
 """
 RULES = """
-[[rules]]
-users = ["operator"]
-allow = ["publish"]
-topics = ["$admin/queue/#"]
-
-[[rules]]
-allow = ["publish", "subscribe", "receive", "create"]
-topics = ["$queue/#"]
+[[rule]]
+allow = "publish"
+client_id = "operator"
+topics = "$admin/queue/#"
+[[rule]]
+allow = "all"
+topics = "$queue/#"
 """
 
 
@@ -302,3 +303,59 @@ def test_a_file_that_wants_what_cannot_be_now_leaves_the_queue_as_it_is(tmp_path
         broker.start()
         assert "queues.file: settings of queue op/file: partitions: 3 cannot become 7" in broker.output()
         assert api(broker, "GET", "/queues/op$file").json()["settings"]["partitions"] == 3
+
+
+@pytest.mark.promise("queues-33")
+def test_settings_by_a_publish_of_those_whom_a_rule_allows_it(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES)
+
+    async def said(client: Worker, topic: str, body: bytes) -> tuple[int, str]:
+        packet_id = client.next_id()
+        answer = client.expect(Puback, packet_id)
+        client.send(Publish(topic, body, 1, packet_id, False, False, None))
+        told = await answer
+        text = told.properties.reason_string if told.properties is not None else None
+        return told.reason_code, text or ""
+
+    async def scenario() -> None:
+        operator, other = await worker(broker, "operator"), await worker(broker, "other")
+        topic = "$admin/queue/op/topic/config"
+        assert await said(operator, topic, b'{"partitions": 4}') == (0, "created")
+        assert await said(operator, topic, b'{"partitions": 5}') == (0, "configured")
+        assert api(broker, "GET", "/queues/op$topic").json()["settings"]["partitions"] == 5
+        for client, where, body, code, words in (
+            (other, topic, b"{}", 0x87, "needs a rule that allows it"),
+            (operator, topic, b'{"colour": 1}', 0x99, "colour: there is no such setting"),
+            (operator, topic, b"[", 0x99, "no valid JSON"),
+            (operator, "$admin/queue/op/topic", b"{}", 0x90, "<name>/config"),
+            (operator, "$admin/queue/op//b/config", b"{}", 0x99, "empty level"),
+        ):
+            answer = await said(client, where, body)
+            assert answer[0] == code and words in answer[1], answer
+        assert api(broker, "GET", "/queues/op$topic").json()["settings"]["partitions"] == 5
+        await operator.enqueues("$queue/op/first", b"m")
+        broker.kill()
+        broker.start()
+        assert api(broker, "GET", "/queues/op$topic").json()["settings"]["partitions"] == 5
+
+    with queue_broker(tmp_path, QUEUES, authorization__rules=rules) as broker:
+        run(scenario())
+
+
+@pytest.mark.promise("queues-33")
+def test_queues_that_nobody_makes_by_using_them(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "user-1")
+        assert await client.publish("$queue/op/new", b"m", qos=1) == 0x90
+        assert (await client.consumes("$queue/op/new")).reason_codes[0] >= 0x80
+        assert await client.publish("$queue/op/file", b"m", qos=1) == 0
+        assert await client.publish("$admin/queue/op/new/config", b"{}", qos=1) == 0x87, "there are no rules"
+        made = api(broker, "PUT", "/queues/op$new", json={})
+        assert made.status_code == 201
+        assert await client.publish("$queue/op/new", b"m", qos=1) == 0
+        assert api(broker, "PUT", "/queues/op$more", json={}).status_code == 409, "queues_max"
+        client.close()
+
+    with queue_broker(tmp_path, QUEUES, queues__auto_create="false", queues__queues_max=3) as broker:
+        run(scenario())

@@ -23,7 +23,6 @@ from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
 from embermq.app.message_archive import read_archive
-from embermq.app.queue_file import read_queue_file
 from embermq.app.session_store import SessionSide, open_session_store
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
@@ -50,7 +49,6 @@ from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
-from embermq.queues.errors import SettingsRefused
 from embermq.queues.mqtt.side import MqttQueues
 from embermq.queues.mqtt.tail import enqueue_tail
 
@@ -247,11 +245,6 @@ def _open_queues(
         alerts=alerts,
     )
     queues.restore()
-    for each in read_queue_file(settings.queues.file) if settings.queues.file else ():
-        try:
-            queues.core.configure(each)
-        except SettingsRefused as refusal:
-            raise StoreError(f"queues.file: {refusal}") from None
     if log_side.is_apart:
         enqueue_tail(queues.core, broker.state.tick, log_side.log, log_side.kept_to)
     broker.state.queues = queues

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from embermq.authorization.rule_set import Permissions
 from embermq.broker.holding import Holding
 from embermq.broker.link import Link
-from embermq.broker.queue_side import QUEUE_PREFIX
+from embermq.broker.queue_side import PUBLISHED_PREFIXES, QUEUE_PREFIX
 from embermq.broker.refusing import Refusing
 from embermq.broker.router import NO_MATCH, Match, Receiver
 from embermq.broker.session import Session
@@ -164,9 +164,8 @@ class Publishing:
             if self.refusing.is_refused(link, packet, topic):
                 return None
             queues = self._state.queues
-            if queues is not None and topic.startswith(
-                QUEUE_PREFIX
-            ):  # never remembered, so it always comes here
+            # Never remembered, so it always comes here.
+            if queues is not None and topic.startswith(PUBLISHED_PREFIXES):
                 queues.publish(link, session, packet, topic)
                 return None
             match = router.match(topic)

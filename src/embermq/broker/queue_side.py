@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 QUEUE_PREFIX = "$queue/"
 """Topics below it are names of queues, never matched by ordinary subscriptions."""
+ADMIN_PREFIX = "$admin/queue/"
+"""Topics below it are about queues: their settings."""
+PUBLISHED_PREFIXES = (QUEUE_PREFIX, ADMIN_PREFIX)
 
 
 class QueueSide(ABC):
@@ -35,8 +38,9 @@ class QueueSide(ABC):
 
     @abstractmethod
     def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
-        """A PUBLISH below `$queue/`: a message, or one of the words by which consumers settle. `topic` is valid as a
-        topic name, and what an alias stood for. Nothing has been asked about rights, rates and packet ids."""
+        """A PUBLISH below `$queue/`: a message, or one of the words by which consumers settle; or below
+        `$admin/queue/`: settings. `topic` is valid as a topic name, and what an alias stood for. Nothing has been asked
+        about rights, rates and packet ids."""
 
     @abstractmethod
     def publish_own(self, message: Message, origin: Origin | None, permissions: Permissions | None) -> None:

@@ -78,9 +78,10 @@ def show(
     if as_json:
         _print_json(found)
         return
-    for section in (found["stats"], _flat(found["settings"])):
+    figures = {key.replace("_", " "): value for key, value in found["stats"].items()}
+    for section in (figures, _flat(found["settings"])):
         for key, value in section.items():
-            print(f"{key.replace('_', ' '):<32} {_word(value)}")
+            print(f"{key:<32} {_word(value)}")
         print()
     groups = [
         (

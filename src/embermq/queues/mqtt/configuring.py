@@ -1,11 +1,8 @@
 """`$admin/queue/<name>/config`: settings of a queue by a publish, for those whom a rule allows it [queues-33]."""
 
-from embermq.broker.queue_side import ADMIN_PREFIX
-from embermq.queues.mqtt.arriving import Arriving
-from embermq.queues.mqtt.creating import Creating
-
 from embermq.authorization.rules import Action
 from embermq.broker.link import Link
+from embermq.broker.queue_side import ADMIN_PREFIX
 from embermq.broker.refusing import Refusing
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -13,6 +10,8 @@ from embermq.broker.tick import Verdict
 from embermq.protocol.packets import Publish
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.errors import QueueRefusal, SettingsRefused
+from embermq.queues.mqtt.arriving import Arriving
+from embermq.queues.mqtt.creating import Creating
 from embermq.queues.queues import Queues
 from embermq.queues.settings import parse_operator_settings
 from embermq.topics.names import shown

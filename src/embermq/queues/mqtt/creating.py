@@ -28,9 +28,14 @@ class Creating:
                 f"{missing}, and none is made by being used (queues.auto_create)",
                 ReasonCode.TOPIC_NAME_INVALID,
             )
+        self.check_room(name)
+
+    def check_room(self, name: str) -> None:
+        """Raise QueueRefusal when there may be no more queues."""
         limit = self._settings.queues_max
         if len(self._core) >= limit:
             raise QueueRefusal(
-                f"{missing}, and there are {len(self._core)} already, the limit is {limit} (queues.queues_max)",
+                f"there is no queue {shown(name)}, and there are {len(self._core)} already, the limit is {limit}"
+                " (queues.queues_max)",
                 ReasonCode.QUOTA_EXCEEDED,
             )

@@ -5,7 +5,7 @@ from functools import partial
 
 from embermq.authorization.rule_set import Permissions
 from embermq.broker.link import Link
-from embermq.broker.queue_side import QueueSide
+from embermq.broker.queue_side import ADMIN_PREFIX, QueueSide
 from embermq.broker.refusing import Refusing
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
@@ -21,6 +21,7 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.queues.errors import NameRefused
 from embermq.queues.mqtt.bodies import Bodies
+from embermq.queues.mqtt.configuring import Configuring
 from embermq.queues.mqtt.consumer import QueueDelivery
 from embermq.queues.mqtt.control import Control
 from embermq.queues.mqtt.creating import Creating
@@ -68,6 +69,7 @@ class MqttQueues(QueueSide):
         self._publishes = Publishes(state, self.core, refusing, self.creating, self.bodies)
         self._responses = Responses(state, refusing, settings)
         self._is_enabled = settings.enabled
+        self._configuring = Configuring(state, self.core, refusing, self.creating)
         self._control = Control(state, self.core, refusing, self.deliveries)
 
     def restore(self) -> None:
@@ -80,6 +82,9 @@ class MqttQueues(QueueSide):
     # The way in.
 
     def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
+        if topic.startswith(ADMIN_PREFIX) and self._is_enabled:
+            self._configuring.publish(link, session, packet, topic)
+            return
         try:
             parsed = parse_topic(topic)
         except NameRefused as refusal:
