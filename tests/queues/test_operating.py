@@ -291,13 +291,13 @@ def test_the_command_makes_changes_shows_and_deletes(broker: BrokerProcess, tmp_
 
 @pytest.mark.promise("queues-10", "queues-33")
 def test_a_file_that_wants_what_cannot_be_now_leaves_the_queue_as_it_is(tmp_path: Path) -> None:
-    async def scenario() -> None:
+    async def scenario(broker: BrokerProcess) -> None:
         client = await worker(broker, "left-1")
         await client.enqueues("$queue/op/file", b"m")
         client.close()
 
     with queue_broker(tmp_path, QUEUES) as broker:
-        run(scenario())
+        run(scenario(broker))
         broker.stop()
         (tmp_path / "queues.toml").write_text('[[queues]]\nname = "op/file"\npartitions = 7\n')
         broker.start()
@@ -318,7 +318,7 @@ def test_settings_by_a_publish_of_those_whom_a_rule_allows_it(tmp_path: Path) ->
         text = told.properties.reason_string if told.properties is not None else None
         return told.reason_code, text or ""
 
-    async def scenario() -> None:
+    async def scenario(broker: BrokerProcess) -> None:
         operator, other = await worker(broker, "operator"), await worker(broker, "other")
         topic = "$admin/queue/op/topic/config"
         assert await said(operator, topic, b'{"partitions": 4}') == (0, "created")
@@ -340,12 +340,12 @@ def test_settings_by_a_publish_of_those_whom_a_rule_allows_it(tmp_path: Path) ->
         assert api(broker, "GET", "/queues/op$topic").json()["settings"]["partitions"] == 5
 
     with queue_broker(tmp_path, QUEUES, authorization__rules=rules) as broker:
-        run(scenario())
+        run(scenario(broker))
 
 
 @pytest.mark.promise("queues-33")
 def test_queues_that_nobody_makes_by_using_them(tmp_path: Path) -> None:
-    async def scenario() -> None:
+    async def scenario(broker: BrokerProcess) -> None:
         client = await worker(broker, "user-1")
         assert await client.publish("$queue/op/new", b"m", qos=1) == 0x90
         assert (await client.consumes("$queue/op/new")).reason_codes[0] >= 0x80
@@ -358,4 +358,4 @@ def test_queues_that_nobody_makes_by_using_them(tmp_path: Path) -> None:
         client.close()
 
     with queue_broker(tmp_path, QUEUES, queues__auto_create="false", queues__queues_max=3) as broker:
-        run(scenario())
+        run(scenario(broker))

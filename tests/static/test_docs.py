@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from embermq.app.config import load_configuration
+from embermq.app.queue_file import read_queue_file
 from embermq.authorization.rules_file import read_rules
 from embermq.broker.counters import Counters
 from embermq.cli.main import COMMANDS
@@ -63,6 +64,11 @@ SETTINGS = [
 def test_examples_of_settings_are_valid(block: str, tmp_path: Path) -> None:
     if "[[rule]]" in block:
         assert read_rules(block, "rules.toml")
+        return
+    if "[[queues]]" in block:
+        queues = tmp_path / "queues.toml"
+        queues.write_text(block)
+        assert read_queue_file(str(queues))
         return
     listeners = ONLY_OF_ONE_LISTENER.search(block)
     if listeners is not None and "[listeners]" not in block:
