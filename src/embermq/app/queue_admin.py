@@ -25,13 +25,13 @@ LOG = logging.getLogger("embermq")
 
 
 class QueueAdmin:
-    """Of one broker. `desk` is None where there are no queues."""
+    """Of one broker. `desk` is None where queues are switched off."""
 
     def __init__(self, settings: Settings, data_dir: Path, state: BrokerState, ticks: Clock) -> None:
         self._settings = settings
         self._data_dir = data_dir
         self.desk: QueueDesk | None = None
-        if isinstance(state.queues, MqttQueues):
+        if isinstance(state.queues, MqttQueues) and settings.queues.enabled:
             self.desk = QueueDesk(
                 state.queues.core,
                 state.tick,
