@@ -347,7 +347,7 @@ def test_settings_by_a_publish_of_those_whom_a_rule_allows_it(tmp_path: Path) ->
 def test_queues_that_nobody_makes_by_using_them(tmp_path: Path) -> None:
     async def scenario(broker: BrokerProcess) -> None:
         client = await worker(broker, "user-1")
-        assert await client.publish("$queue/op/new", b"m", qos=1) == 0x90
+        assert await client.publish("$queue/op/new", b"m", qos=1) == 0x87
         assert (await client.consumes("$queue/op/new")).reason_codes[0] >= 0x80
         assert await client.publish("$queue/op/file", b"m", qos=1) == 0
         assert await client.publish("$admin/queue/op/new/config", b"{}", qos=1) == 0x87, "there are no rules"

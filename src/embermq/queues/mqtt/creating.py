@@ -26,7 +26,7 @@ class Creating:
         if not self._settings.auto_create:
             raise QueueRefusal(
                 f"{missing}, and none is made by being used (queues.auto_create)",
-                ReasonCode.TOPIC_NAME_INVALID,
+                ReasonCode.NOT_AUTHORIZED,
             )
         self.check_room(name)
 
