@@ -45,6 +45,10 @@ def main() -> int:
     except (msgspec.DecodeError, PipelineError) as error:
         logging.getLogger(__name__).error("%s", error)
         return EXIT_REFUSED
+    except Exception:
+        # With the thread that reads standard input, Python would abort instead of ending, and say nothing of this.
+        logging.getLogger(__name__).exception("the driver ends")
+        return 1
 
 
 if __name__ == "__main__":
