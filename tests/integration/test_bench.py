@@ -84,7 +84,9 @@ def test_every_message_is_accounted_for(
     mosquitto: Mosquitto, version: ProtocolVersion, qos: int, shape: Shape, rate: float
 ) -> None:
     load = Load(qos=qos, rate=rate, duration_s=0.3, warmup_s=0.1)
+    begun_s = time.monotonic()
     report = asyncio.run(run_load(mosquitto.target(version), shape, load))
+    elapsed_s = time.monotonic() - begun_s
     assert report.published > 50
     assert report.delivered == report.expected == report.published * shape.deliveries_per_message
     assert report.acknowledged == (report.published if qos else 0)
@@ -93,8 +95,8 @@ def test_every_message_is_accounted_for(
     assert report.failures == ()
     assert report.delivery.samples > 0
     assert (report.acknowledgement.samples > 0) == (qos > 0)
-    if rate:
-        assert report.published == pytest.approx(rate * 0.4, rel=0.5)
+    if rate:  # on a machine that stands still meanwhile the run is longer, and offers as many more
+        assert rate * 0.4 * 0.5 < report.published <= rate * elapsed_s + 1
 
 
 def test_members_of_a_group_get_each_message_once_together(mosquitto: Mosquitto) -> None:
