@@ -81,11 +81,36 @@ def check_stored(log: LogInKafka, rows: list[Row]) -> None:
 
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-10", "pipeline-11", "pipeline-13")
-def test_files_have_each_record_once_though_the_driver_was_killed(
-    kafka: KafkaServer, places: Places, drivers: list[DriverProcess]
+def test_every_sink_has_each_record_once_though_the_driver_was_killed(
+    kafka: KafkaServer, tmp_path: Path, drivers: list[DriverProcess], request: pytest.FixtureRequest
 ) -> None:
-    log = LogInKafka(kafka.bootstrap, kafka.prefix())
-    driver = through_a_kill(log, places, drivers, settings_for(log, "archive", "traffic", "lake"))
+    """The archive on a server, lake and windows in files."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    places = Places(folder)
+    stores = MessageStores("postgres", folder, request.getfixturevalue("postgres"))
+    try:
+        log = LogInKafka(kafka.bootstrap, kafka.prefix())
+        settings = settings_for(log, "archive", "traffic", "lake", message_store=stores.url)
+        driver = through_a_kill(log, places, drivers, settings)
+        check_status(places)
+        driver.process.terminate()
+        assert driver.process.wait(GONE_S) == 0
+        check_stored(log, stores.rows(STORED.format(table="embermq_messages")))
+        ids = stores.rows("SELECT DISTINCT log_id FROM embermq_messages")
+        assert len(ids) == 1 and ids[0][0] != 0, "the rows say of which log they are"
+    finally:
+        stores.close()
+    lake = pd.read_parquet(places.lake).sort_values(["partition", "offset"])
+    check_stored(log, [tuple(row) for row in lake[["partition", "offset", "topic", "payload"]].to_numpy()])
+    ((messages, late),) = rows_of(places.traffic, "SELECT SUM(messages), SUM(late) FROM traffic_window")
+    assert int(str(messages)) + int(str(late)) == RECORDS
+    rejected = rows_of(places.traffic, "SELECT SUM(total) FROM counted WHERE what = 'rejected'")
+    assert rejected == [(1,)]
+
+
+def check_status(places: Places) -> None:
+    """All is done, and the status knows it."""
     wait_until(
         lambda: all(query.lag_messages == 0 for query in read_status(places.data_dir).queries),
         START_S,
@@ -96,30 +121,3 @@ def test_files_have_each_record_once_though_the_driver_was_killed(
     assert status.log_end == status.waiting == RECORDS + 1, "without dispatch application logs wait"
     assert {query.mode for query in status.queries} == {"microbatch"}
     assert all(sum(query.positions.values()) == RECORDS + 1 for query in status.queries)
-    driver.process.terminate()
-    assert driver.process.wait(GONE_S) == 0
-    check_stored(log, rows_of(places.messages, STORED.format(table="kafka_message")))
-    lake = pd.read_parquet(places.lake).sort_values(["partition", "offset"])
-    check_stored(log, [tuple(row) for row in lake[["partition", "offset", "topic", "payload"]].to_numpy()])
-    ((messages, late),) = rows_of(places.traffic, "SELECT SUM(messages), SUM(late) FROM traffic_window")
-    assert int(str(messages)) + int(str(late)) == RECORDS
-    rejected = rows_of(places.traffic, "SELECT SUM(total) FROM counted WHERE what = 'rejected'")
-    assert rejected == [(1,)]
-
-
-@pytest.mark.timeout(400)
-@pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-11")
-def test_a_server_has_each_record_once_though_the_driver_was_killed(
-    kafka: KafkaServer, tmp_path: Path, drivers: list[DriverProcess], request: pytest.FixtureRequest
-) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    stores = MessageStores("postgres", folder, request.getfixturevalue("postgres"))
-    try:
-        log = LogInKafka(kafka.bootstrap, kafka.prefix())
-        through_a_kill(log, Places(folder), drivers, settings_for(log, "archive", message_store=stores.url))
-        check_stored(log, stores.rows(STORED.format(table="embermq_messages")))
-        ids = stores.rows("SELECT DISTINCT log_id FROM embermq_messages")
-        assert len(ids) == 1 and ids[0][0] != 0, "the rows say of which log they are"
-    finally:
-        stores.close()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.message_stores import SERVERS, SETTINGS, MessageStores, message, table
+from tests.contracts.message_stores import SETTINGS, MessageStores, message, table
 from tests.pipeline.driver_process import START_S, DriverProcess, position
 from tests.pipeline.log_writer import LogWriter
 from tests.pipeline.test_processes import GONE_S, fresh_records
@@ -26,11 +26,12 @@ from embermq.pipeline.status import QueryStatus, read_status
 BATCH = 300
 
 
-@pytest.fixture(params=SERVERS)
-def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageStores]:
+@pytest.fixture
+def stores(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageStores]:
+    """On the server that the test names: what differs between them is in the contract tests."""
     folder = tmp_path / "data"
     folder.mkdir()
-    found = MessageStores(request.param, folder, request.getfixturevalue(request.param))
+    found = MessageStores(server, folder, request.getfixturevalue(server))
     yield found
     found.close()
 
@@ -56,6 +57,7 @@ def archive(stores: MessageStores) -> QueryStatus:
 
 @pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5", "pipeline-11", "pipeline-13", "pipeline-16")
+@pytest.mark.parametrize("server", ["postgres"])
 def test_the_driver_killed_and_the_server_away(
     stores: MessageStores, log: LogWriter, drivers: list[DriverProcess]
 ) -> None:
@@ -120,6 +122,7 @@ def test_the_driver_killed_and_the_server_away(
 
 @pytest.mark.timeout(120)
 @pytest.mark.promise("pipeline-7")
+@pytest.mark.parametrize("server", ["mariadb"])
 def test_what_is_too_old_leaves_the_server(
     stores: MessageStores, log: LogWriter, drivers: list[DriverProcess]
 ) -> None:

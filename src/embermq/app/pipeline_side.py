@@ -12,7 +12,6 @@ from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.app.errors import StartError
 from embermq.app.kafka_address import kafka_address
 from embermq.app.settings import SQLITE
-from embermq.pipeline.connector import connector_jars
 from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook
@@ -74,6 +73,8 @@ def missing_jars(settings: Settings) -> str:
     """Why Spark cannot read the log, and the command that puts it right; "" when it can, or need not."""
     if settings.stores.log == SQLITE or not settings.pipeline.enabled:
         return ""
+    from embermq.pipeline.connector import connector_jars  # loads what fetches jars
+
     try:
         connector_jars(settings.pipeline)
     except PipelineSettingsError as error:
