@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 ARGS ?=
 # Tests that run side by side; those that measure time have the machine to themselves.
-WORKERS ?= 2
+WORKERS ?= 3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
