@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.message_stores import SETTINGS, MessageStores, message, table
+from tests.contracts.message_stores import SETTINGS, Kind, MessageStores, message, table
 from tests.pipeline.driver_process import START_S, DriverProcess, position
 from tests.pipeline.log_writer import LogWriter
 from tests.pipeline.test_processes import GONE_S, fresh_records
@@ -27,7 +27,7 @@ BATCH = 300
 
 
 @pytest.fixture
-def stores(server: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageStores]:
+def stores(server: Kind, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessageStores]:
     """On the server that the test names: what differs between them is in the contract tests."""
     folder = tmp_path / "data"
     folder.mkdir()
