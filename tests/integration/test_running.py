@@ -232,7 +232,7 @@ def test_health_readiness_and_metrics(broker: BrokerProcess) -> None:
     status, body = get(broker, "/metrics")
     assert status == 200
     values = dict(line.rsplit(" ", 1) for line in body.splitlines() if line and not line.startswith("#"))
-    assert all(name.startswith("embermq_") for name in values)
+    assert all(name.startswith(("embermq_", "mqtt_queue")) for name in values)
     accepted = [float(value) for name, value in values.items() if "connections_accepted" in name]
     assert accepted and accepted[0] >= 1
     assert get(broker, "/nothing")[0] == 404
