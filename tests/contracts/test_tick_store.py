@@ -412,6 +412,7 @@ def test_a_file_of_schema_version_1_is_brought_up_to_date_in_place(stores: Store
         ALTER TABLE session DROP COLUMN certificate;
         ALTER TABLE will DROP COLUMN certificate;
         ALTER TABLE will DROP COLUMN username;
+        ALTER TABLE subscription DROP COLUMN queue;
         UPDATE meta SET value = 1 WHERE name = 'schema_version';
         """
     )

@@ -431,18 +431,25 @@ def test_a_shared_log_that_is_made_anew_is_told(place: Place, shared: KafkaShare
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_ended_is_told(
+def test_what_is_unforeseen_is_told_and_records_are_read_all_the_same(
     place: Place, shared: KafkaSharedFeeds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("a fault of ours")
 
-    for module in (application_feeds, shared_feeds):
-        monkeypatch.setattr(module, "feed_entry", fails)
-    log = place.log("app")
-    place.writer.write(log, [b"x"])
-    place.reads(log)
-    joins(place, shared, log)
-    place.loop.run_until(lambda: place.feeds.failing and shared.failing)
-    assert place.feeds.failing == f"{place.address}: the thread that reads application logs has ended"
-    assert shared.failing == f"{place.address}: the thread that reads shared logs has ended"
+    with monkeypatch.context() as broken:
+        for module in (application_feeds, shared_feeds):
+            broken.setattr(module, "feed_entry", fails)
+        log = place.log("app")
+        place.writer.write(log, [b"x"])
+        reader = place.reads(log)
+        member, _ = joins(place, shared, log)
+        place.loop.run_until(lambda: place.feeds.failing and member.reasons)
+        reason = "unexpected RuntimeError('a fault of ours')"
+        assert place.feeds.failing == f"{place.address}: reading application logs: {reason}"
+        assert member.reasons == [f"{place.address}: reading {log}: {reason}"]
+    place.waits(reader, 1)
+    assert reader.payloads == [b"x"] and not place.feeds.failing
+    again, _ = joins(place, shared, log)
+    place.waits(again, 1)
+    assert again.payloads == [b"x"]

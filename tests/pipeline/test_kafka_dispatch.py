@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Message
 from pyspark.sql import SparkSession
 from tests.pipeline.conftest import PARTITIONS_MAX
-from tests.pipeline.driver_process import DriverProcess
+from tests.pipeline.driver_process import START_S, DriverProcess
 from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
 from tests.pipeline.log_writer import LogWriter, record
 from tests.pipeline.queries import log_rows
@@ -28,7 +28,6 @@ from embermq.pipeline.transforms.dispatch import application_entries
 
 MODES: tuple[Mode, ...] = ("realtime", "microbatch")
 HEALED_S = 15.0
-START_S = 60.0
 REASON = "header n cannot be understood: none"
 
 

@@ -107,7 +107,7 @@ class Driver:
     def _watch(self) -> int:
         while not self._stopping.wait(_REPORT_S):
             self._report("running")
-            if self._is_over():
+            if self._is_over() and not self._stopping.is_set():  # being stopped meanwhile is no loss
                 log.error("the JVM is gone")
                 return EXIT_JVM_LOST
         return 0

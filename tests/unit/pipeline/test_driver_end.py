@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from embermq.pipeline import driver as driver_module
+from embermq.pipeline.driver import Driver
 from embermq.pipeline.settings import DriverSettings
 
 BREAKS = """
@@ -34,3 +37,13 @@ def test_it_does_not_abort_while_it_waits_for_its_parent(tmp_path: Path) -> None
         said = driver.stderr.read().decode()
         assert driver.wait(20) == 1, said
     assert "nobody foresaw this" in said and "Fatal Python error" not in said
+
+
+def test_being_stopped_while_it_reports_is_no_lost_jvm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(DriverSettings(), tmp_path)
+    monkeypatch.setattr(driver_module, "_REPORT_S", 0)
+    monkeypatch.setattr(driver, "_report", lambda state: driver.stop())
+    assert driver._watch() == 0
+    driver._sockets.rmdir()

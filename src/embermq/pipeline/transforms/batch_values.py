@@ -1,7 +1,7 @@
 """Values that are others with each batch, in expressions that stay the same.
 
 A plain literal is part of the code that Spark generates: with another number each batch would have code of its own,
-compiled anew and begun by the JVM's interpreter. That took longer than the batch itself.
+compiled anew and begun by the JVM's interpreter.
 """
 
 from collections.abc import Mapping, Sequence
