@@ -79,7 +79,8 @@ faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
 	@scripts/debian-packages
 	@$(BIN)/python scripts/kafka
 	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults \
-		tests/kafka_pipeline/test_kills.py tests/kafka_pipeline/test_outages.py --timeout=1800 $(ARGS)
+		tests/kafka_pipeline/test_kills.py tests/kafka_pipeline/test_outages.py \
+		tests/pipeline/test_kafka_dispatch.py --timeout=1800 $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(TEST_READY) ## 1,000,000 mutated packets (ARGS='--fuzz-seed 2'), and property tests with many more cases

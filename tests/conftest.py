@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("default")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long and with what `tests/hostile/test_fuzz.py` goes on."""
     fuzz = parser.getgroup("fuzz", "mutated packets")
-    fuzz.addoption("--fuzz-packets", type=int, default=50_000, help="how many mutated packets (50000)")
+    fuzz.addoption("--fuzz-packets", type=int, default=20_000, help="how many mutated packets (20000)")
     fuzz.addoption("--fuzz-seed", type=int, default=1, help="which ones (1)")
     fuzz.addoption("--fuzz-replay", default="", metavar="FOLDER", help="send what a failure saved there")
 
@@ -46,7 +46,8 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its family, the folder below tests/, and refuse a promise that is not well named. What is
-    marked `in_faults` is left to `make faults`, which tells the number of rounds."""
+    marked `in_faults` is left to `make faults`, which tells the number of rounds. Those that have the machine to
+    themselves come first, when nobody is in the middle of something long that they would wait for."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
@@ -60,6 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("in_faults") is not None]
         items[:] = [item for item in items if item not in long]
         config.hook.pytest_deselected(items=long)
+    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
 
 
 MACHINE = pytest.StashKey[Machine]()

@@ -21,7 +21,7 @@ SETTINGS = {
     "pipeline.backoff_first_ms": 10,
     "device.queue_limit": 60_000,
 }
-MESSAGES = 1_500
+MESSAGES = 700
 SPARK_S = 240.0
 """From nothing to the first message; a busy machine takes several times the usual ten seconds."""
 
@@ -76,6 +76,7 @@ def broker(running_broker: BrokerProcess, request: pytest.FixtureRequest) -> Ite
 
 @pytest.mark.promise("application-3", "application-5", "application-8", "application-14")
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5", "pipeline-14")
+@pytest.mark.long_rounds
 @pytest.mark.timeout(700)
 def test_application_clients_get_all_that_was_acknowledged(seed: int, broker: BrokerProcess) -> None:
     random = Random(seed)

@@ -170,6 +170,7 @@ def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-3")
 def test_kill_9_of_the_driver_under_load_loses_nothing_and_repeats_are_known_by_their_position(
     places: Places, kafka_log: LogInKafka, drivers: list[DriverProcess]

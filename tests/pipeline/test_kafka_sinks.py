@@ -21,7 +21,7 @@ from embermq.pipeline.settings import DriverSettings, QueryName
 from embermq.pipeline.status import read_status
 
 BATCH = 300
-RECORDS = 2_000
+RECORDS = 1_200
 STORED = 'SELECT "partition", "offset", topic, payload FROM {table} ORDER BY "partition", "offset"'
 
 Row = tuple[object, ...]
