@@ -130,6 +130,15 @@ def test_trimming_forgets_whole_batches_and_never_an_offset(stores: Stores) -> N
     assert stores.write(records=[record(b"12")]) == Receipt(12, 1)
 
 
+def test_what_was_written_before_a_restart_is_trimmed_too(stores: Stores) -> None:
+    for number in range(6):
+        stores.write(records=[record(b"%d" % number)])
+    stores.reopen()
+    stores.log.trim(4)
+    stores.write(receipts=[b"a tick of the log"])
+    assert payloads(stores) == [b"4", b"5"]
+
+
 @pytest.mark.promise("pipeline-5")
 def test_statistics_stay_exact_while_the_log_grows_and_is_trimmed(stores: Stores) -> None:
     about = 64 * 4 if isinstance(stores, KafkaStores) else 0  # in proportion between two marks

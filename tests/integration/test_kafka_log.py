@@ -26,7 +26,7 @@ from embermq.adapters.kafka import appender, client, log_topic
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic, record_bytes_max
-from embermq.adapters.kafka.message_log import LEAP, KafkaMessageLog, find_end
+from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, LEAP, KafkaMessageLog, find_end
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.broker.broker import Broker
 from embermq.broker.settings import MqttSettings
@@ -143,6 +143,27 @@ def test_what_a_killed_broker_may_still_have_on_its_way_gets_room_of_its_own(sto
         0,
         LEAP + 1,
     ]
+
+
+def test_after_a_kill_the_log_has_its_size_and_is_trimmed_to_its_last_record(
+    stores: KafkaStores, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(200)])
+    leave(stores)
+    stores.reopen()
+    statistics = stores.log.statistics()
+    assert (statistics.start_offset, statistics.end_offset) == (0, 200 + LEAP)
+    assert statistics.body_bytes == 200 * DEFAULT_RECORD_BYTES
+    stores.log.trim(50)
+    assert payloads(stores) == [b"%d" % number for number in range(50, 200)]
+    assert stores.log.offset_at(2**50) == 200 + LEAP
+    stores.log.trim(200 + LEAP)
+    assert (payloads(stores), stores.log.statistics().start_offset) == ([b"199"], 199)
+    leave(stores)
+    stores.reopen()
+    assert caplog.text == "", "nothing is missing"
+    assert stores.write(records=[record(b"200")]).base_offset >= 200 + LEAP
+    assert payloads(stores) == [b"199", b"200"]
 
 
 def test_a_log_that_has_lost_its_end_is_told_and_no_number_is_given_twice(

@@ -93,7 +93,7 @@ class Retention:
             least = min(floor.floor_offset for floor in floors)
             queries.append(Pin(DISPATCH, max(complete, least)))
         over = statistics.body_bytes > self._limits.pin_bytes
-        target = _offset_for(statistics, self._limits.pin_bytes)
+        target = self._log.offset_keeping(self._limits.pin_bytes) if over else statistics.start_offset
         if over:
             self._park(floors, min(target, complete))
         self._unpark(floors)
@@ -130,7 +130,7 @@ class Retention:
     def _trim(self, statistics: LogStatistics, floor: int, forced: int, now_ms: int) -> None:
         wanted = max(self._log.offset_at(now_ms - self._limits.age_ms), forced)
         if statistics.body_bytes > self._limits.kept_bytes:
-            wanted = max(wanted, _offset_for(statistics, self._limits.kept_bytes))
+            wanted = max(wanted, self._log.offset_keeping(self._limits.kept_bytes))
         below = min(wanted, floor)
         if below > statistics.start_offset:
             self._log.trim(below)
@@ -175,11 +175,3 @@ class Retention:
             return frozenset({logs[0].generation})
         self._dropped += self._parked.drop_oldest(logs[0].generation, excess_bytes)
         return frozenset()
-
-
-def _offset_for(statistics: LogStatistics, body_bytes: int) -> int:
-    """About the offset from which `body_bytes` are left; the log's start when it has no more than that."""
-    if statistics.body_bytes <= body_bytes:
-        return statistics.start_offset
-    span = statistics.end_offset - statistics.start_offset
-    return statistics.end_offset - int(span * body_bytes / statistics.body_bytes)

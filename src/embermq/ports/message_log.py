@@ -48,6 +48,14 @@ class MessageLog(ABC):
     def offset_at(self, time_ms: int) -> int:
         """The first offset committed at or after `time_ms`; the end when there is none."""
 
+    def offset_keeping(self, body_bytes: int) -> int:
+        """About the offset from which so many bytes of bodies are left; the start when there are no more than that."""
+        found = self.statistics()
+        if found.body_bytes <= body_bytes:
+            return found.start_offset
+        span = found.end_offset - found.start_offset
+        return found.end_offset - int(span * body_bytes / found.body_bytes)
+
     @abstractmethod
     def trim(self, below_offset: int) -> None:
         """Forget whole batches that lie below the offset. Takes effect with one of the next ticks. The last record may

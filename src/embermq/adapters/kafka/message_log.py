@@ -9,8 +9,8 @@ from confluent_kafka import TopicPartition
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import LOG, WatchedAdmin
-from embermq.adapters.kafka.positions import LogPositions
-from embermq.adapters.kafka.reading import Merge, PartitionReader, first_numbers
+from embermq.adapters.kafka.positions import LogPositions, Mark
+from embermq.adapters.kafka.reading import Merge, PartitionReader, first_from, first_numbers
 from embermq.ports.log_state import KnownLog
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.source_positions import SourcePositions
@@ -22,6 +22,8 @@ TAIL_RECORDS = 64
 LEAP = 1_000_000
 """Numbers left out when something may still be on its way that an earlier run of the broker sent: more than a tick has
 records."""
+LATE_RECORDS = 10_000
+"""Of one partition: more than a dead broker had on its way there."""
 DEFAULT_RECORD_BYTES = 256
 """Of records that nobody has looked at yet."""
 
@@ -87,28 +89,49 @@ class KafkaMessageLog(MessageLog, SourcePositions):
 
     def statistics(self) -> LogStatistics:
         mark = self._positions.end()
-        start = self._start(mark.offsets, mark.number)
-        older = max(0, self._positions.first().number - start)
-        size = self._positions.bytes_from(start) + older * self._record_bytes()
-        return LogStatistics(start, mark.number, size)
+        extent = self._look(mark)
+        older = sum(self._older(extent.lows).values())
+        size = self._positions.bytes_from(extent.start) + older * self._record_bytes()
+        return LogStatistics(extent.start, mark.number, size)
+
+    def offset_keeping(self, body_bytes: int) -> int:
+        extent = self._look(self._positions.end())
+        left_bytes = body_bytes - self._positions.bytes_from(extent.start)
+        if left_bytes <= 0:
+            return max(extent.start, self._positions.number_keeping(body_bytes))
+        older = self._older(extent.lows)
+        share = 1 - left_bytes / max(1, sum(older.values()) * self._record_bytes())
+        if share <= 0:
+            return extent.start
+        offsets = {one: extent.lows[one] + int(share * count) for one, count in older.items()}
+        first = self._positions.first()
+        numbers = first_numbers(self._probe(), offsets, dict(enumerate(first.offsets))).values()
+        return min((number for _, number in numbers), default=first.number)
+
+    def _older(self, lows: Offsets) -> Offsets:
+        """How many records of earlier runs each partition has left. Offsets tell it; of the numbers between two runs a
+        million may be left out."""
+        ends = self._positions.first().offsets
+        return {one: max(0, end - lows[one]) for one, end in enumerate(ends)}
 
     def _record_bytes(self) -> int:
         """Of earlier runs' records one takes about so many."""
         if self._seen_records:
             return self._seen_bytes // self._seen_records
         first, end = self._positions.first(), self._positions.end()
-        written = end.number - first.number
+        written = sum(end.offsets) - sum(first.offsets)
         return end.appended_bytes // written if written else DEFAULT_RECORD_BYTES
 
-    def _start(self, ends: tuple[int, ...], end: int) -> int:
-        """The smallest number that is left."""
+    def _look(self, mark: Mark) -> _Extent:
+        """`mark` is the log's end."""
         lows = self._lows()
-        if self._extent is None or self._extent.lows != lows:
-            found = first_numbers(self._probe(), lows, dict(enumerate(ends)))
-            start = min((number for _, number in found.values()), default=end)
-            self._extent = _Extent(lows, min(start, end)) if found else None
-            return min(start, end)
-        return self._extent.start
+        if self._extent is not None and self._extent.lows == lows:
+            return self._extent
+        found = first_numbers(self._probe(), lows, dict(enumerate(mark.offsets)))
+        start = min((number for _, number in found.values()), default=mark.number)
+        extent = _Extent(lows, min(start, mark.number))
+        self._extent = extent if found else None
+        return extent
 
     def offset_at(self, time_ms: int) -> int:
         mark = self._positions.end()
@@ -119,13 +142,13 @@ class KafkaMessageLog(MessageLog, SourcePositions):
 
     def trim(self, below_offset: int) -> None:
         """At once. The last record stays: it says which number comes next."""
-        below = min(below_offset, self._positions.end().number - 1)
+        below = min(below_offset, self._positions.last_number())
         if below <= 0:
             return
         lows = self._lows()
         wanted = [
             TopicPartition(self._topic, partition, offset)
-            for partition, offset in self._bisect(below, lows).items()
+            for partition, offset in self._surely_below(below, lows).items()
             if offset > lows[partition]
         ]
         if not wanted:
@@ -141,6 +164,19 @@ class KafkaMessageLog(MessageLog, SourcePositions):
             ),
         )
 
+    def _surely_below(self, number: int, lows: Offsets) -> Offsets:
+        """Of each partition an offset before which no record has this number or a greater one. Where an earlier run
+        began, records that a dead broker sent may stand among its own, and bisection may end behind them: what is
+        before that is looked through."""
+        found = self._bisect(number, lows)
+        if self._positions.before(number) is not None:
+            return found
+        while True:
+            begin = {one: max(lows[one], offset - LATE_RECORDS) for one, offset in found.items()}
+            found = first_from(self._probe(), begin, found, number)
+            if all(offset > begin[one] or offset == lows[one] for one, offset in found.items()):
+                return found
+
     def positions_of(self, number: int) -> Mapping[int, int]:
         mark = self._positions.before(number)
         if mark is not None and number - mark.number <= NEAR_RECORDS:
@@ -148,15 +184,21 @@ class KafkaMessageLog(MessageLog, SourcePositions):
         return self._bisect(number, self._lows())
 
     def _bisect(self, number: int, lows: Offsets) -> Offsets:
-        """Of each partition the first offset whose record has this number or a greater one."""
+        """Of each partition the first offset whose record has this number or a greater one. What a broker that was dead
+        already sent in between has lesser numbers, and is passed over: else the search could end behind it."""
         mark = self._positions.before(number)
-        low = lows if mark is None else {one: max(lows[one], mark.offsets[one]) for one in lows}
+        if mark is None:
+            low, least = dict(lows), 0
+        else:
+            low, least = {one: max(lows[one], mark.offsets[one]) for one in lows}, mark.number
+            if least >= number:
+                return low
         high = dict(enumerate(self._positions.end().offsets))
         while True:
             middle = {one: (low[one] + high[one]) // 2 for one in low if low[one] < high[one]}
             if not middle:
                 return low
-            found = first_numbers(self._probe(), middle, high)
+            found = first_numbers(self._probe(), middle, high, least=least)
             for partition, offset in middle.items():
                 at, seen = found.get(partition, (high[partition], number))
                 if seen >= number:
@@ -231,4 +273,5 @@ def find_end(admin: WatchedAdmin, topic: str, known: KnownLog) -> FoundLog:
         end = known.end + LEAP  # no number is given twice
     elif end and end != known.closed_end:
         end += LEAP
-    return FoundLog(LogPositions(end, [ends[one] for one in range(partitions)]), records_end)
+    positions = LogPositions(end, [ends[one] for one in range(partitions)], records_end=records_end)
+    return FoundLog(positions, records_end)

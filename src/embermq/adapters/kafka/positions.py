@@ -25,8 +25,10 @@ class Mark(Struct, frozen=True):
 class LogPositions:
     """Of one log. Written on the broker's thread, read by any."""
 
-    def __init__(self, end: int, ends: Sequence[int]) -> None:
+    def __init__(self, end: int, ends: Sequence[int], *, records_end: int | None = None) -> None:
+        """`records_end`: one more than the number of the last record; numbers from there to `end` are left out."""
         self._lock = Lock()
+        self._records_end = end if records_end is None else records_end
         self._marks = [Mark(end, tuple(ends), 0)]
         self._ends = list(ends)
         self._end = end
@@ -46,6 +48,11 @@ class LogPositions:
         """Where this run began."""
         with self._lock:
             return self._marks[0]
+
+    def last_number(self) -> int:
+        """Of the last record that is committed, or of one before it; -1 without any."""
+        with self._lock:
+            return (self._end if self._end > self._marks[0].number else self._records_end) - 1
 
     def next_offset(self, partition: int) -> int:
         """Of the record that is produced next. On the broker's thread."""
@@ -85,3 +92,18 @@ class LogPositions:
             share = (number - before.number) / span if span else 1.0
             below = before.appended_bytes + share * (after.appended_bytes - before.appended_bytes)
             return self._appended_bytes - round(below)
+
+    def number_keeping(self, size_bytes: int) -> int:
+        """About the number from which so many bytes are left, of what this run wrote."""
+        with self._lock:
+            below = self._appended_bytes - size_bytes
+            if below <= 0:
+                return self._marks[0].number
+            index = bisect_right(self._marks, below, key=lambda mark: mark.appended_bytes)
+            before = self._marks[index - 1]
+            after = Mark(self._end, (), self._appended_bytes)
+            if index < len(self._marks):
+                after = self._marks[index]
+            span_bytes = after.appended_bytes - before.appended_bytes
+            share = (below - before.appended_bytes) / span_bytes if span_bytes else 0.0
+            return before.number + int(share * (after.number - before.number))

@@ -174,10 +174,10 @@ def is_end(message: Message) -> bool:
 
 
 def first_numbers(
-    reader: PartitionReader, offsets: Mapping[int, int], ends: Mapping[int, int]
+    reader: PartitionReader, offsets: Mapping[int, int], ends: Mapping[int, int], *, least: int = 0
 ) -> dict[int, tuple[int, int]]:
     """Of the first record at or behind an offset in each partition: its offset and its number; nothing for partitions
-    that have none before their end."""
+    that have none before their end. Those with numbers below `least` are passed over."""
     missing = {partition: offset for partition, offset in offsets.items() if offset < ends[partition]}
     found: dict[int, tuple[int, int]] = {}
     if missing:
@@ -192,15 +192,44 @@ def first_numbers(
                 continue
             if is_end(message):
                 continue
-            try:
-                number = read_number(message.headers())  # type: ignore[arg-type]  # bytes, whatever it says
-            except RecordError:
+            number = _number(message)
+            if number < least:
                 if offset + 1 >= ends[partition]:
                     del missing[partition]
                 continue
             found[partition] = (offset, number)
             del missing[partition]
     return found
+
+
+def first_from(
+    reader: PartitionReader, offsets: Mapping[int, int], ends: Mapping[int, int], number: int
+) -> dict[int, int]:
+    """Of each partition the first offset whose record has this number or a greater one, all of them looked at; its end
+    when there is none before it."""
+    left = {partition for partition, offset in offsets.items() if offset < ends[partition]}
+    found = dict(ends)
+    if left:
+        reader.at({partition: offsets[partition] for partition in left})
+    while left:
+        for message in reader.consume(CONSUMED_AT_ONCE):
+            partition, offset = message.partition() or 0, message.offset() or 0
+            if partition not in left or (is_end(message) and offset < ends[partition]):
+                continue
+            if offset < ends[partition] and _number(message) >= number:
+                found[partition] = offset
+                left.discard(partition)
+            elif offset + 1 >= ends[partition]:
+                left.discard(partition)
+    return found
+
+
+def _number(message: Message) -> int:
+    """-1 for what is no record of the broker."""
+    try:
+        return read_number(message.headers())  # type: ignore[arg-type]  # bytes, whatever it says
+    except RecordError:
+        return -1
 
 
 class Merge:
