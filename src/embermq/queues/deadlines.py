@@ -5,9 +5,12 @@ are over. A message that ends sooner than one before it stands in a heap as well
 """
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from embermq.queues.entries import Entries
+
+GONE_MAX = 1_000
+"""Messages that ended in another way and are still in the heap, besides as many as there are others."""
 
 
 class Deadlines:
@@ -20,22 +23,34 @@ class Deadlines:
         self._latest_ms = 0
         self._sooner: list[tuple[int, int]] = []
 
+    def __len__(self) -> int:
+        """Messages in the heap, those that are gone too."""
+        return len(self._sooner)
+
     def add(self, sequence: int, expires_ms: int) -> None:
         """To be called in the order of sequences."""
         if expires_ms < self._latest_ms:
             heappush(self._sooner, (expires_ms, sequence))
+            if len(self._sooner) > 2 * len(self._entries) + GONE_MAX:
+                self._sooner = [each for each in self._sooner if each[1] in self._entries]
+                heapify(self._sooner)
         else:
             self._latest_ms = expires_ms
 
-    def take_over(self, now_ms: int, end: int) -> list[int]:
-        """Sequences below `end` whose time is over; each is told once."""
+    def take_over(self, now_ms: int, end: int, limit: int) -> list[int]:
+        """Up to `limit` sequences below `end` whose time is over; each is told once. With more of them `next_due_ms` is
+        in the past."""
         over: list[int] = []
-        while self._sooner and self._sooner[0][0] <= now_ms:
+        while self._sooner and self._sooner[0][0] <= now_ms and len(over) < limit:
             over.append(heappop(self._sooner)[1])
         end = min(next(iter(self._pending), end), end)
         while True:
             self._cursor = self._entries.first_from(self._cursor, end)
-            if self._cursor >= end or self._entries.expires_ms(self._cursor) > now_ms:
+            if (
+                len(over) >= limit
+                or self._cursor >= end
+                or self._entries.expires_ms(self._cursor) > now_ms
+            ):
                 return over
             over.append(self._cursor)
             self._cursor += 1

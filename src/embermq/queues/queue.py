@@ -34,7 +34,7 @@ from embermq.queues.dedup import DedupWindow
 from embermq.queues.delayed import DelayedMessages
 from embermq.queues.entries import Entries, Entry
 from embermq.queues.errors import QueueRefusal, TooLarge
-from embermq.queues.group import Group
+from embermq.queues.group import LOOKED_AT_MAX, Group
 from embermq.queues.latency import Arrivals, LatencyWindow
 from embermq.queues.partitioner import partition_of_key
 from embermq.queues.publication import Publication, Stamps
@@ -46,13 +46,16 @@ from embermq.queues.settings import (
     check_change,
     format_settings,
 )
-from embermq.queues.settling import Outcome, SettleRequest, message_id_of, sequence_of
+from embermq.queues.settling import RANK, Outcome, SettleRequest, message_id_of, sequence_of
 from embermq.queues.values import Acceptance, Burial, Delivery, Fate, Particulars, Pending, QueueCounts
 
 __all__ = ["Acceptance", "Burial", "Delivery", "Fate", "Queue"]
 
 SEQUENCES_RESERVED = 10_000
 """Numbers that the stored row of a queue is ahead: a start leaves out what was not used of them."""
+
+ADVANCED_MAX = 5_000
+"""Messages that one call of `advance` makes visible, and that it ends; the rest is the next call's."""
 
 _SETTLED = (MessageState.ACKED, MessageState.DLQ)
 
@@ -279,16 +282,18 @@ class Queue:
         return [self.message_id(sequence) for sequence in sorted(member.held)] if member is not None else []
 
     def settle(self, request: SettleRequest, client_id: str, epoch: int, now_ms: int) -> list[Outcome]:
-        """One outcome a message id. Without a group in the request it is the one in which the consumer is."""
+        """One outcome a message id. Without a group in the request it is the one in which the consumer is; of several
+        the first where it can be done, or the best answer."""
         names = [request.group] if request.group else self._groups_of(client_id)
         outcomes: list[Outcome] = []
         for message_id in request.message_ids:
-            outcome = Outcome.NOT_YOURS
+            best = Outcome.NOT_YOURS
             for name in names:
-                outcome = self._settle_one(name, message_id, request, (client_id, epoch), now_ms)
-                if outcome is Outcome.DONE:
+                found = self._settle_one(name, message_id, request, (client_id, epoch), now_ms)
+                best = min(best, found, key=RANK.__getitem__)
+                if best is Outcome.DONE:
                     break
-            outcomes.append(outcome)
+            outcomes.append(best)
         return outcomes
 
     def deliver(self, now_ms: int) -> list[Delivery]:
@@ -326,10 +331,10 @@ class Queue:
     def advance(self, now_ms: int) -> None:
         """Whatever is due: delayed messages, ends of messages, leases, retries, rebalancing, groups without
         consumers."""
-        for row in self.delayed.due(now_ms):
+        for row in islice(self.delayed.due(now_ms), ADVANCED_MAX):
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
             self._put(self._new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
-        for sequence in self._deadlines.take_over(now_ms, self._next_sequence):
+        for sequence in self._deadlines.take_over(now_ms, self._next_sequence, ADVANCED_MAX):
             if sequence in self.entries:
                 self._end(sequence, DeadLetterReason.EXPIRED, now_ms)
         for group in list(self.groups.values()):
@@ -380,7 +385,7 @@ class Queue:
     def configure(self, settings: QueueSettings) -> None:
         """Take other settings. Raises SettingsRefused when they need an empty queue [queues-10]. Leases that run stay
         as long as they were."""
-        check_change(self.settings, settings, self.depth())
+        check_change(self.settings, settings, len(self.entries) + len(self._pending) + len(self.delayed))
         self.settings = settings
         for group in self.groups.values():
             group.configure(settings)
@@ -395,7 +400,9 @@ class Queue:
     def restore(self, stored: StoredQueue, now_ms: int) -> None:
         """Take over what the store holds; nobody is connected yet. To be called once, on a new queue."""
         for row in stored.groups:
-            self._open_group(row.group, row.first_sequence, row.idle_since_ms or now_ms)
+            group = self._open_group(row.group, row.first_sequence, row.idle_since_ms or now_ms)
+            if not row.idle_since_ms:
+                self._store_group(group)  # else each start would give it the whole time again
         for entry in stored.entries:
             self._next_sequence = max(self._next_sequence, entry.sequence + 1)
             self._place(entry, entry.offset, stored.marks)
@@ -574,14 +581,21 @@ class Queue:
         )
 
     def _drop_head(self, now_ms: int) -> bool:
-        """End the oldest message that the slowest group owes and nobody holds; what was passed over stays."""
+        """End the oldest message that the slowest group owes and nobody holds. What was passed over, since it was held
+        then, has its turn when nothing is left behind it."""
         slowest = max(self.groups.values(), key=lambda group: group.owed, default=None)
         end = next(iter(self._pending), self._next_sequence)
-        while (sequence := self.entries.first_from(self._head, end)) < end:
-            self._head = sequence + 1
-            if slowest is not None and not slowest.owes(sequence):
+        began = self._head
+        for _ in range(LOOKED_AT_MAX):
+            sequence = self.entries.first_from(self._head, end)
+            if sequence >= end:
+                if began == 1:
+                    return False
+                began = self._head = 1
                 continue
-            if not any(group.holds(sequence) for group in self.groups.values()):
+            self._head = sequence + 1
+            is_owed = slowest is None or slowest.owes(sequence)
+            if is_owed and not any(group.holds(sequence) for group in self.groups.values()):
                 self._end(sequence, DeadLetterReason.OVERFLOW, now_ms)
                 return True
         return False

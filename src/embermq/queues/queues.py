@@ -7,7 +7,7 @@ are in the queue they go to by the time a call returns, so one `QueueWrites` has
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from embermq.model.dead_letter_alert import DeadLetterAlert
@@ -17,6 +17,9 @@ from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, Delivery, Queue
 from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
+
+OUTDATED_MAX = 1_000
+"""Times at which a queue was to be looked at and need not be any more, besides as many as there are others."""
 
 
 class Queues:
@@ -180,10 +183,11 @@ class Queues:
     def run(self, now_ms: int) -> list[Delivery]:
         """Do what is due, then hand out messages: of queues where something happened, or whose time has come."""
         while self._due and self._due[0][0] <= now_ms:
-            name = heappop(self._due)[1]
-            self._scheduled.pop(name, None)
-            if name in self._queues:
-                self._touch(name)
+            due_ms, name = heappop(self._due)
+            if self._scheduled.get(name) == due_ms:
+                del self._scheduled[name]
+                if name in self._queues:
+                    self._touch(name)
         deliveries: list[Delivery] = []
         for _ in range(len(self._touched)):
             queue = self._touched.pop(next(islice(self._touched, 1)))
@@ -198,6 +202,10 @@ class Queues:
         if self._touched:
             return 0
         return self._due[0][0] if self._due else None
+
+    def outdated(self) -> int:
+        """Times that are remembered and at which nothing is due any more."""
+        return len(self._due) - len(self._scheduled)
 
     def restore(self, stored: Iterable[StoredQueue], now_ms: int) -> None:
         """Take over what the store holds, before anything else happens."""
@@ -231,3 +239,6 @@ class Queues:
         if due_ms is not None and due_ms < self._scheduled.get(name, due_ms + 1):
             self._scheduled[name] = due_ms
             heappush(self._due, (due_ms, name))
+            if len(self._due) > 2 * len(self._scheduled) + OUTDATED_MAX:
+                self._due = [(each_ms, one) for one, each_ms in self._scheduled.items()]
+                heapify(self._due)

@@ -35,7 +35,8 @@ _CODES = {
     Outcome.UNKNOWN: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     Outcome.NOT_YOURS: ReasonCode.NOT_AUTHORIZED,
 }
-_WORSE = {outcome: rank for rank, outcome in enumerate(Outcome)}
+RANK = {outcome: rank for rank, outcome in enumerate(Outcome)}
+"""0 for the best."""
 
 
 class SettleRequest(Struct, frozen=True):
@@ -86,7 +87,7 @@ def read_request(verb: Verb, properties: UserProperties) -> SettleRequest:
 def answer(outcomes: Iterable[Outcome]) -> Answer:
     """The worst of them, and how many of each when there are several."""
     counted = Counter(outcomes)
-    worst = max(counted, key=_WORSE.__getitem__)
+    worst = max(counted, key=RANK.__getitem__)
     if counted.total() > 1:
         text = ", ".join(f"{counted[outcome]} {outcome.value}" for outcome in Outcome if counted[outcome])
     else:

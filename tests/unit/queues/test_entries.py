@@ -82,15 +82,15 @@ def test_the_end_of_messages_waits_for_one_that_is_still_to_come() -> None:
         entries.put(sequence, 0, 0, 10, None)
         deadlines.add(sequence, 10)
     assert deadlines.next_due_ms() is None
-    assert deadlines.take_over(9, 4) == []
+    assert deadlines.take_over(9, 4, 10) == []
     assert deadlines.next_due_ms() == 10
-    assert deadlines.take_over(10, 4) == [1]
-    assert deadlines.take_over(10, 4) == []
+    assert deadlines.take_over(10, 4, 10) == [1]
+    assert deadlines.take_over(10, 4, 10) == []
     del pending[2]
     entries.put(2, 0, 0, 10, None)
     deadlines.add(2, 10)
-    assert deadlines.take_over(10, 4) == [2, 3]
-    assert deadlines.take_over(10, 4) == []
+    assert deadlines.take_over(10, 4, 10) == [2, 3]
+    assert deadlines.take_over(10, 4, 10) == []
 
 
 @given(st.lists(st.integers(-50, 3_000), max_size=40))

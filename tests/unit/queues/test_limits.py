@@ -8,11 +8,13 @@ from tests.support.queue_bench import START_MS, Bench
 from embermq.model.queue_rows import MessageState
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.consumer import LATEST, Newcomer
+from embermq.queues.deadlines import GONE_MAX, Deadlines
+from embermq.queues.entries import Entries
 from embermq.queues.errors import QueueRefusal, SettingsRefused
 from embermq.queues.group import LOOKED_AT_MAX
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Fate
+from embermq.queues.queue import ADVANCED_MAX, Fate
 from embermq.queues.settling import Outcome, SettleRequest
 
 
@@ -272,3 +274,72 @@ def test_room_is_made_where_it_is_wanted() -> None:
     bench.publish(count=2)
     assert bench.dead() == [("g", "overflow")]
     assert bench.queues.queue("q").states(2) == {"h": MessageState.RETRY}
+
+
+def test_partitions_do_not_change_while_messages_are_there_that_nobody_owes() -> None:
+    bench = Bench(partitions=10)
+    bench.publish(count=10)
+    bench.join("c", start=LATEST)
+    assert bench.queues.queue("q").depth() == 0
+    with pytest.raises(SettingsRefused, match="while the queue holds 10"):
+        bench.configure(partitions=1)
+    bench.join("d", "h")
+    assert len(bench.take()) == 10
+
+
+def test_what_was_held_when_room_was_made_is_dropped_when_nobody_holds_it_any_more() -> None:
+    bench = Bench(limits={"max_queue_depth": 3, "overflow": "drop-head"})
+    bench.join("c")
+    bench.publish(count=3)
+    with pytest.raises(QueueRefusal):
+        bench.publish()
+    bench.leave("c")
+    bench.publish()
+    assert bench.dead() == [("g", "overflow")]
+    assert list(bench.queues.queue("q").entries) == [2, 3, 4]
+
+
+def test_very_many_that_are_over_at_once_end_in_pieces() -> None:
+    count = 2 * ADVANCED_MAX + 10
+    bench = Bench(limits={"message_ttl": "60s", "max_queue_depth": 2 * count})
+    for number in range(count):
+        ticket = bench.queues.accept(
+            "q", Publication(), 1, 0, START_MS, expires_ms=START_MS + 50_000 * (number % 2)
+        ).ticket
+        bench.queues.commit("q", ticket, 0)
+    bench.now_ms += 60_000
+    queue, calls = bench.queues.queue("q"), 0
+    while queue.entries:
+        before = len(queue.entries)
+        bench.queues.run(bench.now_ms)
+        assert before - len(queue.entries) <= ADVANCED_MAX
+        due_ms = bench.queues.next_due_ms()
+        assert not queue.entries or (due_ms is not None and due_ms <= bench.now_ms), "it goes on at once"
+        calls += 1
+    assert calls == 3
+
+
+def test_very_many_that_are_delayed_to_one_time_come_in_pieces() -> None:
+    bench = Bench()
+    for _ in range(ADVANCED_MAX + 1):
+        ticket = bench.queues.accept("q", Publication(visible_ms=START_MS + 1), 1, 0, START_MS).ticket
+        bench.queues.commit("q", ticket, 0)
+    bench.run()
+    bench.now_ms += 1
+    queue = bench.queues.queue("q")
+    bench.queues.run(bench.now_ms)
+    assert len(queue.entries) == ADVANCED_MAX
+    bench.queues.run(bench.now_ms)
+    assert len(queue.entries) == ADVANCED_MAX + 1 and not queue.delayed
+
+
+def test_messages_that_are_settled_long_before_their_end_are_not_remembered_until_then() -> None:
+    entries = Entries()
+    deadlines = Deadlines(entries, {})
+    entries.put(1, 0, 0, 1_000_000, None)
+    deadlines.add(1, 1_000_000)
+    for sequence in range(2, 10_000):
+        entries.put(sequence, 0, 0, 500_000, None)
+        deadlines.add(sequence, 500_000)
+        entries.remove(sequence)
+    assert len(deadlines) <= GONE_MAX + 3

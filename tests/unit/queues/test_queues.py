@@ -10,6 +10,7 @@ from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Event
 from embermq.queues.names import Verb
 from embermq.queues.partitioner import partition_of_key
 from embermq.queues.publication import Publication
+from embermq.queues.queues import OUTDATED_MAX
 from embermq.queues.settling import Outcome, SettleRequest
 
 
@@ -400,3 +401,38 @@ def test_a_queue_that_was_only_subscribed_to_is_there_after_a_restart() -> None:
     bench.restart()
     assert list(bench.queues.queue("other").groups) == ["g"]
     assert bench.queues.queue("other").generation == 2
+
+
+def test_of_several_groups_of_a_consumer_the_best_answer_is_told() -> None:
+    bench = Bench()
+    bench.join("c")
+    bench.join("x", "h")
+    bench.publish()
+    bench.join("c", "h")
+    request = SettleRequest(Verb.ACK, ("1-1",))
+    assert bench.queues.settle("q", request, "c", 1, START_MS) == [Outcome.DONE]
+    assert bench.queues.settle("q", request, "c", 1, START_MS) == [Outcome.ALREADY_SETTLED]
+
+
+def test_a_group_is_idle_over_restarts() -> None:
+    bench = Bench()
+    bench.join("c")
+    bench.restart()
+    assert [row.idle_since_ms for row in bench.rows.groups.values()] == [START_MS]
+    for _ in range(7):
+        bench.wait("1d")
+        bench.restart()
+    bench.run()
+    assert not bench.rows.groups
+
+
+def test_times_that_mean_nothing_any_more_are_let_go_of() -> None:
+    bench = Bench()
+    bench.queues.open_group("q", "idle", START_MS)
+    bench.join("c")
+    for _ in range(2 * OUTDATED_MAX):
+        bench.publish()
+        bench.settle(bench.one(), Verb.NACK, 1)
+        bench.wait("1ms")
+        bench.settle(bench.one(), Verb.ACK)
+    assert bench.queues.outdated() <= OUTDATED_MAX + 1
