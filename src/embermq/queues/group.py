@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Container
 from heapq import heappop, heappush
 from itertools import islice
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -97,6 +98,8 @@ class Group:
         self._standings: dict[int, Standing] = {}
         self._leases: OrderedDict[int, int] = OrderedDict()
         """Sequence -> until when, in the order of time: all are equally long."""
+        self._older_leases: OrderedDict[int, int] = OrderedDict()
+        """Those that began when leases were of another length."""
         self._waits: list[tuple[int, int]] = []
         """A heap of (due, sequence); what is not RETRY until then is left over."""
         self._rebalance_at_ms = 0
@@ -142,6 +145,9 @@ class Group:
     def configure(self, settings: QueueSettings) -> None:
         """Take other settings. Partitions and ordering change only while the queue is empty."""
         before, self._settings = self._settings, settings
+        if before.performance.delivery_timeout != settings.performance.delivery_timeout:
+            running = sorted((self._older_leases | self._leases).items(), key=itemgetter(1))
+            self._older_leases, self._leases = OrderedDict(running), OrderedDict()
         if (before.partitions, before.ordering) != (settings.partitions, settings.ordering):
             self._pinned = settings.ordering is not Ordering.NONE
             self._lanes = self._new_lanes()
@@ -171,7 +177,7 @@ class Group:
 
     def lease_until_ms(self, sequence: int) -> int:
         """0 when no lease runs: nobody holds it, or it is not written to the socket yet."""
-        return self._leases.get(sequence, 0)
+        return self._leases.get(sequence) or self._older_leases.get(sequence, 0)
 
     def blocker(self, sequence: int) -> int:
         """The message behind which it waits, of the same key; 0 for none."""
@@ -285,11 +291,12 @@ class Group:
 
     def advance(self, now_ms: int) -> None:
         """Time has passed: leases, retries, consumers that did not come back, joins that waited."""
-        while self._leases:
-            sequence, until_ms = next(iter(self._leases.items()))
-            if until_ms > now_ms:
-                break
-            self._apply(sequence, self._standings[sequence], Event.LEASE_OVER, now_ms)
+        for leases in (self._older_leases, self._leases):
+            while leases:
+                sequence, until_ms = next(iter(leases.items()))
+                if until_ms > now_ms:
+                    break
+                self._apply(sequence, self._standings[sequence], Event.LEASE_OVER, now_ms)
         while self._waits and self._waits[0][0] <= now_ms:
             due_ms, sequence = heappop(self._waits)
             standing = self._standings.get(sequence)
@@ -305,8 +312,7 @@ class Group:
         if self._awake or (not self._pinned and self._lanes[0].has_work() and self._loads.least()):
             return 0
         times = [consumer.away_until_ms for consumer in self.members.values() if consumer.away_until_ms]
-        if self._leases:
-            times.append(next(iter(self._leases.values())))
+        times += [next(iter(leases.values())) for leases in (self._older_leases, self._leases) if leases]
         if self._waits:
             times.append(self._waits[0][0])
         if self._rebalance_at_ms:
@@ -390,6 +396,7 @@ class Group:
             self._finish(sequence, standing, DeadLetterReason.REJECTED if self._buries else "")
         elif action is Action.RENEW:
             if standing.is_written:
+                self._older_leases.pop(sequence, None)
                 self._leases[sequence] = now_ms + self._settings.performance.delivery_timeout
                 self._leases.move_to_end(sequence)
         elif action is Action.QUEUE:
@@ -472,6 +479,7 @@ class Group:
         if standing.state is not MessageState.DELIVERED:
             return
         self._leases.pop(sequence, None)
+        self._older_leases.pop(sequence, None)
         consumer = self.members.get(standing.holder)
         if consumer is not None:
             consumer.held.discard(sequence)

@@ -436,3 +436,23 @@ def test_times_that_mean_nothing_any_more_are_let_go_of() -> None:
         bench.wait("1ms")
         bench.settle(bench.one(), Verb.ACK)
     assert bench.queues.outdated() <= OUTDATED_MAX + 1
+
+
+def test_leases_of_another_length_do_not_keep_those_that_begin_now() -> None:
+    bench = Bench(ordering="none", performance={"delivery_timeout": "1h"}, retry_policy={"nack_delay": "backoff"})
+    bench.join("c")
+    bench.publish(count=2)
+    long, _ = bench.take()
+    bench.configure(ordering="none", performance={"delivery_timeout": "5s"})
+    bench.publish()
+    bench.take()
+    group = bench.queues.queue("q").groups["g"]
+    assert group.lease_until_ms(1) == START_MS + 3_600_000
+    bench.wait("11s")
+    assert bench.offsets() == [2]
+    bench.settle(long, Verb.EXTEND)
+    assert group.lease_until_ms(1) == bench.now_ms + 5_000
+    bench.wait("11s")
+    assert 0 in bench.offsets()
+    bench.wait("3600s")
+    assert 1 in bench.offsets()
