@@ -46,11 +46,7 @@ class Deadlines:
         end = min(next(iter(self._pending), end), end)
         while True:
             self._cursor = self._entries.first_from(self._cursor, end)
-            if (
-                len(over) >= limit
-                or self._cursor >= end
-                or self._entries.expires_ms(self._cursor) > now_ms
-            ):
+            if len(over) >= limit or self._cursor >= end or self._entries.expires_ms(self._cursor) > now_ms:
                 return over
             over.append(self._cursor)
             self._cursor += 1

@@ -129,6 +129,16 @@ class Entries(Mapping[int, Entry]):
             sequence = (sequence | _MASK) + 1
         return end
 
+    def at_offset(self, offset: int) -> int:
+        """The first message whose record stands at `offset` or behind; -1 when there is none."""
+        for number in sorted(self._blocks):
+            offsets = self._blocks[number].offsets
+            if max(offsets) >= offset:  # a block has one message at least
+                return (number << _SHIFT) + next(
+                    at for at, each in enumerate(offsets) if each >= max(0, offset)
+                )
+        return -1
+
     def _next_block(self, number: int) -> int:
         """A block above this one, or the next number: the first in the order of coming is nearly always the lowest."""
         first = next(iter(self._blocks))

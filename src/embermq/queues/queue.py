@@ -218,10 +218,6 @@ class Queue:
             self._store_group(group)
         return group
 
-    def sequence_from(self, offset: int) -> int:
-        """The first sequence whose record stands at `offset` or behind; LATEST when there is none."""
-        return next((number for number, entry in self.entries.items() if entry.offset >= offset), LATEST)
-
     def remove_group(self, name: str, now_ms: int) -> None:
         """What only this group owed is deleted, unless it was the last one [queues-17]."""
         group = self.groups.pop(name)

@@ -285,9 +285,9 @@ def test_a_group_may_start_at_a_sequence_or_at_a_record() -> None:
     queue = bench.queues.queue("q")
     bench.join("c", "third", start=3)
     assert [each.stamps.sequence for each in bench.take()] == [3, 4, 5]
-    bench.join("d", "at record", start=queue.sequence_from(3))
+    bench.join("d", "at record", start=queue.entries.at_offset(3))
     assert [each.offset for each in bench.take()] == [3, 4]
-    assert queue.sequence_from(5) == LATEST
+    assert queue.entries.at_offset(5) == -1
     bench.join("e", "beyond", start=1_000)
     bench.publish()
     assert {each.client_id for each in bench.take()} == {"c", "d", "e"}, "what comes now is for everybody"
@@ -439,7 +439,9 @@ def test_times_that_mean_nothing_any_more_are_let_go_of() -> None:
 
 
 def test_leases_of_another_length_do_not_keep_those_that_begin_now() -> None:
-    bench = Bench(ordering="none", performance={"delivery_timeout": "1h"}, retry_policy={"nack_delay": "backoff"})
+    bench = Bench(
+        ordering="none", performance={"delivery_timeout": "1h"}, retry_policy={"nack_delay": "backoff"}
+    )
     bench.join("c")
     bench.publish(count=2)
     long, _ = bench.take()

@@ -85,7 +85,8 @@ class Subscriptions:
         if start.is_latest:
             return LATEST
         if start.time_ms:
-            return self._core.queue(subscription.queue).sequence_from(self._offset_at(start.time_ms))
+            found = self._core.queue(subscription.queue).entries.at_offset(self._offset_at(start.time_ms))
+            return LATEST if found < 0 else found
         return start.sequence
 
     def _take_place(self, session: Session, link: Link, subscription: QueueSubscription) -> None:
@@ -101,6 +102,11 @@ class Subscriptions:
     def _join(self, consumer: MqttConsumer, subscription: QueueSubscription) -> None:
         session = consumer.session
         queue, group = subscription.place
+        try:
+            self._creating.check(queue, session.permissions)
+        except QueueRefusal:
+            self._state.counters.queue_subscriptions_refused += 1
+            return  # it was deleted while the client was away, and may not be made by coming back
         limit = subscription.prefetch or self._core.queue(queue).settings.performance.prefetch
         held = self._core.held_ids(queue, group, session.client_id)
         kept = tuple(each for each in held if not consumer.lacks(queue, group, each))
