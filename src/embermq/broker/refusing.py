@@ -101,11 +101,12 @@ class Refusing:
             self.refuse_in_place(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
 
     def is_too_large(self, link: Link, packet: Publish, record: bytes) -> bool:
-        """The log would not take it, although the packet is not too large: too many applications are to get it."""
+        """The log would not take it, although the packet is not too large: too many applications are to get it. It
+        counts as unanswered already."""
         if not self._state.record_objection(record):
             return False
         if packet.qos:
-            self.refuse_in_place(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, TOO_LARGE)
+            self.answer_later(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, TOO_LARGE)
         else:
             self._counters.publishes_refused += 1
         return True

@@ -78,7 +78,12 @@ class Publishes:
             due_ms,
             properties,
         )
+        origin = None
+        if packet.qos == 2 and session.persistent:
+            origin = Origin(session.generation, packet.packet_id)
+        record = encode_record(message, b"", origin)
         try:
+            self._check_record(record)
             acceptance, dedup_id = self._accept(name, message, session.permissions)
         except QueueRefusal as refusal:
             self._refuse(link, packet, refusal)
@@ -86,17 +91,16 @@ class Publishes:
         if acceptance.ticket < 0:
             self._acknowledge_alone(link, session, packet, acceptance, (name, dedup_id or ""))
             return
-        receiving, origin = None, None
+        receiving = None
         if packet.qos == 2:
             receiving = self._arriving.remember(session, packet)
-            if session.persistent:
-                origin = Origin(session.generation, packet.packet_id)
+            if origin is not None:
                 row = (session.generation, packet.packet_id, len(self._tick.writes.records))
                 self._tick.session_writes.receiving.append(row)
         verdict = Verdict(ReasonCode.SUCCESS, RETAIN_IGNORED) if packet.retain else None
         accepted = Accepted(
             message,
-            encode_record(message, b"", origin),
+            record,
             QUEUED if verdict is None else NO_MATCH,
             link,
             packet.packet_id,
@@ -111,14 +115,22 @@ class Publishes:
         """A will. What a queue refuses is counted: nobody can be told."""
         if message.retain:
             message = replace(message, retain=False)
+        record = encode_record(message, b"", origin)
         try:
+            self._check_record(record)
             acceptance, dedup_id = self._accept(name, message, permissions)
         except QueueRefusal:
             self._state.counters.publishes_refused += 1
             return
         if acceptance.ticket >= 0:
-            accepted = Accepted(message, encode_record(message, b"", origin), QUEUED, None, 0)
+            accepted = Accepted(message, record, QUEUED, None, 0)
             self._take(accepted, name, acceptance.ticket, dedup_id)
+
+    def _check_record(self, record: bytes) -> None:
+        """Raise TooLarge for one that the log would not take: it would have its whole tick refused."""
+        state = self._state
+        if len(record) > state.record_bytes_sure and state.record_objection(record):
+            raise TooLarge(f"the message log does not take a record of {len(record)} bytes")
 
     def _accept(
         self, name: str, message: Message, permissions: Permissions | None
