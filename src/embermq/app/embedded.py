@@ -245,7 +245,7 @@ def _open_queues(
         alerts=alerts,
     )
     queues.restore()
-    if log_side.is_apart:
+    if log_side.is_apart and settings.queues.enabled:  # else they would be other queues of the same names
         enqueue_tail(queues.core, broker.state.tick, log_side.log, log_side.kept_to)
     broker.state.queues = queues
     return alerts

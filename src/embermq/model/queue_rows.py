@@ -159,6 +159,8 @@ class QueueWrites(Struct):
         self.groups = refused.groups | self.groups
         stays = {key: row for key, row in refused.entries.items() if row.record < 0 and key[0] not in ended}
         self.entries = stays | self.entries
+        late = {key: row for key, row in refused.delayed.items() if row.offset >= 0 and key[0] not in ended}
+        self.delayed = late | self.delayed
         self.marks = refused.marks | self.marks
         self.removed = refused.removed | self.removed
         self.removed_delayed = refused.removed_delayed | self.removed_delayed

@@ -53,3 +53,17 @@ def test_they_are_enqueued_with_their_bodies_and_once() -> None:
     again = Queues(GroupSettings(), 3)
     again.restore([replace(stored, entries=tuple(stored.entries)) for stored in rows.load()], NOW_MS)
     assert again.queue("work").depth() == 1
+
+
+def test_they_stay_when_the_first_tick_is_refused() -> None:
+    store = StandInStore()
+    for each in (record("$queue/work"), record("$queue/other", delay="1h")):
+        store.submit(TickWrites(records=[each]), lambda _: None, None)
+        store.commit()
+    tick, rows = Tick(), QueueRows()
+    core = Queues(GroupSettings(), 1, lambda: tick.writes.queues)
+    assert enqueue_tail(core, tick, StandInLog(store), 0) == 2
+    tick.give_back(tick.take())
+    rows.apply(tick.writes.queues, 2)
+    assert [row.offset for row in rows.entries.values()] == [0]
+    assert [row.offset for row in rows.delayed.values()] == [1] and len(rows.bodies) == 2
