@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from embermq.broker.link import Link
 from embermq.broker.session import Delivery, Session
@@ -50,8 +50,9 @@ class MqttConsumer:
         """By filter."""
         self.places: dict[tuple[str, str], QueueSubscription] = {}
         """By queue and group: the newest that is for it."""
-        self.outbox: deque[Owed] = deque()
-        """Handed out by the core, in this order, and not sent."""
+        self.outbox: OrderedDict[MessageKey, Owed] = OrderedDict()
+        """Handed out by the core, in this order, and not sent. What is given back and handed out again stands there
+        once."""
         self.asked: set[int] = set()
         """Offsets whose bodies are being read."""
         self.read: dict[int, Message | None] = {}
@@ -68,7 +69,7 @@ class MqttConsumer:
         self.lost: set[MessageKey] = set()
         """What the last connection was sent, or was to be, and did not acknowledge."""
         self.releasing: dict[int, QueueDelivery] = {}
-        """By packet id, QoS 2 deliveries of a connection before whose PUBREL is sent anew."""
+        """By packet id, QoS 2 deliveries of connections before whose PUBREL is sent anew."""
 
     @property
     def is_writing(self) -> bool:
@@ -88,7 +89,15 @@ class MqttConsumer:
             self.places[removed.place] = others[-1]
             return None
         del self.places[removed.place]
+        for key in [key for key in self.outbox if key[:2] == removed.place]:
+            del self.outbox[key]
         return removed.place
+
+    def put_out(self, owed: Owed) -> None:
+        """The core has handed it out: it is sent after what was handed out before."""
+        key = _key(owed)
+        self.outbox[key] = owed
+        self.outbox.move_to_end(key)
 
     def flushed(self, size: int) -> None:
         """The link has handed `size` bytes to the network; called by it."""
@@ -105,14 +114,18 @@ class MqttConsumer:
 
     def end(self) -> None:
         """It is gone. What it has acknowledged it has; the rest it has to get anew."""
-        self.lost = {_key(owed) for owed in self.outbox}
-        self.releasing = {}
-        for delivery in self.session.window.values():
-            if isinstance(delivery, QueueDelivery):
-                if delivery.released:
-                    self.releasing[delivery.packet_id] = delivery
-                else:
-                    self.lost.add(_key(delivery.owed))
+        sent = [*self.sent, *(each for _, each in self.unwritten)]  # those of QoS 0 are in no window
+        self.lost = {*self.outbox, *(_key(each.owed) for each in sent if not each.is_written)}
+        before, self.releasing = self.releasing, {}
+        for delivery in [*self.session.window.values(), *(self.session.resend or ())]:
+            packet_id = delivery.packet_id
+            if not isinstance(delivery, QueueDelivery):
+                if delivery.released and packet_id in before:
+                    self.releasing[packet_id] = before[packet_id]
+            elif delivery.released:
+                self.releasing[packet_id] = delivery
+            else:
+                self.lost.add(_key(delivery.owed))
         if self.link is not None:
             self.link.flushed = None
         self.link = None

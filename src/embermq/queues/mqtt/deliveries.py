@@ -83,7 +83,7 @@ class Deliveries:
                 if taker is None or taker.link is None or taker.session.epoch != owed.epoch:
                     self._core.leave(owed.queue, owed.stamps.group, owed.client_id, now_ms)
                     continue
-                taker.outbox.append(owed)
+                taker.put_out(owed)
                 later[taker] = None
             while later:
                 self.pump(later.popitem(last=False)[0])
@@ -106,16 +106,16 @@ class Deliveries:
             if link.paused:
                 consumer.read.clear()  # they would wait in memory for as long as the client likes
                 return
-            if len(session.window) >= session.window_max:
-                return
+            if session.resend or len(session.window) >= session.window_max:
+                return  # what is sent anew keeps its packet id, and goes first
             if link.bulk_bytes >= BULK_BYTES_MAX:
                 self._later[consumer] = None
                 return
-            body = self._body(consumer, outbox[0].offset)
+            body = self._body(consumer, next(iter(outbox.values())).offset)
             if body is _UNREAD:
                 self._read(consumer)
                 return
-            self._send(consumer, link, outbox.popleft(), body)
+            self._send(consumer, link, outbox.popitem(last=False)[1], body)
         if not outbox:
             consumer.read.clear()
 
@@ -186,7 +186,7 @@ class Deliveries:
             return
         offsets = dict.fromkeys(
             owed.offset
-            for owed in islice(consumer.outbox, READ_AHEAD)
+            for owed in islice(consumer.outbox.values(), READ_AHEAD)
             if owed.offset not in consumer.read and self._bodies.message(owed.offset) is None
         )
         asked = consumer.asked = set(offsets)

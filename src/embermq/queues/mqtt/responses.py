@@ -266,7 +266,7 @@ class Responses:
             return
         now_ms, counters = self._state.tick.now_ms, self._state.counters
         while queue.waiting and not (link.closing or link.paused):
-            if len(session.window) >= session.window_max:
+            if session.resend or len(session.window) >= session.window_max:
                 return
             message = queue.take()
             if message.is_expired(now_ms):

@@ -1,0 +1,137 @@
+"""What a session has of queues, over connections: what is sent once, what is sent again, what is settled."""
+
+from __future__ import annotations
+
+from tests.support.hand_driven import HandDrivenBroker, HandLink
+from tests.support.stand_in_store import StandInQueueStore
+
+from embermq.protocol.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
+from embermq.protocol.properties import Properties
+from embermq.queues.mqtt.side import MqttQueues
+from embermq.queues.settings import BrokerQueueSettings, parse_settings
+
+TOPIC = "$queue/work"
+
+
+class Hand(HandDrivenBroker):
+    """With queues."""
+
+    def __init__(self, settings: BrokerQueueSettings | None = None) -> None:
+        super().__init__()
+        self.queues = MqttQueues(
+            self.state,
+            self.broker.publishing.refusing,
+            settings or BrokerQueueSettings(),
+            StandInQueueStore(self.store),
+            lambda _ms: 0,
+        )
+        self.state.queues = self.queues
+
+    def run(self) -> None:
+        self.queues.run()
+        super().run()
+
+    def rests(self) -> None:
+        for _ in range(3):
+            self.settle()
+
+    def publishes(self, topic: str, *payloads: bytes, qos: int = 1) -> None:
+        self.connects("p").publishes(topic, *payloads, qos=qos)
+        self.rests()
+
+
+def consumes(link: HandLink, topic: str, qos: int = 1, **said: str) -> None:
+    pairs = tuple((name.replace("_", "-"), value) for name, value in said.items())
+    link.does(Subscribe(9, (Subscription(topic, qos),), Properties(user_properties=pairs) if pairs else None))
+    link.hand.settle()
+    assert link.last(Suback).reason_codes == (qos,)
+
+
+def test_what_is_handed_out_again_before_it_was_sent_is_sent_once() -> None:
+    hand = Hand()
+    link = hand.connects("c", receive_maximum=1, acknowledges=False)
+    link.subscribes("plain")
+    consumes(link, TOPIC)
+    consumes(link, "$queue/other")
+    hand.publishes("plain", b"plain")
+    hand.publishes(TOPIC, b"work")
+    link.unsubscribes(TOPIC)
+    consumes(link, TOPIC)
+    hand.rests()
+    for _ in range(3):
+        link.does(Puback(link.messages[-1].packet_id))
+        hand.rests()
+    assert link.payloads == [b"plain", b"work"]
+
+
+def test_what_was_sent_with_qos_0_and_never_left_is_sent_again() -> None:
+    hand = Hand(BrokerQueueSettings(allow_ack_mode_none=True))
+    link = hand.keeps("c")
+    consumes(link, TOPIC, 0, ack_mode="none")
+    link.dropped = True
+    hand.publishes(TOPIC, b"work")
+    link.drops()
+    hand.rests()
+    again = hand.keeps("c")
+    hand.rests()
+    assert again.payloads == [b"work"]
+
+
+def test_a_pubcomp_settles_after_whatever_number_of_connections() -> None:
+    hand = Hand()
+    link = hand.keeps("c", acknowledges=False)
+    consumes(link, TOPIC, 2, ack_mode="puback")
+    hand.publishes(TOPIC, b"work", qos=2)
+    (message,) = link.messages
+    link.does(Pubrec(message.packet_id))
+    hand.rests()
+    for _ in range(2):
+        link.drops()
+        hand.rests()
+        link = hand.keeps("c", acknowledges=False)
+        hand.rests()
+        assert link.last(Pubrel).packet_id == message.packet_id and not link.messages
+    link.does(Pubcomp(message.packet_id))
+    hand.rests()
+    queue = hand.queues.core.find("work")
+    assert queue is not None and queue.counts.acked == 1 and not queue.entries
+
+
+def test_who_comes_back_makes_no_queue_that_it_may_not_make() -> None:
+    hand = Hand(BrokerQueueSettings(auto_create=False))
+    hand.queues.core.configure(parse_settings("work", b"{}"))
+    link = hand.keeps("c")
+    consumes(link, TOPIC)
+    link.drops()
+    hand.rests()
+    hand.queues.core.leave("work", "c", "c", hand.now_ms)
+    assert hand.queues.core.delete("work")
+    hand.rests()
+    again = hand.keeps("c")
+    hand.rests()
+    assert hand.queues.core.find("work") is None and not again.ended
+
+
+def test_a_record_that_the_log_does_not_take_is_refused_alone() -> None:
+    hand = Hand()
+    hand.state.record_bytes_sure = 1_000
+    hand.state.record_objection = lambda record: "too large" if len(record) > 2_000 else ""
+    link = hand.connects("p", will=Will(TOPIC, bytes(5_000), 1, False, None))
+    link.does(Publish(TOPIC, bytes(5_000), 1, 1, False), Publish(TOPIC, b"small", 1, 2, False))
+    hand.rests()
+    assert [(each.packet_id, each.reason_code) for each in link.all(Puback)] == [(1, 0x97), (2, 0)]
+    link.drops()
+    hand.rests()
+    queue = hand.queues.core.find("work")
+    assert queue is not None and len(queue.entries) == 1
+    assert hand.state.counters.publishes_refused == 2
