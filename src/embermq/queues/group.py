@@ -86,6 +86,8 @@ class Group:
         self.marks: dict[int, Mark] = {}
         self.members: dict[str, Consumer] = {}
         self.idle_since_ms = 0
+        self._away: OrderedDict[str, Consumer] = OrderedDict()
+        """Members whose connection is gone, in the order of going: all may come back for equally long."""
         self._settings = settings
         self._timing = timing
         self._entries = entries
@@ -235,6 +237,7 @@ class Group:
                 else:
                     self._apply(sequence, standing, Event.HOLDER_GONE, now_ms)
         consumer.away_until_ms = 0
+        self._away.pop(client_id, None)
         consumer.prefetch = prefetch
         self.idle_since_ms = 0
         self._update_room(consumer)
@@ -248,6 +251,7 @@ class Group:
             self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
         self._loads.remove(consumer)
         self._awake.pop(client_id, None)
+        self._away.pop(client_id, None)
         if not self.members:
             self.idle_since_ms = now_ms
         self._rebalance()
@@ -257,6 +261,7 @@ class Group:
         consumer = self.members.get(client_id)
         if consumer is not None and not consumer.away_until_ms:
             consumer.away_until_ms = now_ms + self._timing.disconnect_grace_ms
+            self._away[client_id] = consumer
             self._update_room(consumer)
 
     def written(self, sequence: int, holder: tuple[str, int], now_ms: int, *, first_ms: int) -> None:
@@ -302,8 +307,11 @@ class Group:
             standing = self._standings.get(sequence)
             if standing is not None and standing.state is MessageState.RETRY and standing.due_ms == due_ms:
                 self._apply(sequence, standing, Event.DUE, now_ms)
-        for consumer in [each for each in self.members.values() if 0 < each.away_until_ms <= now_ms]:
-            self.leave(consumer.client_id, now_ms)
+        while self._away:
+            client_id = next(iter(self._away))
+            if self._away[client_id].away_until_ms > now_ms:
+                break
+            self.leave(client_id, now_ms)
         if 0 < self._rebalance_at_ms <= now_ms:
             self._rebalance()
 
@@ -311,7 +319,7 @@ class Group:
         """When `advance` or `deliver` has something to do next; 0 for at once."""
         if self._awake or (not self._pinned and self._lanes[0].has_work() and self._loads.least()):
             return 0
-        times = [consumer.away_until_ms for consumer in self.members.values() if consumer.away_until_ms]
+        times = [next(iter(self._away.values())).away_until_ms] if self._away else []
         times += [next(iter(leases.values())) for leases in (self._older_leases, self._leases) if leases]
         if self._waits:
             times.append(self._waits[0][0])
