@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.adapters.redis.answers import Answer, Refused
+from embermq.adapters.redis.device_queue import EXPIRED_MS
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
@@ -297,6 +298,8 @@ class RedisSessionWriter(SessionWriter):
                     self._save_part(owner, part, log_end)
 
     def _save_part(self, owner: Owner, rows: list[QueueRow], log_end: int) -> None:
+        """A row without a record is the packet id of a QoS 2 message that a durable queue has: as one that has expired
+        on its way, for which PUBREL is owed."""
         keys = owner.keys
         floor = self._marks.floor if owner.oldest_position < self._marks.floor else b""
         args: list[bytes | str | int] = [owner.fence, keys.message, floor]
@@ -310,8 +313,8 @@ class RedisSessionWriter(SessionWriter):
                 position_of(row),
                 score,
                 row.packet_id,
-                row.expires_ms,
-                encode_tail(row, owner.client_id, decode_record(row.record)),
+                row.expires_ms if row.record else EXPIRED_MS,
+                encode_tail(row, owner.client_id, decode_record(row.record)) if row.record else b"",
                 encode_place(row.seq, row.offset, row.flags & 3) if row.packet_id else b"",
             )
         self._owners.note_positions(owner, oldest, newest, trimmed=bool(floor))
