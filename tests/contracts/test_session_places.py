@@ -61,3 +61,21 @@ def test_a_message_that_cannot_be_read_hides_none(redis_stores: InRedis) -> None
     assert isinstance(redis_stores.queue, RedisDeviceQueue)
     assert redis_stores.queue.unreadable == 2
     assert redis_stores.page(1, 3 * QUEUE_SEQ_STEP, 1) == []
+
+
+@pytest.mark.promise("queues-19")
+def test_of_what_a_durable_queue_has_the_packet_id_is_kept_until_pubcomp(
+    session_stores: SessionStores,
+) -> None:
+    """It is released in the write that stores it, and it has no record."""
+    stores, seq = session_stores, QUEUE_SEQ_STEP
+    released = QueueMark(1, seq, -1, QueueState.RELEASED, 7, 2)
+    kept = QueueRow(1, seq, -1, 7, QueueState.SENT, 2, 2**42, (), b"")
+    stores.write(sessions=[ANN])
+    stores.write(queue_rows=[kept, row(2 * seq, offset=5)], queue_marks=[released])
+    stores.reopen()
+    (found,) = stores.in_flight(1)
+    assert (found.seq, found.state, found.packet_id, found.record) == (seq, QueueState.RELEASED, 7, b"")
+    assert [each.seq for each in stores.page(1, 0, 10)] == [2 * seq]
+    stores.write(queue_marks=[QueueMark(1, seq, -1, QueueState.DONE, 7)])
+    assert stores.in_flight(1) == []

@@ -235,19 +235,6 @@ def test_in_flight_is_what_was_sent_and_not_done(stores: SessionStores) -> None:
     assert stores.sessions.load().sessions[0].queued == 3
 
 
-@pytest.mark.promise("queues-19")
-def test_of_what_a_durable_queue_keeps_the_packet_id_is_kept_until_pubcomp(stores: SessionStores) -> None:
-    """It is released in the write that stores it, and it has no record."""
-    kept = msgspec.structs.replace(row(1, packet_id=7, qos=2, offset=-1), record=b"")
-    stores.write(queue_rows=[kept, row(2)], queue_marks=[mark(1, RELEASED, 7, qos=2, offset=-1)])
-    stores.reopen()
-    assert in_flight(stores) == [(1, RELEASED, 7)]
-    assert stores.in_flight(1)[0].record == b""
-    assert numbers(stores.page(1, 0, 10)) == [2]
-    stores.write(queue_marks=[mark(1, DONE, 7, offset=-1)])
-    assert in_flight(stores) == []
-
-
 @pytest.mark.promise("device-4")
 def test_rows_are_renumbered_when_they_are_sent(stores: SessionStores) -> None:
     """Ids that the broker gives are final, in whatever order they cross those that a store had given."""
