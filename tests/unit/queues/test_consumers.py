@@ -135,3 +135,14 @@ def test_a_record_that_the_log_does_not_take_is_refused_alone() -> None:
     queue = hand.queues.core.find("work")
     assert queue is not None and len(queue.entries) == 1
     assert hand.state.counters.publishes_refused == 2
+
+
+def test_a_queue_has_no_more_groups_than_it_may() -> None:
+    hand = Hand(BrokerQueueSettings(groups_max=2))
+    for client in ("a", "b"):
+        consumes(hand.connects(client), TOPIC)
+    late = hand.connects("c")
+    assert late.subscribes(TOPIC) == (0x97,)
+    consumes(late, TOPIC, consumer_group="a")
+    queue = hand.queues.core.find("work")
+    assert queue is not None and sorted(queue.groups) == ["a", "b"]

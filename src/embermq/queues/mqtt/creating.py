@@ -30,6 +30,16 @@ class Creating:
             )
         self.check_room(name)
 
+    def check_group(self, name: str, group: str) -> None:
+        """Raise QueueRefusal unless the queue has that group, or may have one more."""
+        queue, limit = self._core.find(name), self._settings.groups_max
+        if queue is not None and group not in queue.groups and len(queue.groups) >= limit:
+            raise QueueRefusal(
+                f"queue {shown(name)} has {len(queue.groups)} consumer groups, the limit is {limit}"
+                " (queues.groups_max)",
+                ReasonCode.QUOTA_EXCEEDED,
+            )
+
     def check_room(self, name: str) -> None:
         """Raise QueueRefusal when there may be no more queues."""
         limit = self._settings.queues_max

@@ -67,6 +67,7 @@ class Subscriptions:
         asker = Asker(session.client_id, link.version, self._allows_none)
         subscription, start = read_subscription(asked.topic_filter, qos, identifier, properties, asker)
         self._creating.check(subscription.queue, session.permissions)
+        self._creating.check_group(*subscription.place)
         self._core.open_group(*subscription.place, tick.now_ms, start=self._sequence(subscription, start))
         consumer = self._consumer(session)
         before = consumer.subscriptions.get(asked.topic_filter)
