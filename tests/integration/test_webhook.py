@@ -59,6 +59,7 @@ def test_an_alert_is_posted_with_a_signature_that_its_receiver_can_check(alerts:
     assert posted.path == "/hook?token=7" and posted.headers["content-type"] == "application/json"
     assert posted.said["message_id"] == "1-1" and posted.headers["embermq-delivery"] == "1-1.7"
     assert is_genuine(SECRET, posted.headers, posted.body)
+    assert is_genuine(SECRET + b"\n", posted.headers, posted.body), "as it stands in its file"
     assert not is_genuine(SECRET, posted.headers, posted.body + b" ")
     assert not is_genuine(b"another secret .", posted.headers, posted.body)
     assert not is_genuine(SECRET, posted.headers, posted.body, now_s=time.time() + 301)
@@ -100,6 +101,22 @@ def test_a_plain_no_and_a_redirect_are_the_end(alerts: WebhookAlerts, status: in
         alerts.tell(alert(receiver.url))
         wait_until(lambda: alerts.statistics().failed == 1)
         assert [posted.path for posted in receiver.posted] == ["/"]
+
+
+def test_a_fault_of_ours_costs_one_alert_and_not_its_address(
+    alerts: WebhookAlerts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with WebhookReceiver() as receiver:
+        with monkeypatch.context() as patched:
+            patched.setattr(posting, "_look_up", broken)
+            alerts.tell(alert(receiver.url))
+            wait_until(lambda: alerts.statistics().failed == 1)
+        alerts.tell(alert(receiver.url, 2))
+        wait_until(lambda: alerts.statistics().sent == 1)
+    assert alerts.statistics().waiting == 0
 
 
 def test_addresses_that_are_not_public_are_never_connected_to(

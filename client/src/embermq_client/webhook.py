@@ -18,7 +18,8 @@ def is_genuine(
     age_s_max: float = 300,
     now_s: float | None = None,
 ) -> bool:
-    """Whether the broker that knows `secret` signed this `body`, and not longer than `age_s_max` ago.
+    """Whether the broker that knows `secret` signed this `body`, and not longer than `age_s_max` ago. `secret` is what
+    the secret's file holds; a line end does not count.
 
     The signature is `sha256=` and the hex HMAC-SHA256 of the timestamp (Unix seconds), a full stop and the body. Names
     of headers are compared without case.
@@ -29,5 +30,5 @@ def is_genuine(
         return False
     if abs((time.time() if now_s is None else now_s) - int(timestamp)) > age_s_max:
         return False
-    wanted = "sha256=" + hmac.digest(secret, timestamp.encode() + b"." + body, "sha256").hex()
+    wanted = "sha256=" + hmac.digest(secret.rstrip(b"\r\n"), timestamp.encode() + b"." + body, "sha256").hex()
     return hmac.compare_digest(wanted.encode(), found.get(SIGNATURE_HEADER.lower(), "").encode())

@@ -5,6 +5,7 @@ Tokens are random, so a plain hash of them is as good as none to whoever reads i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
@@ -17,7 +18,14 @@ from starlette.requests import Request
 
 SCHEME = "bearer"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-_PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip")
+_PROXY_HEADERS = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
+_PROXY_PREFIX = "x-forwarded-"
+_SAME_SITE = ("same-origin", "none")
+"""What browsers say of requests that their user made, or a page of ours."""
+_PROXY_VERSION = "1.0"
+"""Which programs do not speak any more, and nginx does to what stands behind it."""
+
+_log = logging.getLogger(__name__)
 
 
 class Scope(StrEnum):
@@ -78,15 +86,18 @@ class TokenAccess:
     def __init__(self, tokens: ApiTokens, now_ms: Clock) -> None:
         self._tokens = tokens
         self._now_ms = now_ms
+        self._complaint = ""
 
     def check(self, request: Request, wanted: Scope) -> str:
         """The name of the token that allows it, "" when none is needed. Raises AccessRefused."""
         try:
             tokens = self._tokens.all()
-        except OSError:
+        except OSError as error:
+            self._complain(str(error))
             raise AccessRefused(
                 403, "the tokens of the API cannot be read; the broker's log says more"
             ) from None
+        self._complaint = ""
         given = request.headers.get("authorization", "")
         if not tokens and not given:
             self._check_local(request)
@@ -103,13 +114,23 @@ class TokenAccess:
             )
         return token.name
 
+    def _complain(self, text: str) -> None:
+        """Once, since whoever asks can ask often."""
+        if text != self._complaint:
+            self._complaint = text
+            _log.error("nobody may use the API, its tokens cannot be read: %s", text)
+
     def _check_local(self, request: Request) -> None:
-        """Another page in a browser on this machine, and a proxy on it, are others."""
+        """Another page in a browser on this machine, and a proxy on it, are others. A proxy that says nothing of itself
+        cannot be told from a program here."""
         peer = request.client.host if request.client is not None else ""
         host = request.headers.get("host", "")
         origin = request.headers.get("origin")
         is_own = origin is None or origin.partition("://")[2] == host
-        is_proxied = any(header in request.headers for header in _PROXY_HEADERS)
+        is_own = is_own and request.headers.get("sec-fetch-site", "none") in _SAME_SITE
+        is_proxied = request.scope.get("http_version") == _PROXY_VERSION or any(
+            header in _PROXY_HEADERS or header.startswith(_PROXY_PREFIX) for header in request.headers
+        )
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if not _is_loopback(peer) or is_proxied or not is_own or name not in _LOCAL_NAMES:
             raise AccessRefused(

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from embermq.admin.access import Access, Scope
@@ -20,7 +21,6 @@ from embermq.admin.queue_service import (
     QueueService,
     RetryJob,
 )
-from embermq.queues.errors import SettingsRefused
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import (
     ConsumerView,
@@ -30,7 +30,7 @@ from embermq.queues.inspection import (
     MessageView,
     QueueStats,
 )
-from embermq.queues.settings import QueueSettings
+from embermq.queues.settings import QueueSettings, json_object
 
 PAGE_MAX = 1_000
 PEEK_MAX = 100
@@ -42,7 +42,7 @@ Name = Annotated[
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="How many at most")]
 
 
-def _letter_filter(
+async def _letter_filter(
     *,
     group: Annotated[str, Query(description="Of this group")] = "",
     reason: Annotated[
@@ -53,20 +53,24 @@ def _letter_filter(
         str, Query(description="The dead letter's id, or the one it had", max_length=80)
     ] = "",
     moved_after: Annotated[datetime | None, Query(description="Moved later, ISO 8601 with zone")] = None,
-    moved_before: Annotated[datetime | None, Query(description="Moved earlier")] = None,
+    moved_before: Annotated[datetime | None, Query(description="Moved earlier, with zone too")] = None,
 ) -> LetterFilter:
     return LetterFilter(
         group=group,
         reason=reason,
         error=error,
         message_id=message_id,
-        moved_after_ms=_ms(moved_after),
-        moved_before_ms=_ms(moved_before),
+        moved_after_ms=_ms("moved_after", moved_after),
+        moved_before_ms=_ms("moved_before", moved_before),
     )
 
 
-def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * 1_000)
+def _ms(name: str, moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    if moment.tzinfo is None:  # that of the broker's machine would be a guess
+        raise RequestValidationError([{"loc": ("query", name), "msg": "is a time without a zone"}])
+    return round(moment.timestamp() * 1_000)
 
 
 Wanted = Annotated[LetterFilter, Depends(_letter_filter)]
@@ -146,7 +150,7 @@ def _add_reading(router: APIRouter, service: QueueService, read: dict[str, Any])
         **read,
     )
     async def message(name: Name, message_id: str) -> Response:
-        return json_answer(service.message(unquote(name), message_id), HTTPStatus.OK)
+        return json_answer(service.message(unquote(name), unquote(message_id)), HTTPStatus.OK)
 
     @router.get(
         "/queues/{name}/explain",
@@ -173,7 +177,7 @@ def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) 
         limit: Limit = 100,
         after: Annotated[str, Query(description="Behind the one with this id", max_length=80)] = "",
     ) -> Response:
-        return json_answer(service.dead_letters(unquote(name), wanted, after, limit), HTTPStatus.OK)
+        return json_answer(await service.dead_letters(unquote(name), wanted, after, limit), HTTPStatus.OK)
 
     @router.post(
         "/queues/{name}/dlq/{letter_id}/retry",
@@ -182,7 +186,7 @@ def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) 
         **operate,
     )
     async def retry(name: Name, letter_id: str) -> Response:
-        return json_answer(Done(await service.retry(unquote(name), letter_id)), HTTPStatus.OK)
+        return json_answer(Done(await service.retry(unquote(name), unquote(letter_id))), HTTPStatus.OK)
 
     @router.post(
         "/queues/{name}/dlq/retry",
@@ -197,7 +201,8 @@ def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) 
         limit: Annotated[int, Query(ge=1, le=RETRY_MAX, description="How many at most")] = RETRY_MAX,
     ) -> Response:
         if rate is not None:
-            return json_answer(service.retry_slowly(unquote(name), wanted, rate), HTTPStatus.ACCEPTED)
+            job = await service.retry_slowly(unquote(name), wanted, rate)
+            return json_answer(job, HTTPStatus.ACCEPTED)
         return json_answer(Done(await service.retry_all(unquote(name), wanted, limit)), HTTPStatus.OK)
 
     @router.get(
@@ -237,7 +242,7 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
         **admin,
     )
     async def configure(name: Name, request: Request) -> Response:
-        done = await service.configure(unquote(name), _object(unquote(name), await request.body()))
+        done = await service.configure(unquote(name), json_object(unquote(name), await request.body() or b"{}"))
         return _settings_answer(done, HTTPStatus.CREATED if done.created else HTTPStatus.OK)
 
     @router.delete("/queues/{name}", summary="Empty a queue and delete it", responses=answers(Done), **admin)
@@ -261,18 +266,8 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
         **operate,
     )
     async def remove_group(name: Name, group: str) -> Response:
-        await service.remove_group(unquote(name), group)
+        await service.remove_group(unquote(name), unquote(group))
         return Response(status_code=HTTPStatus.NO_CONTENT)
-
-
-def _object(name: str, body: bytes) -> dict[str, object]:
-    try:
-        found = msgspec.json.decode(body or b"{}")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SettingsRefused(f"settings of queue {name}: no valid JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise SettingsRefused(f"settings of queue {name}: a JSON object is needed")
-    return found
 
 
 def _settings_answer(content: object, status: HTTPStatus) -> Response:

@@ -72,7 +72,8 @@ class NoSuchQueue(QueueRefused):
 
 class QueueService(ABC):
     """Implemented in app; called on the event loop. Reading answers from memory; what changes something returns when
-    that is durable. All but `queues` and `configure` raise NoSuchQueue."""
+    that is durable, or raises StoreError when the store takes too long: it may be done all the same. All but `queues`
+    and `configure` raise NoSuchQueue."""
 
     @abstractmethod
     def queues(self, after: str, limit: int, match: str) -> Sequence[QueueStats]:
@@ -107,7 +108,7 @@ class QueueService(ABC):
         """Why nothing is delivered."""
 
     @abstractmethod
-    def dead_letters(
+    async def dead_letters(
         self, name: str, wanted: LetterFilter, after: str, limit: int
     ) -> Sequence[DeadLetterView]:
         """Dead letters of the queue, or in it when it is a queue of dead letters, behind the one with the id `after`;
@@ -140,7 +141,7 @@ class QueueService(ABC):
         """Put dead letters back, the oldest first, at most `limit`; returns how many."""
 
     @abstractmethod
-    def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
+    async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
         """Begin to put dead letters back, at most `rate` a second; what is left when the broker ends is a dead letter
         still. Raises QueueRefused while another one runs for this queue."""
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from heapq import nlargest, nsmallest
-from itertools import islice
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.admin.queue_service import (
@@ -26,9 +26,10 @@ from embermq.admin.queue_service import (
 )
 from embermq.broker.tick import Tick
 from embermq.model.message import Message
-from embermq.ports.errors import StoreError
-from embermq.queues.explaining import Reason, explain
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.queues.explaining import NAMED_MAX, Reason, explain
 from embermq.queues.inspection import (
+    LOOKED_AT_MAX,
     ConsumerView,
     DeadLetterView,
     GroupView,
@@ -38,7 +39,8 @@ from embermq.queues.inspection import (
     QueueStats,
     consumers_of,
     groups_of,
-    letters_of,
+    letter_at,
+    letters_after,
     message_at,
     message_of,
     messages_after,
@@ -53,6 +55,8 @@ LOG = logging.getLogger("embermq")
 PIECE = 1_000
 """Messages that one tick lets go of, or puts back, so that clients do not wait for an operator."""
 SLOW_PIECE_S = 0.1
+STORE_WAIT_S = 30.0
+"""How long a request waits for the store before it is told so."""
 PEEKED_BYTES_MAX = 64 * 1024
 """Bytes of one body that are shown."""
 UTF8_BYTES_MAX = 4
@@ -151,7 +155,7 @@ class QueueDesk(QueueService):
     def explain(self, name: str) -> Sequence[Reason]:
         return explain(self._find(name), self._ticks.look_at_clock())
 
-    def dead_letters(
+    async def dead_letters(
         self, name: str, wanted: LetterFilter, after: str, limit: int
     ) -> Sequence[DeadLetterView]:
         found = self._letters(name, wanted)
@@ -159,7 +163,8 @@ class QueueDesk(QueueService):
             return []
         dead, wanted = found
         begin = max(0, dead.sequence_of("", after)) if after else 0
-        return [letter for _, letter in islice(letters_of(dead, wanted, begin), limit)]
+        letters = (letter_at(dead, sequence) for sequence in await _search(dead, wanted, limit, begin))
+        return [letter for letter in letters if letter is not None]
 
     async def configure(self, name: str, given: Mapping[str, object]) -> Configured:
         settings = operator_settings(name, given)
@@ -221,15 +226,15 @@ class QueueDesk(QueueService):
         if found is None:
             raise NoSuchQueue(f"queue {name} has no group {group[:80]!r}")
         if found.members:
-            raise QueueRefused(
-                f"group {group} of queue {name} has consumers: {', '.join(sorted(found.members))}"
-            )
+            shown = ", ".join(repr(client_id) for client_id in nsmallest(NAMED_MAX, found.members))
+            more = f" and {len(found.members) - NAMED_MAX} more" if len(found.members) > NAMED_MAX else ""
+            raise QueueRefused(f"group {group} of queue {name} has consumers: {shown}{more}")
         self._core.remove_group(name, group, self._ticks.look_at_clock())
         await self._durable()
 
     async def retry(self, name: str, letter_id: str) -> int:
         found = self._letters(name, LetterFilter(message_id=letter_id))
-        sequences = [] if found is None else [sequence for sequence, _ in letters_of(*found)]
+        sequences = [] if found is None else await _search_id(found[0], found[1], letter_id)
         if found is None or not sequences:
             raise NoSuchQueue(f"queue {name} has no dead letter {letter_id[:80]!r}")
         count = self._put_back(found[0], sequences)
@@ -242,18 +247,18 @@ class QueueDesk(QueueService):
         found = self._letters(name, wanted)
         if found is None:
             return 0
-        sequences = [sequence for sequence, _ in islice(letters_of(*found), limit)]
+        sequences = await _search(*found, limit)
         count = 0
         for begin in range(0, len(sequences), PIECE):
             count += self._put_back(found[0], sequences[begin : begin + PIECE])
             await self._durable()
         return count
 
-    def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
+    async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
         found = self._letters(name, wanted)
-        if name in self._running:
+        sequences = [] if found is None or self._is_running(name) else await _search(*found)
+        if self._is_running(name):
             raise QueueRefused(f"dead letters of queue {name} are being retried already")
-        sequences = [] if found is None else [sequence for sequence, _ in letters_of(*found)]
         job = RetryJob(queue=name, rate=rate, matched=len(sequences), retried=0, running=bool(sequences))
         self._jobs[name] = job
         if found is not None and sequences:
@@ -267,10 +272,9 @@ class QueueDesk(QueueService):
         return self._jobs.get(name)
 
     def stop_retry(self, name: str) -> bool:
-        task = self._running.pop(name, None)
-        if task is None:
+        if not self._is_running(name):
             return False
-        task.cancel()
+        self._running.pop(name).cancel()
         self._jobs[name] = replace(self._jobs[name], running=False)
         return True
 
@@ -278,6 +282,10 @@ class QueueDesk(QueueService):
         """What goes on by itself ends."""
         for name in list(self._running):
             self.stop_retry(name)
+
+    def _is_running(self, name: str) -> bool:
+        task = self._running.get(name)
+        return task is not None and not task.done()
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         if self._running.get(name) is task:
@@ -294,7 +302,7 @@ class QueueDesk(QueueService):
             if due > done:
                 put_back += self._put_back(dead, sequences[done:due])
                 done = due
-                await self._durable()
+                await self._committed()
                 self._jobs[job.queue] = replace(job, retried=put_back)
             if done < len(sequences):
                 next_s = began_s + done / job.rate
@@ -324,16 +332,28 @@ class QueueDesk(QueueService):
         return queue
 
     async def _durable(self) -> None:
-        """Wait for the commit of what was decided up to now."""
+        """Wait for the commit of what was decided up to now, but not for ever: who asks holds a connection. Raises
+        StoreUnavailable."""
+        try:
+            async with asyncio.timeout(STORE_WAIT_S):
+                await self._committed()
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"the store has not confirmed it in {STORE_WAIT_S:g} s; it is tried again until it does"
+            ) from None
+
+    async def _committed(self) -> None:
+        """However long it takes."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tick.batch.after_commit.append(partial(_tell, durable))
         self._ticks.wake()
         await durable
 
-    async def _read(self, offsets: Sequence[int]) -> Mapping[int, Message | None]:
+    async def _read(self, offsets: Sequence[int]) -> Mapping[int, _Body | None]:
+        """Raises StoreError."""
         if not offsets:
             return {}
-        wanted, found = set(offsets), dict[int, Message | None]()
+        wanted, found = set(offsets), dict[int, _Body | None]()
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(bodies: Mapping[int, Message | None] | StoreError) -> None:
@@ -342,12 +362,16 @@ class QueueDesk(QueueService):
             if isinstance(bodies, StoreError):
                 answered.set_exception(bodies)
                 return
-            found.update(bodies)
+            found.update((offset, None if body is None else _body(body)) for offset, body in bodies.items())
             if wanted <= found.keys():
                 answered.set_result(None)
 
         self._bodies.ask(sorted(wanted), then)
-        await answered
+        try:
+            async with asyncio.timeout(STORE_WAIT_S):
+                await answered
+        except TimeoutError:
+            raise StoreUnavailable(f"the store has not answered in {STORE_WAIT_S:g} s") from None
         return found
 
 
@@ -356,23 +380,60 @@ def _tell(durable: asyncio.Future[None]) -> None:
         durable.set_result(None)
 
 
-def _peeked(view: MessageView, message: Message | None) -> PeekedMessage:
-    if message is None:
+class _Body(Struct, frozen=True):
+    """What is shown of a message: the rest of a large payload is let go of as soon as it is there."""
+
+    message: Message
+    piece: bytes
+    size: int
+
+
+def _body(message: Message) -> _Body:
+    size = len(message.payload)
+    if size <= PEEKED_BYTES_MAX:
+        return _Body(message, message.payload, size)
+    return _Body(replace(message, payload=b""), bytes(message.payload[:PEEKED_BYTES_MAX]), size)
+
+
+async def _search(dead: Queue, wanted: LetterFilter, limit: int | None = None, after: int = 0) -> list[int]:
+    """Sequences of dead letters that are wanted, the oldest first. Clients have their turn in between, so some may be
+    gone when it returns."""
+    found: list[int] = []
+    while limit is None or len(found) < limit:
+        some, after = letters_after(dead, wanted, after, LOOKED_AT_MAX if limit is None else limit - len(found))
+        found += some
+        if not after:
+            break
+        await asyncio.sleep(0)
+    return found
+
+
+async def _search_id(dead: Queue, wanted: LetterFilter, letter_id: str) -> list[int]:
+    """By its own id at once; by the one that the message had it takes a search."""
+    own = dead.sequence_of("", letter_id)
+    letter = dead.dead_letter(own) if own in dead.entries else None
+    if letter is not None and wanted.matches(dead.message_id(own), letter):
+        return [own]
+    return await _search(dead, wanted)
+
+
+def _peeked(view: MessageView, body: _Body | None) -> PeekedMessage:
+    if body is None:
         return PeekedMessage(about=view, publisher="", payload_bytes=0, properties={})
+    message, piece = body.message, body.piece
     properties = msgspec.to_builtins(message.properties) if message.properties is not None else {}
     shown: dict[str, str] = {}
-    piece = message.payload[:PEEKED_BYTES_MAX]
     try:
         shown["payload"] = piece.decode()
     except UnicodeDecodeError as error:
-        if len(piece) < len(message.payload) and error.start >= len(piece) - UTF8_BYTES_MAX:
+        if len(piece) < body.size and error.start >= len(piece) - UTF8_BYTES_MAX:
             shown["payload"] = piece[: error.start].decode()
         else:
             shown["payload_base64"] = b64encode(piece).decode()
     return PeekedMessage(
         about=view,
         publisher=message.publisher,
-        payload_bytes=len(message.payload),
+        payload_bytes=body.size,
         properties={name: value for name, value in properties.items() if value not in (None, (), [])},
         **shown,
     )

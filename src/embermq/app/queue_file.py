@@ -70,6 +70,8 @@ def _document(path: str) -> dict[str, object]:
         raise ValueError(
             f"queues.file: {path} is no valid {'JSON' if is_json else 'TOML'}: {error}"
         ) from None
+    except RecursionError:
+        raise ValueError(f"queues.file: {path}: lists or tables in one another too deep") from None
     if not isinstance(document, dict):
         raise ValueError(f"queues.file: {path}: an object with {TABLE} is needed")
     return document

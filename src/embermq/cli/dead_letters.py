@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import msgspec
 import typer
@@ -12,6 +11,7 @@ import typer
 from embermq.app.errors import UserError
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
+from embermq.cli.paths import quoted
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def retry(
         if letters:
             count = 0
             for letter in letters:
-                body = broker.ask("POST", f"{_path(name)}/{quote(letter, safe='')}/retry")
+                body = broker.ask("POST", f"{_path(name)}/{quoted(letter)}/retry")
                 count += msgspec.json.decode(body)["messages"]
             print(f"put back {count:,} messages")
             return
@@ -104,7 +104,7 @@ def retry(
 
 
 def _path(name: str) -> str:
-    return f"/api/v1/queues/{quote(name, safe='')}/dlq"
+    return f"/api/v1/queues/{quoted(name)}/dlq"
 
 
 def _all(broker: ControlClient, name: str, filters: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import msgspec
 import typer
@@ -16,6 +15,7 @@ from embermq.app.errors import UserError
 from embermq.cli import dead_letters
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
+from embermq.cli.paths import quoted
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def delete(
 
 def path_of(name: str) -> str:
     """Where the API has a queue."""
-    return f"{PATH}/{quote(name, safe='')}"
+    return f"{PATH}/{quoted(name)}"
 
 
 def _all(broker: ControlClient, match: str) -> Iterator[dict[str, Any]]:

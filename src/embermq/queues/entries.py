@@ -139,6 +139,16 @@ class Entries(Mapping[int, Entry]):
                 )
         return -1
 
+    def after(self, sequence: int) -> Iterator[int]:
+        """Those above it, ascending, whatever stands before them; to be gone through before anything changes."""
+        begin = sequence + 1
+        for number in sorted(number for number in self._blocks if number >= begin >> _SHIFT):
+            first = number << _SHIFT
+            offsets = self._blocks[number].offsets
+            for at in range(max(0, begin - first), BLOCK):
+                if offsets[at] >= 0:
+                    yield first + at
+
     def _next_block(self, number: int) -> int:
         """A block above this one, or the next number: the first in the order of coming is nearly always the lowest."""
         first = next(iter(self._blocks))

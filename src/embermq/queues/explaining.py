@@ -121,7 +121,8 @@ def _about_partitions(queue: Queue, group: Group, away: set[str]) -> list[Reason
                 f"who has joined gets partitions at {_at(group.rebalance_at_ms())}, with others who come till then",
             )
         )
-    idle = [name for name in group.members if owners and name not in owners and name not in away]
+    busy = away.union(owners)
+    idle = [name for name in group.members if owners and name not in busy]
     if idle and not group.rebalance_at_ms():
         found.append(
             Reason(

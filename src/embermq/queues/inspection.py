@@ -6,9 +6,10 @@ at messages, up to a bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -19,6 +20,8 @@ from embermq.queues.names import kind_of
 from embermq.queues.queue import Queue
 
 QUANTILES = (0.5, 0.95, 0.99)
+LOOKED_AT_MAX = 2_000
+"""Messages that one search for dead letters looks at before clients have their turn: some milliseconds."""
 
 
 class QueueStats(Struct, frozen=True, kw_only=True):
@@ -209,10 +212,11 @@ def consumers_of(queue: Queue) -> list[ConsumerView]:
     found: list[ConsumerView] = []
     for name in sorted(queue.groups):
         group = queue.groups[name]
-        owners = group.owners()
+        owned: dict[str, list[int]] = {}
+        for number, owner in enumerate(group.owners()):
+            owned.setdefault(owner, []).append(number)
         is_pinned = group.is_pinned()
         for member in sorted(group.members.values(), key=lambda each: (each.joined_ms, each.client_id)):
-            owned = tuple(number for number, owner in enumerate(owners) if owner == member.client_id)
             found.append(
                 ConsumerView(
                     group=name,
@@ -221,7 +225,7 @@ def consumers_of(queue: Queue) -> list[ConsumerView]:
                     away_until=_time(member.away_until_ms),
                     in_flight=len(member.held),
                     prefetch=member.prefetch,
-                    partitions=owned if is_pinned else None,
+                    partitions=tuple(owned.get(member.client_id, ())) if is_pinned else None,
                 )
             )
     return found
@@ -254,21 +258,26 @@ def message_at(queue: Queue, sequence: int) -> MessageView:
 
 def messages_after(queue: Queue, after: int, limit: int) -> list[int]:
     """Sequences of up to `limit` messages behind the sequence `after`."""
+    return list(islice(queue.entries.after(after), limit))
+
+
+def letters_after(queue: Queue, wanted: LetterFilter, after: int, limit: int) -> tuple[list[int], int]:
+    """Sequences of up to `limit` dead letters that are wanted, the oldest first, among the next LOOKED_AT_MAX messages
+    behind the sequence `after`; and where to go on, 0 when there are no more messages."""
     found: list[int] = []
-    for sequence in queue.entries:
-        if sequence > after:
-            found.append(sequence)
-            if len(found) >= limit:
-                break
-    return found
-
-
-def letters_of(queue: Queue, wanted: LetterFilter, after: int = 0) -> Iterator[tuple[int, DeadLetterView]]:
-    """Dead letters in `queue` that are wanted, with their sequence; the oldest first. To be gone through at once."""
-    for sequence in queue.entries:
+    for looked_at, sequence in enumerate(queue.entries.after(after), 1):
         letter = queue.dead_letter(sequence)
-        if sequence > after and letter is not None and wanted.matches(queue.message_id(sequence), letter):
-            yield sequence, _letter(queue, sequence, letter)
+        if letter is not None and wanted.matches(queue.message_id(sequence), letter):
+            found.append(sequence)
+        if len(found) >= limit or looked_at >= LOOKED_AT_MAX:
+            return found, sequence
+    return found, 0
+
+
+def letter_at(queue: Queue, sequence: int) -> DeadLetterView | None:
+    """The dead letter there; None when there is none."""
+    letter = queue.dead_letter(sequence)
+    return None if letter is None else _letter(queue, sequence, letter)
 
 
 def _group(group: Group) -> GroupView:

@@ -163,14 +163,17 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
 
 def parse_settings(name: str, text: bytes) -> QueueSettings:
     """Read a JSON object; see `settings_of`. Raises SettingsRefused."""
-    return settings_of(name, _json_object(name, text))
+    return settings_of(name, json_object(name, text))
 
 
-def _json_object(name: str, text: bytes) -> dict[str, object]:
+def json_object(name: str, text: bytes) -> dict[str, object]:
+    """What is given for a queue as JSON. Raises SettingsRefused."""
     try:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SettingsRefused(f"settings of queue {name}: no valid JSON: {error}") from None
+    except RecursionError:
+        raise SettingsRefused(f"settings of queue {name}: lists or objects in one another too deep") from None
     if not isinstance(raw, dict):
         raise SettingsRefused(f"settings of queue {name}: a JSON object is needed")
     return raw
@@ -207,7 +210,7 @@ def operator_settings(name: str, raw: Mapping[str, object]) -> QueueSettings:
 
 def parse_operator_settings(name: str, text: bytes) -> QueueSettings:
     """The same as JSON. Raises SettingsRefused."""
-    return operator_settings(name, _json_object(name, text))
+    return operator_settings(name, json_object(name, text))
 
 
 def format_settings(settings: QueueSettings) -> bytes:

@@ -3,12 +3,14 @@
 import hashlib
 import hmac
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from embermq.adapters.webhook.addresses import AddressGuard
+from embermq.adapters.webhook.alerts import place_of
 from embermq.adapters.webhook.settings import WebhookSettings, check_settings
 from embermq.adapters.webhook.signing import SecretUnusable, body_of, read_secret, signature
 from embermq.model.dead_letter_alert import DeadLetterAlert
@@ -43,6 +45,13 @@ REFUSED = [
     "64:ff9b::a00:1",
     "2002:7f00:1::1",
     "2002:a00:1::1",
+    "192.0.0.192",
+    "192.88.99.1",
+    "168.63.129.16",
+    "::ffff:168.63.129.16",
+    "fec0::1",
+    "::127.0.0.1",
+    "64:ff9b:1::7f00:1",
     "no address",
     "",
 ]
@@ -96,6 +105,23 @@ def test_a_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert len(secret) == 64 and read_secret(path, make=True) == secret
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["webhook.secret"]
+
+
+def test_what_a_killed_broker_left_of_its_secret_is_in_nobody_s_way(tmp_path: Path) -> None:
+    (tmp_path / f"webhook.secret.{os.getpid()}.new").write_text("half a secr")
+    secret = read_secret(tmp_path / "webhook.secret", make=True)
+    assert len(secret) == 64 and [each.name for each in tmp_path.iterdir()] == ["webhook.secret"]
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://hooks.example/services/T0/B0/secret", "https://hooks.example"),
+        ("http://hooks.example:81?token=secret", "http://hooks.example:81"),
+    ],
+)
+def test_logs_name_the_host_of_a_webhook_alone(url: str, place: str) -> None:
+    assert place_of(url) == place
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"0123456789abcde\n"])

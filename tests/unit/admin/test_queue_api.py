@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Mount
 from tests.support.queue_bench import START_MS
 from tests.support.queue_desk import DeskBench
 
-from embermq.admin.access import Access, ApiToken, Everything, Scope, TokenAccess, token_hash
+from embermq.admin.access import Access, AccessRefused, ApiToken, Everything, Scope, TokenAccess, token_hash
 from embermq.admin.api import create_api
 from embermq.admin.late_api import LateApi, named_path
 from embermq.model.message import Message
@@ -109,6 +110,7 @@ def test_settings_that_cannot_be_are_refused_by_name() -> None:
         is_problem(await ask("PUT", "/queues/a", json={"colour": 1}), 422, "colour: there is no such setting")
         is_problem(await ask("PUT", "/queues/a", json={"partitions": 0}), 422, "partitions")
         is_problem(await ask("PUT", "/queues/a", content=b"{"), 422, "no valid JSON")
+        is_problem(await ask("PUT", "/queues/a", content=b"[" * 60_000), 422, "too deep")
         is_problem(await ask("PUT", "/queues/a", json=[]), 422, "JSON object")
         is_problem(await ask("PUT", "/queues/a%2F%2Fb", json={}), 422, "empty level")
         is_problem(await ask("PUT", "/queues/responses%2Fme", json={}), 422, "responses/")
@@ -172,7 +174,7 @@ def test_a_purge_goes_in_pieces_and_survives_refused_commits(monkeypatch: pytest
         assert (await ask("POST", "/queues/q/purge")).json() == {"messages": 25}
         assert bench.commits == 5 and not bench.rows.entries
         is_problem(await ask("DELETE", "/queues/q"), 409, "1 consumer; they have to unsubscribe")
-        is_problem(await ask("DELETE", "/queues/q/groups/g"), 409, "has consumers: c")
+        is_problem(await ask("DELETE", "/queues/q/groups/g"), 409, "has consumers: 'c'")
         is_problem(await ask("DELETE", "/queues/q/groups/h"), 404, "no group 'h'")
         bench.leave("c")
         assert (await ask("DELETE", "/queues/q/groups/g")).status_code == 204
@@ -208,6 +210,8 @@ def test_dead_letters_are_listed_and_put_back() -> None:
         is_problem(await ask("POST", "/queues/q/dlq/retry", params={"rate": 1}), 409, "already")
         found = await until(ask, lambda job: not job["running"])
         assert found["retried"] == 2
+        is_problem(await ask("GET", "/queues/q/dlq?moved_after=2026-01-01T00:00:00"), 400, "moved_after")
+        assert (await ask("GET", "/queues/q/dlq?moved_after=2026-01-01T00:00:00Z")).status_code == 200
         assert (await ask("GET", "/queues/q/dlq")).json() == []
         assert [delivery.stamps.delivery_count for delivery in bench.take()] == [1, 1, 1, 1]
         is_problem(await ask("DELETE", "/queues/q/dlq/retry"), 404, "no retry runs")
@@ -250,6 +254,66 @@ def test_a_dead_letter_that_is_held_stays() -> None:
     served(bench, work)
 
 
+def test_a_search_for_dead_letters_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embermq.queues.inspection.LOOKED_AT_MAX", 1)
+    bench = DeskBench()
+    bench.join("c", prefetch=100)
+    bench.publish(count=100)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+
+    async def turns_of(path: str, ask: Ask, method: str = "GET") -> int:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        assert (await ask(method, path)).is_success
+        task.cancel()
+        return turns
+
+    async def work(ask: Ask) -> None:
+        await ask("GET", "/queues")
+        usual = await turns_of("/queues/q/dlq?limit=1", ask)
+        assert await turns_of("/queues/q/dlq?reason=none", ask) >= usual + 90
+        assert await turns_of("/queues/q/dlq/retry?reason=none", ask, "POST") >= usual + 90
+        assert await turns_of("/queues/q/dlq/retry?reason=none&rate=1", ask, "POST") >= usual + 90
+
+    served(bench, work)
+
+
+def test_a_group_may_have_any_name() -> None:
+    bench = DeskBench()
+    bench.queues.open_group("q", "a b/ü", bench.now_ms)
+
+    async def work(ask: Ask) -> None:
+        is_problem(await ask("DELETE", "/queues/q/groups/a%20b"), 404, "'a b'")
+        assert (await ask("DELETE", "/queues/q/groups/a%20b%2F%C3%BC")).status_code == 204
+        assert (await ask("GET", "/queues/q/groups")).json() == []
+
+    served(bench, work)
+
+
+def test_a_store_that_does_not_answer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embermq.app.queue_desk.STORE_WAIT_S", 0.01)
+    bench = DeskBench()
+    bench.publish()
+
+    async def work(ask: Ask) -> None:
+        bench.failing = 10_000_000
+        is_problem(await ask("POST", "/queues/q/purge"), 503, "has not confirmed it in 0.01 s")
+        bench.failing = 0
+        monkeypatch.setattr(bench, "ask", lambda offsets, then: None)
+        bench.publish()
+        is_problem(await ask("GET", "/queues/q/messages"), 503, "has not answered")
+
+    served(bench, work)
+
+
 def test_tokens_have_scopes() -> None:
     bench, tokens = DeskBench(), Tokens()
     access = TokenAccess(tokens, lambda: 1_000)
@@ -288,9 +352,14 @@ def test_without_a_token_this_machine_alone_gets_in() -> None:
             {"origin": "http://evil.example"},
             {"host": "evil.example"},
             {"x-forwarded-for": "192.0.2.7"},
+            {"x-forwarded-proto": "https"},
+            {"via": "1.1 proxy"},
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site"},
             {"origin": "null"},
         ):
             is_problem(await ask("GET", "/queues", headers=headers), 403, "embermq tokens create")
+        assert (await ask("GET", "/queues", headers={"sec-fetch-site": "none"})).status_code == 200
         is_problem(await ask("GET", "/queues", headers={"authorization": "Bearer x"}), 401)
 
     async def outside(ask: Ask) -> None:
@@ -301,15 +370,31 @@ def test_without_a_token_this_machine_alone_gets_in() -> None:
     served(DeskBench(), outside, access, peer="192.0.2.7")
 
 
-def test_tokens_that_cannot_be_read_let_nobody_in() -> None:
+def test_a_proxy_that_speaks_http_1_0_is_not_this_machine() -> None:
+    def request(version: str) -> Request:
+        headers = [(b"host", b"127.0.0.1:8080")]
+        scope = {"type": "http", "http_version": version, "headers": headers, "client": ("127.0.0.1", 5)}
+        return Request(scope)
+
+    access = TokenAccess(Tokens(), lambda: 0)
+    assert access.check(request("1.1"), Scope.ADMIN) == ""
+    with pytest.raises(AccessRefused, match="this machine alone"):
+        access.check(request("1.0"), Scope.READ)
+
+
+def test_tokens_that_cannot_be_read_let_nobody_in(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
         def all(self) -> dict[str, ApiToken]:
             raise OSError("damaged")
 
     async def work(ask: Ask) -> None:
         is_problem(await ask("GET", "/queues"), 403, "cannot be read")
+        is_problem(await ask("GET", "/queues"), 403, "cannot be read")
 
     served(DeskBench(), work, TokenAccess(Broken(), lambda: 0))
+    assert [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()] == [
+        "nobody may use the API, its tokens cannot be read: damaged"
+    ]
 
 
 @pytest.mark.promise("queues-40")

@@ -73,6 +73,8 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load_configuration(assignments=[f"queues.file={tmp_path}/nothing.toml"])
     with pytest.raises(ConfigError, match="is no valid JSON"):
         load_configuration(assignments=[f"queues.file={written(tmp_path, '{', 'queues.json')}"])
+    with pytest.raises(ConfigError, match="too deep"):
+        load_configuration(assignments=[f"queues.file={written(tmp_path, '[' * 99_999, 'queues.json')}"])
 
 
 def test_more_queues_than_there_may_be_are_refused(tmp_path: Path) -> None:

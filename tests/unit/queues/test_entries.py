@@ -42,6 +42,7 @@ def test_columns_hold_what_a_dictionary_holds(
         end = sequence + 3 * BLOCK
         following = min((one for one in model if sequence <= one < end), default=end)
         assert entries.first_from(sequence, end) == following
+        assert list(entries.after(sequence)) == sorted(one for one in model if one > sequence)
     for sequence, entry in model.items():
         assert entries.partition(sequence) == entry.partition
         assert entries.key(sequence) == entry.key

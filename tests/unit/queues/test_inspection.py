@@ -12,7 +12,8 @@ from embermq.queues.inspection import (
     LetterFilter,
     consumers_of,
     groups_of,
-    letters_of,
+    letter_at,
+    letters_after,
     message_at,
     message_of,
     messages_after,
@@ -98,17 +99,17 @@ def test_dead_letters_by_filter() -> None:
     for delivery in list(bench.sent):
         bench.settle(delivery, Verb.REJECT)
     dead = bench.queues.queue("dlq/q")
-    letters = [letter for _, letter in letters_of(dead, LetterFilter())]
+    sequences, rest = letters_after(dead, LetterFilter(), 0, 9)
+    letters = [letter for letter in (letter_at(dead, sequence) for sequence in sequences) if letter]
+    assert rest == 0
     assert [letter.message_id for letter in letters] == ["1-1", "1-2", "1-3"]
     assert letters[0].id != letters[0].message_id and letters[0].moved == at(0)
     assert (letters[0].queue, letters[0].group, letters[0].reason) == ("q", "g", "rejected")
-    assert [each.id for _, each in letters_of(dead, LetterFilter(), after=1)] == [
-        letters[1].id,
-        letters[2].id,
-    ]
+    assert letters_after(dead, LetterFilter(), 1, 9) == ([2, 3], 0)
+    assert letters_after(dead, LetterFilter(), 0, 2) == ([1, 2], 2)
 
     def found(wanted: LetterFilter) -> int:
-        return len(list(letters_of(dead, wanted)))
+        return len(letters_after(dead, wanted, 0, 9)[0])
 
     assert found(LetterFilter(queue="q", group="g", reason="rejected", error="w*")) == 3
     assert found(LetterFilter(message_id="1-2")) == found(LetterFilter(message_id=letters[1].id)) == 1
@@ -118,6 +119,19 @@ def test_dead_letters_by_filter() -> None:
     bench.join("e", "again")
     message = message_of(dead, letters[0].id)
     assert message is not None and message.dead_letter == letters[0]
+
+
+def test_a_search_for_dead_letters_looks_at_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embermq.queues.inspection.LOOKED_AT_MAX", 2)
+    bench = Bench(partitions=1)
+    bench.join("c")
+    bench.publish(count=5)
+    for delivery in list(bench.sent):
+        bench.settle(delivery, Verb.REJECT)
+    dead = bench.queues.queue("dlq/q")
+    assert letters_after(dead, LetterFilter(group="h"), 0, 9) == ([], 2)
+    assert letters_after(dead, LetterFilter(), 2, 9) == ([3, 4], 4)
+    assert letters_after(dead, LetterFilter(), 4, 9) == ([5], 0)
 
 
 @pytest.mark.promise("queues-42a")

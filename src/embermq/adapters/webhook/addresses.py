@@ -10,6 +10,18 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 Address = IPv4Address | IPv6Address
 
 _NAT64 = ip_network("64:ff9b::/96")
+_SPECIAL = tuple(
+    ip_network(text)
+    for text in (
+        "192.0.0.0/24",  # protocol assignments, a metadata service among them
+        "192.88.99.0/24",  # relays of 6to4
+        "168.63.129.16/32",  # Azure's own service towards a machine, in a public range
+        "fec0::/10",  # site-local, of before fc00::/7
+        "3fff::/20",  # documentation
+        "5f00::/16",  # segment routing
+    )
+)
+"""What `ipaddress` takes for public, in some versions of Python or in all."""
 
 
 class AddressGuard:
@@ -29,6 +41,8 @@ class AddressGuard:
     def _is_fine(self, address: Address) -> bool:
         if any(address in network for network in self._allowed):
             return True
+        if any(address in network for network in _SPECIAL):
+            return False
         return address.is_global and not address.is_multicast and not address.is_reserved
 
 

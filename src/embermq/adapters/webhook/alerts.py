@@ -135,7 +135,7 @@ class WebhookAlerts(DeadLetterAlerts):
         asyncio.get_running_loop().stop()
 
     def _run(self, url: str, lane: _Lane) -> None:
-        if lane.task is None:
+        if lane.task is None or lane.task.done():
             lane.task = asyncio.ensure_future(self._empty(url, lane))
 
     async def _empty(self, url: str, lane: _Lane) -> None:
@@ -153,6 +153,9 @@ class WebhookAlerts(DeadLetterAlerts):
             except SecretUnusable as error:
                 self._failed += 1
                 self._complain(url, str(error))
+            except Exception:  # a fault of ours must not close the lane
+                self._failed += 1
+                LOG.exception("a dead-letter alert for %s could not be sent", place_of(url))
             lane.done += 1
         lane.task = None
 
@@ -209,5 +212,9 @@ class WebhookAlerts(DeadLetterAlerts):
         now_s = time.monotonic()
         if now_s - self._complained_s >= COMPLAIN_S:
             self._complained_s = now_s
-            place = url.partition("?")[0]  # what stands behind it may be a token
-            LOG.warning("a dead-letter alert did not reach %s: %s", place[:200], text)
+            LOG.warning("a dead-letter alert did not reach %s: %s", place_of(url), text)
+
+
+def place_of(url: str) -> str:
+    """Scheme, host and port: with many services the path is the secret, as a query may be."""
+    return "/".join(url.split("/", 3)[:3]).partition("?")[0][:200]

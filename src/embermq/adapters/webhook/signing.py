@@ -61,11 +61,12 @@ def signature(secret: bytes, timestamp_s: int, body: bytes) -> str:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all, should two be made at a time."""
+    """Whole or not at all. What a broker that was killed in between has left is written over: in a container the
+    next one has the same process id."""
     if path.exists():
         return
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(token_hex(32) + "\n")
         file.flush()
         os.fsync(file.fileno())

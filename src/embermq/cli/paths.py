@@ -1,0 +1,10 @@
+"""Names in the paths of the API."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+
+def quoted(name: str) -> str:
+    """One part of a path, whatever the name holds: `.` and `..` are names of queues, not ways through the tree."""
+    return quote(name, safe="").replace(".", "%2E")
