@@ -23,7 +23,7 @@ from embermq_client.errors import (
     SubscribeRefused,
     Unconfirmed,
 )
-from embermq_client.link import PUBLISH, SUBSCRIBE, Answer, Link, Options, properties_of
+from embermq_client.link import PUBLISH, SUBSCRIBE, Answer, Link, Options, check_text, properties_of
 from embermq_client.message import (
     CORRELATION_ID,
     QUEUE_PREFIX,
@@ -37,6 +37,7 @@ from embermq_client.responses import Responses
 
 LOG = logging.getLogger("embermq_client")
 T = TypeVar("T")
+REASON_CHARACTERS_MAX = 256
 
 
 class Receiver(Protocol):
@@ -147,7 +148,7 @@ class Client:
         asked = [("message-id", message.id) for message in messages]
         asked.append(("group-id", messages[0].group))
         if reason:
-            asked.append(("reason", reason))
+            asked.append(("reason", _sayable(reason)))
         if delay_s is not None:
             asked.append(("delay", f"{delay_s:.3f}"))
         answer = await self._publish(f"{QUEUE_PREFIX}{messages[0].queue}/{verb}", b"", tuple(asked))
@@ -172,6 +173,8 @@ class Client:
 
     async def attach(self, topic: str, receiver: Receiver) -> None:
         """Subscribe until `detach`, over all connections. Raises SubscribeRefused, Unconfirmed."""
+        if self._end is not None:
+            raise self._end
         if topic in self._receivers:
             raise ClientError(
                 f"this client consumes {topic} already; a second consumer needs a client of its own"
@@ -179,14 +182,19 @@ class Client:
         self._receivers[topic] = receiver
         try:
             await self._repeat(lambda link: self._subscribe(link, topic, receiver))
-        except BaseException:
+        except BaseException as error:
             self._receivers.pop(topic, None)
+            if self._link is not None and not isinstance(error, SubscribeRefused):
+                self._link.leave(topic)  # the broker may have taken it; nobody would settle what it sends
             raise
         self._subscribed.add(topic)
 
-    async def detach(self, topic: str) -> None:
-        """Unsubscribe; the broker gives what is not settled to others. Without a connection there is nothing to do."""
-        self._receivers.pop(topic, None)
+    async def detach(self, topic: str, receiver: Receiver) -> None:
+        """Unsubscribe; the broker gives what is not settled to others. Without a connection there is nothing to do, nor
+        when `receiver` is not attached any more."""
+        if self._receivers.get(topic) is not receiver:
+            return
+        del self._receivers[topic]
         self._subscribed.discard(topic)
         link = self._link
         if link is None or not link.is_open:
@@ -200,6 +208,7 @@ class Client:
     async def _publish(
         self, topic: str, payload: bytes, user_properties: Pairs, **others: str | int | bytes
     ) -> Answer:
+        check_text("the topic", topic)
         properties = properties_of(PUBLISH, user_properties, **others)
         return await self._repeat(lambda link: link.publish(topic, payload, properties))
 
@@ -247,13 +256,23 @@ class Client:
         if link is not self._link or self._end is not None:
             return
         self._is_up.clear()
-        for receiver in self._receivers.values():
-            receiver.forget()
+        self._forget()
         if isinstance(error, ClientError) and not isinstance(error, ConnectionLost):
             self._finish(error)
             return
         LOG.warning("%s", error)
         self._reconnecting = asyncio.ensure_future(self._reconnect())
+        self._reconnecting.add_done_callback(self._reconnected)
+
+    def _forget(self) -> None:
+        for receiver in self._receivers.values():
+            receiver.forget()
+
+    def _reconnected(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for this task, and whoever waits for a connection would wait for ever after a fault in it."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._finish(ConnectFailed(f"there will be no new connection: {error!r}"))
 
     async def _reconnect(self) -> None:
         """Until a connection stands and everything is subscribed to again."""
@@ -263,28 +282,49 @@ class Client:
             pause_s = min(pause_s * 2, self._reconnect_s_max)
             try:
                 link = await self._open()
-                await self._subscribe_again(link)
-            except (ConnectFailed, ConnectionLost) as error:
+            except ConnectFailed as error:
                 LOG.info("%s", error)
                 continue
+            try:
+                await self._subscribe_again(link)
+            except ConnectionLost as error:
+                LOG.info("%s", error)
+            except (
+                BaseException
+            ):  # cancelled: it is not the client's link yet, and nobody else would close it
+                link.close()
+                raise
             if link.is_open:
                 self.reconnects += 1
                 self._take_up(link)
                 return
+            self._forget()  # what it brought before it was lost
 
     async def _subscribe_again(self, link: Link) -> None:
-        for topic in tuple(self._subscribed):
-            receiver = self._receivers.get(topic)
-            if receiver is None:
+        asked: list[tuple[str, Receiver]] = []
+        for topic, receiver in tuple(self._receivers.items()):
+            if topic not in self._subscribed or self._receivers.get(topic) is not receiver:
                 continue
+            asked.append((topic, receiver))
             try:
                 await self._subscribe(link, topic, receiver)
             except SubscribeRefused as error:
                 self._subscribed.discard(topic)
+                if self._receivers.get(topic) is receiver:
+                    del self._receivers[topic]
                 receiver.end(error)
+        for topic, receiver in asked:
+            if self._receivers.get(topic) is not receiver:  # detached meanwhile
+                link.leave(topic)
 
     def _finish(self, error: ClientError) -> None:
         self._end = error
         self._is_up.set()
         for receiver in tuple(self._receivers.values()):
             receiver.end(error)
+
+
+def _sayable(reason: str) -> str:
+    """As a text of MQTT: reasons are often errors, which may hold anything. The broker keeps 256 characters."""
+    cut = reason[:REASON_CHARACTERS_MAX].replace("\0", "\ufffd")
+    return cut.encode(errors="replace").decode()

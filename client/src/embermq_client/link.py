@@ -21,10 +21,14 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from embermq_client.errors import ConnectFailed, ConnectionLost
 
 TAKEN_OVER = 0x8E
+PACKET_TOO_LARGE = 0x95
 REFUSED_FROM = 0x80
 MISC_S = 1.0
 RECEIVE_MAXIMUM = 65_535
 """What a broker may have under way that does not say otherwise [MQTT-3.2.2.3.3]."""
+PACKET_BYTES_MAX = 268_435_460
+"""What MQTT can say [MQTT-1.5.5]."""
+TEXT_BYTES_MAX = 65_535
 OUTSTANDING_MAX = 1_000
 """Publishes that wait for their PUBACK; one more waits for its turn."""
 
@@ -73,6 +77,9 @@ class Link:
         self._entered: asyncio.Future[None] = self._loop.create_future()
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._room = asyncio.Semaphore(OUTSTANDING_MAX)
+        self._outstanding: set[int] = set()
+        """Publishes without a PUBACK. Who waits for it may leave earlier, and the broker counts it all the same."""
+        self._packet_max = PACKET_BYTES_MAX
         self._misc: asyncio.TimerHandle | None = None
         self._writing = False
         self.is_open = False
@@ -90,6 +97,8 @@ class Link:
             async with asyncio.timeout(options.connect_timeout_s):
                 await asyncio.shield(connecting)
                 await self._entered
+            if self._over:  # between the two
+                raise ConnectFailed(f"{self._place}: the connection ended as soon as it was made")
         except BaseException as error:
             self._over = True
             self._entered.cancel()
@@ -103,11 +112,19 @@ class Link:
         self._look_after()
 
     async def publish(self, topic: str, payload: bytes, properties: Properties | None) -> Answer:
-        """At QoS 1; returns what the PUBACK says. Raises ConnectionLost."""
-        async with self._room:
+        """At QoS 1; returns what the PUBACK says, or why it need not be sent. Raises ConnectionLost."""
+        size = _size(topic, payload, properties)
+        if size > self._packet_max:  # the broker would end the connection, and the next, and the next
+            return Answer(PACKET_TOO_LARGE, f"{size} bytes, the broker takes {self._packet_max}")
+        await self._room.acquire()
+        try:
             self._check_open()
             info = self._paho.publish(topic, payload, qos=1, properties=properties)
-            return await self._answer(info.mid)
+        except BaseException:
+            self._room.release()
+            raise
+        self._outstanding.add(info.mid)
+        return await self._answer(info.mid)
 
     async def subscribe(self, topic_filter: str, properties: Properties | None) -> Answer:
         """At QoS 1; returns what the SUBACK says. Raises ConnectionLost."""
@@ -120,6 +137,11 @@ class Link:
         self._check_open()
         _, mid = self._paho.unsubscribe(topic_filter)
         return await self._answer(mid)
+
+    def leave(self, topic_filter: str) -> None:
+        """Unsubscribe without waiting for the answer."""
+        if self.is_open:
+            self._paho.unsubscribe(topic_filter)
 
     def close(self) -> None:
         """Say DISCONNECT, if the broker reads, and close."""
@@ -214,6 +236,7 @@ class Link:
             return
         allowed = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._room = asyncio.Semaphore(min(allowed, OUTSTANDING_MAX))
+        self._packet_max = getattr(properties, "MaximumPacketSize", PACKET_BYTES_MAX)
         self._entered.set_result(None)
 
     def _take_end(
@@ -230,9 +253,15 @@ class Link:
     def _take_answer(
         self, client: object, userdata: object, mid: int, code: ReasonCode, properties: Properties | None
     ) -> None:
+        self._release(mid)
         waiting = self._waiting.pop(mid, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(Answer(code.value, getattr(properties, "ReasonString", "")))
+
+    def _release(self, mid: int) -> None:
+        if mid in self._outstanding:
+            self._outstanding.discard(mid)
+            self._room.release()
 
     def _take_answers(
         self,
@@ -259,6 +288,8 @@ class Link:
         self._over = True
         was_open, self.is_open = self.is_open, False
         self._drop()
+        for mid in tuple(self._outstanding):
+            self._release(mid)  # who waits for room hears of it too
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             if not answer.done():
@@ -296,13 +327,31 @@ def reason_of(code: ReasonCode, properties: Properties | None) -> str:
 def properties_of(
     packet: int, user_properties: tuple[tuple[str, str], ...], **others: str | int | bytes
 ) -> Properties:
-    """Properties of a PUBLISH or SUBSCRIBE (`PacketTypes`); `others` by paho's names."""
+    """Properties of a PUBLISH or SUBSCRIBE (`PacketTypes`); `others` by paho's names. Raises ValueError for texts that
+    MQTT does not have: the broker would end the connection."""
     properties = Properties(packet)  # type: ignore[no-untyped-call]
+    for name, text in user_properties:
+        check_text(f"user property {name[:80]!r}", name)
+        check_text(f"user property {name[:80]!r}", text)
     for name, value in others.items():
         setattr(properties, name, value)
     if user_properties:
         properties.UserProperty = list(user_properties)
     return properties
+
+
+def check_text(what: str, text: str) -> None:
+    """Raise ValueError for what is no text of MQTT [MQTT-1.5.4-1] [MQTT-1.5.4-2]."""
+    size = len(text.encode())
+    if "\0" in text or size > TEXT_BYTES_MAX:
+        raise ValueError(f"{what}: has U+0000, or {size} bytes where {TEXT_BYTES_MAX} may be")
+
+
+def _size(topic: str, payload: bytes, properties: Properties | None) -> int:
+    """Of a PUBLISH at QoS 1 with all its bytes: topic, packet id, properties, payload, fixed header."""
+    more = len(properties.pack()) if properties is not None else 1  # type: ignore[no-untyped-call]
+    rest = 2 + len(topic.encode()) + 2 + more + len(payload)
+    return 2 + sum(rest >= 1 << bits for bits in (7, 14, 21)) + rest
 
 
 PUBLISH = PacketTypes.PUBLISH

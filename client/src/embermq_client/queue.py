@@ -94,7 +94,7 @@ class Queue:
         try:
             yield consumer
         finally:
-            await self._client.detach(self.topic)
+            await self._client.detach(self.topic, consumer)
 
     async def request(
         self, payload: bytes | str, *, timeout_s: float, key: str | None = None, properties: Pairs = ()

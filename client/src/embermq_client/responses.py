@@ -80,7 +80,8 @@ class Responses:
         """The connection is gone. Whoever waits waits on: the reply may come over the next one."""
 
     def end(self, error: ClientError) -> None:
-        """No answers will come."""
+        """No answers will come; the next request asks for the queue again."""
+        self._is_open = False
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(error)

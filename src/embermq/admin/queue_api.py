@@ -242,7 +242,9 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
         **admin,
     )
     async def configure(name: Name, request: Request) -> Response:
-        done = await service.configure(unquote(name), json_object(unquote(name), await request.body() or b"{}"))
+        done = await service.configure(
+            unquote(name), json_object(unquote(name), await request.body() or b"{}")
+        )
         return _settings_answer(done, HTTPStatus.CREATED if done.created else HTTPStatus.OK)
 
     @router.delete("/queues/{name}", summary="Empty a queue and delete it", responses=answers(Done), **admin)

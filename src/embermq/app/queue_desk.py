@@ -400,7 +400,9 @@ async def _search(dead: Queue, wanted: LetterFilter, limit: int | None = None, a
     gone when it returns."""
     found: list[int] = []
     while limit is None or len(found) < limit:
-        some, after = letters_after(dead, wanted, after, LOOKED_AT_MAX if limit is None else limit - len(found))
+        some, after = letters_after(
+            dead, wanted, after, LOOKED_AT_MAX if limit is None else limit - len(found)
+        )
         found += some
         if not after:
             break

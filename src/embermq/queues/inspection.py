@@ -216,18 +216,18 @@ def consumers_of(queue: Queue) -> list[ConsumerView]:
         for number, owner in enumerate(group.owners()):
             owned.setdefault(owner, []).append(number)
         is_pinned = group.is_pinned()
-        for member in sorted(group.members.values(), key=lambda each: (each.joined_ms, each.client_id)):
-            found.append(
-                ConsumerView(
-                    group=name,
-                    client_id=member.client_id,
-                    joined=_moment(member.joined_ms),
-                    away_until=_time(member.away_until_ms),
-                    in_flight=len(member.held),
-                    prefetch=member.prefetch,
-                    partitions=tuple(owned.get(member.client_id, ())) if is_pinned else None,
-                )
+        found += [
+            ConsumerView(
+                group=name,
+                client_id=member.client_id,
+                joined=_moment(member.joined_ms),
+                away_until=_time(member.away_until_ms),
+                in_flight=len(member.held),
+                prefetch=member.prefetch,
+                partitions=tuple(owned.get(member.client_id, ())) if is_pinned else None,
             )
+            for member in sorted(group.members.values(), key=lambda each: (each.joined_ms, each.client_id))
+        ]
     return found
 
 
