@@ -23,7 +23,6 @@ from embermq.ports.errors import StoreError
 from embermq.queues.errors import SettingsRefused
 
 PREFIX = "/api/v1"
-BODY_BYTES_MAX = 64 * 1024
 DESCRIPTION = """\
 Durable queues of EmberMQ. A queue's name is written percent-encoded, or with `$` for `/`: `tasks%2Fimages` and
 `$queue$tasks$images` are the queue `tasks/images`. Errors are `application/problem+json`."""
@@ -38,7 +37,7 @@ def create_api(service: QueueService, access: Access) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},
-        max_body_size=BODY_BYTES_MAX,
+        redirect_slashes=False,
     )
     api.include_router(queue_router(service, access))
 

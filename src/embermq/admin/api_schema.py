@@ -59,6 +59,9 @@ def problems() -> dict[int | str, dict[str, Any]]:
         401: {"description": "A token is needed, or another one", "content": content},
         403: {"description": "The token may not", "content": content},
         404: {"description": "There is no such queue, message, group or dead letter", "content": content},
+        409: {"description": "It cannot be done now", "content": content},
+        422: {"description": "The settings cannot be", "content": content},
+        503: {"description": "The store has not answered; it may be done all the same", "content": content},
     }
 
 

@@ -35,6 +35,7 @@ from embermq.queues.settings import QueueSettings, json_object
 PAGE_MAX = 1_000
 PEEK_MAX = 100
 RETRY_MAX = 100_000
+BODY_BYTES_MAX = 64 * 1024
 
 Name = Annotated[
     str, Path(description="The queue: percent-encoded, or with $ for /", examples=["$queue$tasks$images"])
@@ -242,9 +243,11 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
         **admin,
     )
     async def configure(name: Name, request: Request) -> Response:
-        done = await service.configure(
-            unquote(name), json_object(unquote(name), await request.body() or b"{}")
-        )
+        body = await _body(request)
+        if body is None:
+            told = f"the body has more than {BODY_BYTES_MAX} bytes"
+            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, told, {"connection": "close"})
+        done = await service.configure(unquote(name), json_object(unquote(name), body or b"{}"))
         return _settings_answer(done, HTTPStatus.CREATED if done.created else HTTPStatus.OK)
 
     @router.delete("/queues/{name}", summary="Empty a queue and delete it", responses=answers(Done), **admin)
@@ -270,6 +273,16 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
     async def remove_group(name: Name, group: str) -> Response:
         await service.remove_group(unquote(name), unquote(group))
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+async def _body(request: Request) -> bytes | None:
+    """None when it is too large."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            return None
+    return body
 
 
 def _settings_answer(content: object, status: HTTPStatus) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -96,8 +97,11 @@ def revoke(
     """Take a token back; a running broker refuses it from the next request on."""
     from embermq.app.api_tokens import TokenFile
 
-    TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir)).revoke(name)
+    tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))
+    tokens.revoke(name)
     print(f"revoked {name}")
+    if not tokens.all():
+        print("no token is left: programs on this machine may use the API without one again", file=sys.stderr)
 
 
 def _time(moment_ms: int) -> str:

@@ -112,6 +112,8 @@ def check_name(name: str, reason_code: ReasonCode) -> None:
         )
     if own is not name and own.startswith(DEAD_LETTER_PREFIX):
         raise NameRefused(f"queue name {shown(name)}: dead letters have no dead letters", reason_code)
+    if "\0" in name:  # no topic has it [MQTT-1.5.4-2], but an operator's JSON or address may
+        raise NameRefused(f"queue name {shown(name)} has U+0000", reason_code)
     for level in name.split("/"):
         if not level:
             raise NameRefused(f"queue name {shown(name)} has an empty level", reason_code)

@@ -114,7 +114,9 @@ def test_settings_that_cannot_be_are_refused_by_name() -> None:
         is_problem(await ask("PUT", "/queues/a", json=[]), 422, "JSON object")
         is_problem(await ask("PUT", "/queues/a%2F%2Fb", json={}), 422, "empty level")
         is_problem(await ask("PUT", "/queues/responses%2Fme", json={}), 422, "responses/")
-        assert (await ask("PUT", "/queues/a", content=b"{" + b" " * 70_000 + b"}")).status_code == 413
+        is_problem(await ask("PUT", "/queues/a", content=b"{" + b" " * 70_000 + b"}"), 413, "65536 bytes")
+        is_problem(await ask("PUT", "/queues/a%00b", json={}), 422, "U+0000")
+        is_problem(await ask("GET", "/queues/"), 404)
         assert (await ask("PUT", "/queues/a", json={})).status_code == 201
         is_problem(await ask("PUT", "/queues/b", json={}), 409, "queues_max is 2")
         bench.publish()

@@ -203,6 +203,7 @@ def test_a_request_after_a_refusal_asks_for_its_queue_again() -> None:
             server.refused.clear()
             second = asyncio.ensure_future(client.request("a", b"", timeout_s=20))
             await server.until(lambda: len(server.connections[1].of(Publish)) == 1)
+            assert len(server.connections[1].of(Subscribe)) == 2, "the refused one, and another"
             asked = server.connections[1].of(Publish)[0].properties
             answer = Properties(correlation_data=asked.correlation_data)
             server.connections[1].send(Publish(topic, b"yes", 1, 7, properties=answer))
