@@ -6,6 +6,6 @@ from urllib.parse import quote
 
 
 def quoted(name: str) -> str:
-    """One part of a path, whatever the name holds: `.` and `..` are names of queues, not ways through the tree, and what
+    """One part of a path, whatever the name holds: `.` and `..` name queues here and lead nowhere, and what
     was typed may be no UTF-8."""
     return quote(name, safe="", errors="surrogateescape").replace(".", "%2E")

@@ -142,7 +142,8 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
     queues_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """Queues at a time, those of dead letters too; more are refused to whoever names them."""
     groups_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
-    """Consumer groups of one queue: each keeps what it has not settled. One more is refused with 0x97."""
+    """Consumer groups of one queue: each costs memory for every message that it has not settled. One more is refused to
+    who subscribes, with 0x97."""
     file: str = ""
     """A TOML or JSON file with the settings of single queues, applied at every start; empty for none."""
     allow_ack_mode_none: bool = False

@@ -1,4 +1,4 @@
-"""Who may make a queue by using it [queues-29]."""
+"""Who may make a queue, or a group, by using it [queues-29]."""
 
 from embermq.authorization.rule_set import Permissions
 from embermq.protocol.reason_codes import ReasonCode
@@ -31,12 +31,12 @@ class Creating:
         self.check_room(name)
 
     def check_group(self, name: str, group: str) -> None:
-        """Raise QueueRefusal unless the queue has that group, or may have one more."""
+        """Raise QueueRefusal when this group would be one too many."""
         queue, limit = self._core.find(name), self._settings.groups_max
         if queue is not None and group not in queue.groups and len(queue.groups) >= limit:
             raise QueueRefusal(
                 f"queue {shown(name)} has {len(queue.groups)} consumer groups, the limit is {limit}"
-                " (queues.groups_max)",
+                f" (queues.groups_max); {shown(group)} would be one more",
                 ReasonCode.QUOTA_EXCEEDED,
             )
 
