@@ -188,7 +188,7 @@ def test_a_dead_webhook_holds_up_nobody_and_what_waits_for_it_is_bounded(
 def test_an_answer_that_does_not_come_is_not_waited_for_long(
     settings: WebhookSettings, tmp_path: Path
 ) -> None:
-    alerts = made_with(settings, tmp_path, timeout_s=0.05, attempts_max=2)
+    alerts = made_with(settings, tmp_path, timeout_s=0.5, attempts_max=2)
     with WebhookReceiver() as receiver:
         receiver.free.clear()
         alerts.tell(alert(receiver.url))
