@@ -40,6 +40,8 @@ class Publisher:
         self.unreleased: dict[int, Publish] = {}
         self.taken: list[Publish] = []
         self.refused: list[Publish] = []
+        self.repeated: set[bytes] = set()
+        """Sent again: what is refused then may have been taken the first time, without the publisher knowing."""
         self.last_id = 0
 
     def publish(self, payload: bytes, qos: int) -> None:
@@ -55,6 +57,8 @@ class Publisher:
     def connected(self, link: HandLink) -> None:
         self.link, self.seen = link, 0
         for packet in self.unacknowledged.values():
+            if packet.qos == 1:
+                self.repeated.add(packet.payload)
             link.does(Publish(packet.topic, packet.payload, packet.qos, packet.packet_id, False, True))
         link.does(*(Pubrel(packet_id) for packet_id in self.unreleased))
 
@@ -266,7 +270,7 @@ class OneSession(RuleBasedStateMachine):
             taken = {packet.payload for packet in self.publisher.taken if packet.qos == qos}
             refused = {packet.payload for packet in self.publisher.refused if packet.qos == qos} - taken
             assert taken <= set(got[qos]), "acknowledged and lost"
-            assert not refused & set(got[qos]), "refused and delivered"
+            assert not refused & set(got[qos]) - self.publisher.repeated, "refused and delivered"
             order = [payload for payload in self.accepted() if payload in got[qos]]
             assert list(dict.fromkeys(got[qos])) == list(dict.fromkeys(order)), (
                 "first deliveries out of order"
