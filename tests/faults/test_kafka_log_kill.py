@@ -87,6 +87,7 @@ def test_kafka_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("device-1", "device-9")
+@pytest.mark.long_rounds
 @pytest.mark.timeout(240)
 def test_broker_and_kafka_are_killed_and_sessions_are_in_redis(
     seed: int, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path

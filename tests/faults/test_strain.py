@@ -57,6 +57,7 @@ async def make_noise(port: int, random: Random, enough: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("kills", [0, 2])
+@pytest.mark.long_rounds
 @pytest.mark.timeout(240)
 def test_everything_comes_through(seed: int, kills: int, tmp_path: Path) -> None:
     random = Random(seed)
