@@ -94,7 +94,7 @@ def test_a_group_begins_where_its_first_consumer_says(broker: BrokerProcess) -> 
         client = await worker(broker, "starter")
         await client.enqueues(topic, b"1", b"2")
         moment = datetime.fromtimestamp(time.time() + 0.002, UTC)
-        between = moment.isoformat(timespec="milliseconds")  # as records count: not rounded up, past what comes next
+        between = moment.isoformat(timespec="milliseconds")  # not rounded up, past what comes next
         while datetime.now(UTC) <= moment:
             await client.ping()
         await client.enqueues(topic, b"3", b"4")
