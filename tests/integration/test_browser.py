@@ -58,10 +58,10 @@ class Visit(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         line = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        assert isinstance(self.server, Site)
+        self.server.lines.append(line)  # first: the page sends its next one when it has the answer
         self.send_response(204)
         self.end_headers()
-        assert isinstance(self.server, Site)
-        self.server.lines.append(line)
 
     def log_message(self, *_: object) -> None:
         """Nothing is printed."""

@@ -275,12 +275,12 @@ def test_a_connect_waits_for_kafka_and_no_longer_than_so(place: Place) -> None:
         who = (("appNew", V5), ("appOld", V5), ("appThird", V311))
         await asyncio.gather(*(place.is_refused(client_id, version) for client_id, version in who))
         await asyncio.to_thread(place.kafka.start)
-        for client_id in ("appNew", "appOld"):
+        for client_id, _ in who:
             client = await place.comes_again(client_id)
             await client.subscribe(Subscription("t", 1))
             await place.publishes("t", b"0")
             await leaves(client)
-        await wait_for(lambda: place.logs() == ["appNew", "appOld", "appThird"], 10)
+        assert place.logs() == ["appNew", "appOld", "appThird"]
 
     run(scenario())
 
