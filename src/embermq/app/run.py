@@ -50,12 +50,17 @@ LOG = logging.getLogger("embermq")
 GC_THRESHOLDS = (50_000, 20, 50)
 """Messages in flight are many and without cycles: looking for cycles among them is seldom worth it."""
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread that has something for the event loop (what Kafka has confirmed, what it has sent, a commit) waits
+for the interpreter while the loop is busy. Messages pass several threads: Python's 5 ms would be most of their way."""
+
 
 def run_broker(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; returns the exit code. Raises StartError for what keeps it from starting."""
     configure_logging(settings.logging)
     if problem := missing_jars(settings):
         raise StartError(problem)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(0o077)  # messages are nobody else's business on this machine
     data_dir = Path(settings.data_dir)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
-from embermq.adapters.sqlite.tick_store import UNSYNCED_S, SqliteTickStore
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.sqlite.tick_store import CHECKPOINT_PAGES, UNSYNCED_S, SqliteTickStore
 from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.parked_message import ParkedEnd
 from embermq.model.session_writes import QueueState
@@ -54,6 +55,10 @@ class Place:
         assert answers == [Receipt(0, 0)]
         return int(self.writer.execute("PRAGMA synchronous").fetchone()[0])
 
+    def checkpoint_pages(self) -> int:
+        """Of the connection, as it is now."""
+        return int(self.writer.execute("PRAGMA wal_autocheckpoint").fetchone()[0])
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
@@ -78,6 +83,22 @@ def test_what_has_to_be_on_the_disk_takes_what_came_before_along(place: Place) -
     assert place.keep(marks()) == NORMAL
     assert place.keep(msgspec.structs.replace(marks(), application_synced=True)) == FULL
     assert place.keep(marks()) == NORMAL
+
+
+def test_what_is_not_synced_is_with_the_kernel_at_once_and_copies_no_journal(
+    place: Place, tmp_path: Path
+) -> None:
+    place.keep(marks())
+    assert place.checkpoint_pages() == CHECKPOINT_PAGES
+    another = TickWrites(application_marks=[ApplicationMark(7, 4, 2, QueueState.SENT)])
+    place.store.keep(another, 0, 0, lambda _: None)
+    with closing(open_reader(tmp_path / "broker.db")) as reader:
+        assert reader.execute("SELECT COUNT(*) FROM application_inflight").fetchone() == (2,)
+    assert (place.posted.qsize(), place.checkpoint_pages()) == (1, 0), "no other thread had to answer"
+    place.posted.get()()
+    place.now_s += UNSYNCED_S
+    place.keep(marks())
+    assert place.checkpoint_pages() == CHECKPOINT_PAGES
 
 
 @pytest.mark.parametrize("field", OTHERS)

@@ -5,7 +5,8 @@ disk syncs; `os` hands the pages to the kernel at each tick; `memory` answers at
 `MEMORY_COMMIT_S`. Statements run on the caller's thread; only COMMIT, which waits for the disk, moves.
 
 Where the records are in a store of their own, `keep` takes the rest of each tick. What a loss of power may take of it
-is handed to the kernel, and synced once a second: a sync for each tick would be what most deliveries wait for.
+is handed to the kernel, at once and on the caller's thread, and synced once a second: a sync for each tick would be
+what most deliveries wait for, and so would the way to another thread and back.
 """
 
 import sqlite3
@@ -30,6 +31,8 @@ from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 MEMORY_COMMIT_S = 0.05
 UNSYNCED_S = 1.0
+CHECKPOINT_PAGES = 1_000
+"""Pages of the journal with which a commit that waits for the disk, on its thread, copies it into the file."""
 TRIM_BATCHES_MAX = 64
 """Log batches removed in one tick, so that trimming never stops the tick for long."""
 RECEIPTS_KEPT_MS = 600_000
@@ -104,6 +107,7 @@ class SqliteTickStore(TickStore, LogState):
             self._synced_at_s = now_s
         if wanted != self._syncs:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if wanted else 'NORMAL'}")
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if wanted else 0}")
             self._syncs = wanted
 
     @property
@@ -157,10 +161,10 @@ class SqliteTickStore(TickStore, LogState):
         except sqlite3.Error as error:
             self._fail(error, logged)
             return
-        if self._durability == "fsync":
+        if self._durability == "fsync" and self._syncs:
             self._work.put((base, count, logged))
             return
-        if self._durability == "os" or time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
+        if self._durability != "memory" or time.monotonic() - self._open_since_s >= MEMORY_COMMIT_S:
             try:
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
