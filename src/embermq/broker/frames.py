@@ -4,7 +4,7 @@ from embermq.broker.link import Link
 from embermq.broker.tick import Accepted
 from embermq.model.message import Message
 from embermq.protocol.encoder import publish_frame, with_topic_alias
-from embermq.protocol.properties import Properties, encode_properties
+from embermq.protocol.properties import Properties, encode_message_properties
 from embermq.protocol.version import ProtocolVersion
 
 _NO_PROPERTIES = b"\x00"
@@ -24,10 +24,10 @@ def forwarded_properties(message: Message, identifiers: tuple[int, ...], now_ms:
         return _NO_PROPERTIES
     left_s = max(0, -(-(message.expires_ms - now_ms) // 1000)) if message.expires_ms else None
     if source is None:
-        return encode_properties(
+        return encode_message_properties(
             Properties(subscription_identifiers=identifiers, message_expiry_interval=left_s)
         )
-    return encode_properties(
+    return encode_message_properties(
         Properties(
             payload_format_indicator=source.payload_format_indicator,
             message_expiry_interval=left_s,

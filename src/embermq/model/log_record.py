@@ -31,7 +31,12 @@ from msgspec import Struct
 
 from embermq.model.message import Message
 from embermq.protocol.errors import ProtocolError
-from embermq.protocol.properties import Properties, PropertyPlace, decode_properties, encode_properties
+from embermq.protocol.properties import (
+    Properties,
+    PropertyPlace,
+    decode_properties,
+    encode_message_properties,
+)
 
 FORMAT = 0x10
 """Major 1, minor 0."""
@@ -153,7 +158,7 @@ def _encode_fields(
 ) -> bytes:
     fields: list[tuple[int, bytes]] = []
     if message.properties is not None:
-        fields.append((FIELD_PROPERTIES, encode_properties(message.properties)))
+        fields.append((FIELD_PROPERTIES, encode_message_properties(message.properties)))
     if message.expires_ms:
         fields.append((FIELD_EXPIRES, _I64.pack(message.expires_ms)))
     if stamps:

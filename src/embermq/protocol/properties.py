@@ -7,6 +7,7 @@ it may take; the codec is that table and two loops.
 from __future__ import annotations
 
 from enum import Enum, IntEnum, auto
+from functools import lru_cache
 from typing import Final, TypeAlias, cast
 
 import msgspec
@@ -120,6 +121,10 @@ _SESSION = _P.CONNECT | _P.CONNACK
 _EVERYWHERE = sum(_P)
 _EXPLAINED = _EVERYWHERE & ~(_P.CONNECT | _P.WILL | _P.PUBLISH | _P.SUBSCRIBE | _P.UNSUBSCRIBE)
 
+NAME_REMEMBERED_MAX = 64
+NAMES_REMEMBERED = 1_024
+"""Names of user properties, up to so many characters, whose bytes are kept."""
+_USER_PROPERTY: Final = b"\x26"
 _RULES: Final = (
     _Rule(0x01, "payload_format_indicator", _Kind.BYTE, _MESSAGE, maximum=1, clause="MQTT-3.3.2-4"),
     _Rule(0x02, "message_expiry_interval", _Kind.U32, _MESSAGE),
@@ -163,7 +168,7 @@ _RULES: Final = (
     ),
     _Rule(0x24, "maximum_qos", _Kind.BYTE, _P.CONNACK, maximum=1, clause="MQTT 5.0, 3.2.2.3.4"),
     _Rule(0x25, "retain_available", _Kind.FLAG, _P.CONNACK, maximum=1, clause="MQTT 5.0, 3.2.2.3.5"),
-    _Rule(0x26, "user_properties", _Kind.PAIR, _EVERYWHERE, repeats=_EVERYWHERE),
+    _Rule(_USER_PROPERTY[0], "user_properties", _Kind.PAIR, _EVERYWHERE, repeats=_EVERYWHERE),
     _Rule(0x27, "maximum_packet_size", _Kind.U32, _SESSION, minimum=1, clause="MQTT 5.0, 3.1.2.11.4"),
     _Rule(
         0x28,
@@ -190,6 +195,7 @@ _RULES: Final = (
         clause="MQTT 5.0, 3.2.2.3.13",
     ),
 )
+_PUBLISH_RULES: Final = tuple(rule for rule in _RULES if rule.places & _P.PUBLISH)
 _BY_IDENTIFIER: Final = {rule.identifier: rule for rule in _RULES}
 
 
@@ -245,15 +251,28 @@ def decode_properties(data: bytes, start: int, packet: PropertyPlace) -> tuple[P
     return properties, end
 
 
+@lru_cache(NAMES_REMEMBERED)
+def _short_name(name: str) -> bytes:
+    """Of a user property, with its identifier in front: the same few names come with every message."""
+    return _USER_PROPERTY + encode_text(name)
+
+
 def encode_properties(properties: Properties | None, place: PropertyPlace | None = None) -> bytes:
     """The block with its length in front; ``None`` is the empty block, one zero byte.
 
     With ``place`` it also raises `EncodeError` for a property that may not stand there.
     """
-    if properties is None:
-        return b"\x00"
+    return b"\x00" if properties is None else _encode(properties, _RULES, place)
+
+
+def encode_message_properties(properties: Properties | None) -> bytes:
+    """The same of those that a PUBLISH may have; others are left out."""
+    return b"\x00" if properties is None else _encode(properties, _PUBLISH_RULES, None)
+
+
+def _encode(properties: Properties, rules: tuple[_Rule, ...], place: PropertyPlace | None) -> bytes:
     parts: list[bytes] = []
-    for rule in _RULES:
+    for rule in rules:
         field: _Field = getattr(properties, rule.name)
         if field is None or field == ():
             continue
@@ -262,7 +281,9 @@ def encode_properties(properties: Properties | None, place: PropertyPlace | None
         head = bytes((rule.identifier,))
         if rule.kind is _Kind.PAIR:
             for name, text in cast("tuple[tuple[str, str], ...]", field):
-                parts.append(head + encode_text(name) + encode_text(text))
+                is_short = len(name) <= NAME_REMEMBERED_MAX
+                parts.append(_short_name(name) if is_short else head + encode_text(name))
+                parts.append(encode_text(text))
         elif rule.kind is _Kind.VARINT:
             identifiers = cast("tuple[int, ...]", field)
             if place is not None and len(identifiers) > 1 and not rule.repeats & place:

@@ -10,6 +10,7 @@ A name has at most 255 bytes of UTF-8, no empty level, no wildcard, no level tha
 """
 
 from enum import Enum, StrEnum
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -22,6 +23,8 @@ DEAD_LETTER_PREFIX = "dlq/"
 RESPONSE_PREFIX = "responses/"
 NAME_BYTES_MAX = 255
 """Of a dead-letter queue: what stands behind `dlq/`."""
+TOPICS_REMEMBERED = 4_096
+"""Publishers name the same few again and again; a name has a few hundred bytes at most, or is refused and forgotten."""
 
 
 class Verb(StrEnum):
@@ -70,6 +73,7 @@ def is_queue_filter(topic_filter: str) -> bool:
     return topic_filter.startswith(QUEUE_PREFIX)
 
 
+@lru_cache(TOPICS_REMEMBERED)
 def parse_topic(topic: str) -> QueueTopic:
     """Read the topic of a PUBLISH or a will for which `is_queue_topic` holds. Raises NameRefused with 0x90."""
     name = topic[len(QUEUE_PREFIX) :]

@@ -1,5 +1,6 @@
 """Bodies of messages: the newest from memory, the others from the store."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
 from embermq.model.log_record import RecordError, decode_record
@@ -21,7 +22,7 @@ class Bodies:
     def __init__(self, store: QueueStore, cache_bytes: int) -> None:
         self._store = store
         self._cache_bytes = cache_bytes
-        self._kept: dict[int, tuple[Message, int]] = {}
+        self._kept: OrderedDict[int, tuple[Message, int]] = OrderedDict()
         self._kept_bytes = 0
 
     @property
@@ -37,8 +38,7 @@ class Bodies:
         self._kept[offset] = (message, size)
         self._kept_bytes += size
         while self._kept_bytes > self._cache_bytes:
-            oldest = next(iter(self._kept))
-            self._kept_bytes -= self._kept.pop(oldest)[1]
+            self._kept_bytes -= self._kept.popitem(last=False)[1][1]
 
     def message(self, offset: int) -> Message | None:
         """None when it is not remembered."""
