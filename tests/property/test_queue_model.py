@@ -64,6 +64,12 @@ class QueueModel(RuleBasedStateMachine):
         self.held: dict[tuple[str, int], Delivery] = {}
         """(group, offset) -> what a consumer may settle now, as far as the model knows."""
         self.delivered: dict[str, set[int]] = {group: set() for group in GROUPS}
+        self.deaf: set[str] = set()
+        """Clients whose sockets take nothing."""
+        self.unwritten: list[Delivery] = []
+        """What waits for them."""
+        self.stalled: set[tuple[str, str]] = set()
+        """(group, client) that get nothing until they are heard of."""
         self.timing = GroupSettings(join_debounce_ms=50, disconnect_grace_ms=5_000)
         self.queues = Queues(self.timing)
 
@@ -128,6 +134,7 @@ class QueueModel(RuleBasedStateMachine):
                 del self.held[key]
         self.queues.join(QUEUE, group, Newcomer(client, self.epoch, PREFETCH), self.now_ms)
         self.members[group, client] = self.epoch
+        self.stalled.discard((group, client))
         self.tick()
 
     @precondition(lambda self: self.members)
@@ -135,6 +142,7 @@ class QueueModel(RuleBasedStateMachine):
     def disconnect(self, data: st.DataObject, may_return: bool) -> None:
         group, client = data.draw(st.sampled_from(sorted(self.members)))
         del self.members[group, client]
+        self.stalled.discard((group, client))
         for key, delivery in list(self.held.items()):
             if key[0] == group and delivery.client_id == client:
                 del self.held[key]
@@ -160,6 +168,23 @@ class QueueModel(RuleBasedStateMachine):
         request = SettleRequest(Verb.ACK, (delivery.stamps.message_id,), delivery.stamps.group)
         assert self.queues.settle(QUEUE, request, client, epoch, self.now_ms) == [Outcome.NOT_YOURS]
 
+    @rule(client=clients)
+    def go_deaf(self, client: str) -> None:
+        """What it is sent does not reach its socket from now on."""
+        self.deaf.add(client)
+
+    @rule(client=clients)
+    def hear(self, client: str) -> None:
+        """It takes everything."""
+        self.deaf.discard(client)
+        for delivery in [each for each in self.unwritten if each.client_id == client]:
+            self.unwritten.remove(delivery)
+            self.queues.written(delivery, self.now_ms)
+        for group in GROUPS:
+            self.queues.resume(QUEUE, group, client, self.now_ms)
+            self.stalled.discard((group, client))
+        self.tick()
+
     @rule(seconds=st.sampled_from([1, 4, 6, 29, 31, 400]))
     def wait(self, seconds: int) -> None:
         """Time passes, and everything is done when it is due."""
@@ -176,6 +201,7 @@ class QueueModel(RuleBasedStateMachine):
         self.queues.restore(self.rows.load(), self.now_ms)
         self.held.clear()
         self.members.clear()
+        self.stalled.clear()
         self.tick()
 
     @rule(data=st.data())
@@ -217,6 +243,7 @@ class QueueModel(RuleBasedStateMachine):
             self.queues.give_back(self.queues.take_writes())
         self.members.clear()
         self.held.clear()
+        self.stalled.clear()
         self.tick()
         assert work.generation not in self.rows.queues
         assert not [key for key in self.rows.groups if key[0] == work.generation]
@@ -249,11 +276,15 @@ class QueueModel(RuleBasedStateMachine):
         deliveries = self.queues.run(self.now_ms)
         self.rows.apply(self.queues.take_writes(), self.log_end)
         self.let_go()
+        self.stalled.update((group, client) for _, group, client in self.queues.take_stalled())
         for delivery in deliveries:
             self.check(delivery)
             self.held[delivery.stamps.group, delivery.offset] = delivery
             self.delivered[delivery.stamps.group].add(delivery.offset)
-            self.queues.written(delivery, self.now_ms)
+            if delivery.client_id in self.deaf:
+                self.unwritten.append(delivery)
+            else:
+                self.queues.written(delivery, self.now_ms)
         self.queues.run(self.now_ms)
 
     def let_go(self) -> None:
@@ -270,6 +301,7 @@ class QueueModel(RuleBasedStateMachine):
         """A delivery that may be, by the rules of the ordering."""
         group, offset, stamps = delivery.stamps.group, delivery.offset, delivery.stamps
         assert self.members[group, delivery.client_id] == delivery.epoch, "to a consumer that is there"
+        assert (group, delivery.client_id) not in self.stalled, "to one that takes something"
         assert (group, offset) not in self.held, "one consumer at a time"
         assert offset not in self.acked[group], "an acked message does not come again"
         holds = [
@@ -344,6 +376,8 @@ class QueueModel(RuleBasedStateMachine):
         """Whoever acks everything gets everything."""
         if not self.members and not self.keys:
             return
+        for client in CLIENTS:
+            self.hear(client)
         for group in GROUPS:
             self.join(group, "c1")
         self.retry_all()

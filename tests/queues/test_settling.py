@@ -26,7 +26,15 @@ retry_policy.max_backoff = "1h"
 name = "clock"
 performance.delivery_timeout = "300ms"
 retry_policy.initial_backoff = "0ms"
+""" + "".join(
+    f"""
+[[queues]]
+name = "late/{code}"
+performance.delivery_timeout = "1500ms"
+retry_policy.initial_backoff = "0ms"
 """
+    for code in (0x80, 0x99, 0)
+)
 RULES = """
 [[rule]]
 allow = ["publish", "create"]
@@ -310,5 +318,46 @@ def test_names_are_refused_before_rights_are_asked(ruled: BrokerProcess) -> None
     async def scenario() -> None:
         nobody = await worker(ruled, "nobody-7")
         assert await nobody.publish("$queue/a//b", b"m", qos=1) == 0x90
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-27", "queues-28")
+@pytest.mark.parametrize("code", [0x80, 0x99])
+def test_a_late_error_in_puback_is_not_one_of_a_newer_delivery(broker: BrokerProcess, code: int) -> None:
+    async def scenario() -> None:
+        topic = f"$queue/late/{code}"
+        taker = await worker(broker, f"late{code}-1", acknowledges=False)
+        await taker.consumes(topic, ack_mode="puback")
+        letters = await worker(broker, "letters-1")
+        await letters.consumes(f"$queue/dlq/late/{code}")
+        await letters.enqueues(topic, b"m")
+        first, second = await taker.take(2)
+        assert (second.id, second.count) == (first.id, 2)
+        taker.send(Puback(first.packet.packet_id, code))
+        await taker.gets_nothing(letters)
+        taker.send(Puback(second.packet.packet_id, code))
+        if code == 0x99:
+            assert (await letters.next()).properties["dlq-attempts"] == "2"
+        else:
+            assert (await taker.next()).count == 3
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-27", "queues-28")
+def test_a_late_puback_acks_as_long_as_its_consumer_holds_the_message(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        taker = await worker(broker, "late0-1", acknowledges=False)
+        await taker.consumes("$queue/late/0", ack_mode="puback")
+        await taker.enqueues("$queue/late/0", b"m")
+        first, second = await taker.take(2)
+        taker.send(Puback(first.packet.packet_id))
+        taker.send(Puback(second.packet.packet_id, 0x80))
+        await taker.gets_nothing()
+        other = await worker(broker, "late0-2")
+        await other.consumes("$queue/late/0")
+        taker.abort()
+        await other.gets_nothing()
 
     run(scenario())

@@ -120,6 +120,8 @@ class HandLink(Link):
     def flush(self) -> None:
         if self.dropped:
             self.out.clear()
+        if self.out and self.flushed is not None:
+            self.flushed(sum(map(len, self.out)))
         for data in self.out:
             assert not (self.received and isinstance(self.received[-1], Disconnect)), (
                 f"{data!r} after DISCONNECT"

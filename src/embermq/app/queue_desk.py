@@ -188,18 +188,16 @@ class QueueDesk(QueueService):
     async def delete(self, name: str) -> int:
         queue = self._find(name)
         count = 0
+        _check_unused(queue)
         for _ in range(DELETE_TRIES):
-            consumers = sum(len(group.members) for group in queue.groups.values())
-            if consumers:
-                raise QueueRefused(
-                    f"queue {name} has {consumers} consumer{'s' if consumers > 1 else ''}; they have to unsubscribe"
-                    " before it can be deleted"
-                )
             count += await self._purge(name, queue)
             if self._core.find(name) is not queue:
                 break  # somebody else was faster
+            _check_unused(queue)  # who came meanwhile would have subscribed to nothing
             self._ticks.look_at_clock()
             if self._core.delete(name):
+                self.stop_retry(name)
+                self._jobs.pop(name, None)
                 await self._durable()
                 return count
             await self._durable()
@@ -292,7 +290,8 @@ class QueueDesk(QueueService):
             del self._running[name]
         if not task.cancelled() and task.exception() is not None:
             LOG.error("retry of dead letters of queue %s ended: %s", name, task.exception())
-            self._jobs[name] = replace(self._jobs[name], running=False)
+            if name in self._jobs:
+                self._jobs[name] = replace(self._jobs[name], running=False)
 
     async def _retry_slowly(self, job: RetryJob, dead: Queue, sequences: list[int]) -> None:
         loop = asyncio.get_running_loop()
@@ -373,6 +372,16 @@ class QueueDesk(QueueService):
         except TimeoutError:
             raise StoreUnavailable(f"the store has not answered in {STORE_WAIT_S:g} s") from None
         return found
+
+
+def _check_unused(queue: Queue) -> None:
+    """Raises QueueRefused when it has consumers."""
+    consumers = sum(len(group.members) for group in queue.groups.values())
+    if consumers:
+        raise QueueRefused(
+            f"queue {queue.settings.name} has {consumers} consumer{'s' if consumers > 1 else ''}; they have to"
+            " unsubscribe before it can be deleted"
+        )
 
 
 def _tell(durable: asyncio.Future[None]) -> None:

@@ -100,6 +100,8 @@ class Broker:
         for session in state.sessions.values():
             session.permissions = state.permissions(session.principal)
         state.router.forget()
+        if state.queues is not None:
+            state.queues.authorized()
 
     def _ping(self, link: Link, _packet: Pingreq) -> None:
         link.send_packet(Pingresp())

@@ -42,6 +42,8 @@ class Counters(Struct):
     refused_subscriptions: int = 0
     refused_retained: int = 0
     queue_subscriptions_refused: int = 0
+    queue_consumers_stalled: int = 0
+    """How often one took nothing for a whole lease."""
     queue_responses_late: int = 0
     """Responses for which nobody waited, or not any more."""
     queue_responses_dropped: int = 0

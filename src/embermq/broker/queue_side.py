@@ -111,6 +111,10 @@ class QueueSide(ABC):
     def writable(self, session: Session) -> None:
         """The client's socket takes data again, or its window does."""
 
+    @abstractmethod
+    def authorized(self) -> None:
+        """Other rules hold for clients and sessions that are there."""
+
     # Time.
 
     @abstractmethod
@@ -120,6 +124,11 @@ class QueueSide(ABC):
     @abstractmethod
     def wake_by(self, begin_tick: Callable[[], None]) -> None:
         """`begin_tick` has a tick run soon: something came between ticks."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """The broker is about to end: nothing is handed out any more, and a connection that ends from now on is no
+        failure of its consumer."""
 
     @abstractmethod
     def next_due_ms(self) -> int | None:

@@ -29,7 +29,16 @@ class Newcomer(Struct, frozen=True):
 class Consumer:
     """One client in one group. `epoch` is that of its session: who takes over is another holder [queues-29]."""
 
-    __slots__ = ("away_until_ms", "client_id", "epoch", "held", "joined_ms", "prefetch", "work")
+    __slots__ = (
+        "away_until_ms",
+        "client_id",
+        "epoch",
+        "held",
+        "is_stalled",
+        "joined_ms",
+        "prefetch",
+        "work",
+    )
 
     def __init__(self, client_id: str, epoch: int, prefetch: int, joined_ms: int) -> None:
         self.client_id = client_id
@@ -38,6 +47,9 @@ class Consumer:
         self.joined_ms = joined_ms
         self.away_until_ms = 0
         """Its connection is gone, it may come back until then; 0 while it is connected."""
+        self.is_stalled = False
+        """What it was handed has not reached its socket for a whole lease: it gets nothing, and owns no partition that
+        another one could have."""
         self.held: set[int] = set()
         """Sequences that it has not settled."""
         self.work: deque[Lane] = deque()
@@ -45,7 +57,7 @@ class Consumer:
 
     def has_room(self) -> bool:
         """Whether it may get one more [queues-32]."""
-        return not self.away_until_ms and len(self.held) < self.prefetch
+        return len(self.held) < self.prefetch and not self.away_until_ms and not self.is_stalled
 
 
 class LoadTable:

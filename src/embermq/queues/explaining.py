@@ -17,7 +17,7 @@ NAMED_MAX = 3
 
 class Reason(Struct, frozen=True):
     """`group` is "" for what holds for the whole queue. `code` is for machines: empty, delayed, no_group, no_consumer,
-    consumer_gone, no_partition, window_full, key_blocked, backoff, under_way."""
+    consumer_gone, consumer_stalled, no_partition, window_full, key_blocked, backoff, under_way."""
 
     group: str
     code: str
@@ -59,7 +59,8 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
     members = list(group.members.values())
     away = [each for each in members if each.away_until_ms]
     reasons = _about_consumers(group, members, away)
-    reasons += _about_partitions(queue, group, {each.client_id for each in away})
+    stalled = {each.client_id for each in members if each.is_stalled}
+    reasons += _about_partitions(queue, group, stalled.union(each.client_id for each in away))
     in_backoff, next_ms = group.in_backoff()
     if in_backoff:
         whole = "all messages wait" if in_backoff >= group.owed else f"{_count(in_backoff, 'message')} wait"
@@ -89,6 +90,16 @@ def _about_consumers(group: Group, members: list[Consumer], away: list[Consumer]
                 group.name,
                 "consumer_gone",
                 f"the connection of {_names(away)} is gone; what they hold is kept for them until {_at(until_ms)}",
+            )
+        )
+    stalled = [each for each in members if each.is_stalled and not each.away_until_ms]
+    if stalled:
+        found.append(
+            Reason(
+                group.name,
+                "consumer_stalled",
+                f"{_names(stalled)} took nothing of what was sent for longer than a lease, and gets nothing until"
+                " PUBACKs make room in the window, or the network does in the socket",
             )
         )
     full = [each for each in members if not each.away_until_ms and len(each.held) >= each.prefetch]

@@ -10,9 +10,7 @@ from collections import OrderedDict
 from collections.abc import Container
 from heapq import heappop, heappush
 from itertools import islice
-from operator import itemgetter
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.model.queue_rows import Attempts, DeadLetterReason, Mark, MessageState
@@ -20,11 +18,13 @@ from embermq.queues.assignment import assign
 from embermq.queues.consumer import Consumer, LoadTable
 from embermq.queues.entries import Entries
 from embermq.queues.lane import Lane
+from embermq.queues.leases import Leases
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Action, Event
 from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.retries import wait_of
 from embermq.queues.settings import GroupSettings, Ordering, QueueSettings
 from embermq.queues.settling import Outcome, SettleRequest
+from embermq.queues.standing import NO_ATTEMPTS, Finish, Handed, Standing
 
 LOOKED_AT_MAX = 10_000
 """Messages that one call of `deliver` looks at; the rest is the next call's."""
@@ -32,36 +32,6 @@ LEASE_OVER = "the lease is over"
 CONSUMER_GONE = "the consumer is gone"
 
 _STRICT_KEY = ""
-_NO_ATTEMPTS = Attempts()
-
-
-class Standing(Struct):
-    """What a group knows of a message that was handed out before."""
-
-    state: MessageState
-    holder: str = ""
-    epoch: int = 0
-    is_written: bool = False
-    due_ms: int = 0
-    attempts: Attempts = _NO_ATTEMPTS
-
-
-class Finish(Struct, frozen=True, gc=False):
-    """The group owes a message no more. `reason` is "" when it was acked, else why it goes to the dead letters."""
-
-    sequence: int
-    reason: str
-    attempts: Attempts
-
-
-class Handed(Struct, frozen=True, gc=False):
-    """A message for a consumer."""
-
-    sequence: int
-    client_id: str
-    epoch: int
-    attempts: Attempts
-    """Before this delivery."""
 
 
 class Group:
@@ -85,6 +55,8 @@ class Group:
         self.finished: list[Finish] = []
         self.marks: dict[int, Mark] = {}
         self.members: dict[str, Consumer] = {}
+        self.stalled: list[str] = []
+        """Members that have just stalled: whoever calls `advance` is to empty it."""
         self.idle_since_ms = 0
         self._away: OrderedDict[str, Consumer] = OrderedDict()
         """Members whose connection is gone, in the order of going: all may come back for equally long."""
@@ -97,11 +69,10 @@ class Group:
         self._loads = LoadTable()
         self._awake: OrderedDict[str, Consumer] = OrderedDict()
         """Consumers that may have room and work."""
+        self._stalled: set[str] = set()
+        """Members that take nothing."""
         self._standings: dict[int, Standing] = {}
-        self._leases: OrderedDict[int, int] = OrderedDict()
-        """Sequence -> until when, in the order of time: all are equally long."""
-        self._older_leases: OrderedDict[int, int] = OrderedDict()
-        """Those that began when leases were of another length."""
+        self._leases = Leases(settings.performance.delivery_timeout)
         self._waits: list[tuple[int, int]] = []
         """A heap of (due, sequence); what is not RETRY until then is left over."""
         self._rebalance_at_ms = 0
@@ -142,14 +113,12 @@ class Group:
     def attempts_of(self, sequence: int) -> Attempts:
         """How often a message that the group owes was tried."""
         standing = self._standings.get(sequence)
-        return _NO_ATTEMPTS if standing is None else standing.attempts
+        return NO_ATTEMPTS if standing is None else standing.attempts
 
     def configure(self, settings: QueueSettings) -> None:
         """Take other settings. Partitions and ordering change only while the queue is empty."""
         before, self._settings = self._settings, settings
-        if before.performance.delivery_timeout != settings.performance.delivery_timeout:
-            running = sorted((self._older_leases | self._leases).items(), key=itemgetter(1))
-            self._older_leases, self._leases = OrderedDict(running), OrderedDict()
+        self._leases.change(settings.performance.delivery_timeout)
         if (before.partitions, before.ordering) != (settings.partitions, settings.ordering):
             self._pinned = settings.ordering is not Ordering.NONE
             self._lanes = self._new_lanes()
@@ -164,13 +133,19 @@ class Group:
         standing = self._standings.get(sequence)
         return standing is not None and standing.state is MessageState.DELIVERED
 
-    def is_held_by(self, sequence: int, client_id: str, epoch: int) -> bool:
-        """Whether it is this consumer that holds it."""
-        standing = self._standings.get(sequence)
+    def is_newest(self, handed: Handed) -> bool:
+        """Whether the message was not handed out again since, to whomever; and is still owed."""
+        standing = self._standings.get(handed.sequence)
+        return standing is not None and standing.handed is handed
+
+    def stands(self, handed: Handed, epoch: int) -> bool:
+        """Whether its consumer, with this epoch, holds the message by having been handed it then."""
+        standing = self._standings.get(handed.sequence)
         return (
             standing is not None
+            and standing.handed is handed
             and standing.state is MessageState.DELIVERED
-            and (standing.holder, standing.epoch) == (client_id, epoch)
+            and standing.epoch == epoch
         )
 
     def standing(self, sequence: int) -> Standing | None:
@@ -179,7 +154,7 @@ class Group:
 
     def lease_until_ms(self, sequence: int) -> int:
         """0 when no lease runs: nobody holds it, or it is not written to the socket yet."""
-        return self._leases.get(sequence) or self._older_leases.get(sequence, 0)
+        return self._leases.until_ms(sequence)
 
     def blocker(self, sequence: int) -> int:
         """The message behind which it waits, of the same key; 0 for none."""
@@ -222,12 +197,9 @@ class Group:
         """A consumer subscribes, or comes back with another epoch: of what it held it has `kept`; the rest is given
         back [queues-16] [queues-19]."""
         consumer = self.members.get(client_id)
+        takes_part = consumer is not None and not consumer.is_stalled
         if consumer is None:
             consumer = self.members[client_id] = Consumer(client_id, epoch, prefetch, now_ms)
-            if len(self.members) == 1:
-                self._rebalance()
-            elif not self._rebalance_at_ms:
-                self._rebalance_at_ms = now_ms + self._timing.join_debounce_ms
         elif consumer.epoch != epoch:
             consumer.epoch = epoch
             for sequence in sorted(consumer.held):
@@ -240,7 +212,24 @@ class Group:
         self._away.pop(client_id, None)
         consumer.prefetch = prefetch
         self.idle_since_ms = 0
+        if not takes_part:
+            self._seat(consumer, now_ms)
         self._update_room(consumer)
+
+    def _seat(self, consumer: Consumer, now_ms: int) -> None:
+        """It takes part from now on: a first one at once, others with those who come meanwhile."""
+        was_stalled, consumer.is_stalled = consumer.is_stalled, False
+        self._stalled.discard(consumer.client_id)
+        if len(self.members) - len(self._stalled) == 1:
+            self._rebalance()
+        elif not self._rebalance_at_ms:
+            self._rebalance_at_ms = now_ms + self._timing.join_debounce_ms
+        if was_stalled:
+            consumer.work.clear()
+            for lane in self._lanes:
+                if lane.listed is consumer:
+                    lane.listed = None
+                    self._list(lane)
 
     def leave(self, client_id: str, now_ms: int) -> None:
         """A consumer has unsubscribed, or is gone for good. Unknown ones are none of ours."""
@@ -252,6 +241,7 @@ class Group:
         self._loads.remove(consumer)
         self._awake.pop(client_id, None)
         self._away.pop(client_id, None)
+        self._stalled.discard(client_id)
         if not self.members:
             self.idle_since_ms = now_ms
         self._rebalance()
@@ -264,23 +254,49 @@ class Group:
             self._away[client_id] = consumer
             self._update_room(consumer)
 
-    def written(self, sequence: int, holder: tuple[str, int], now_ms: int, *, first_ms: int) -> None:
-        """The PUBLISH has been written to the socket: the lease begins [queues-22]. Too late is no fault. `first_ms` is
-        what the consumer was told as the time of the first delivery."""
+    def _stall(self, sequence: int, now_ms: int) -> None:
+        """It was handed out a whole lease ago and has not reached its socket: it is given back, free of charge, with
+        what waits behind it; and its consumer takes no part until `resume` [queues-22]."""
+        consumer = self.members[self._standings[sequence].holder]
+        if consumer.away_until_ms:
+            self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
+            return
+        consumer.is_stalled = True
+        self._stalled.add(consumer.client_id)
+        self.stalled.append(consumer.client_id)
+        for each in sorted(consumer.held):
+            standing = self._standings[each]
+            if not standing.is_written:
+                self._apply(each, standing, Event.HOLDER_GONE, now_ms)
+        self._awake.pop(consumer.client_id, None)
+        self._rebalance()
+
+    def resume(self, client_id: str, now_ms: int) -> None:
+        """A consumer takes again what it is sent. Who has not stalled goes on as before."""
+        consumer = self.members.get(client_id)
+        if consumer is not None and consumer.is_stalled:
+            self._seat(consumer, now_ms)
+            self._update_room(consumer)
+
+    def written(self, handed: Handed, now_ms: int, *, first_ms: int) -> bool:
+        """The PUBLISH has been written to the socket: the lease begins [queues-22]. False when it is too late for that,
+        which is no fault. `first_ms` is what the consumer was told as the time of the first delivery."""
+        sequence = handed.sequence
         standing = self._standings.get(sequence)
         if (
             standing is None
+            or standing.handed is not handed
             or standing.state is not MessageState.DELIVERED
             or standing.is_written
-            or (standing.holder, standing.epoch) != holder
         ):
-            return
+            return False
         standing.is_written = True
+        self._leases.begin(sequence, now_ms)
         before = standing.attempts
         standing.attempts = replace(
             before, deliveries=before.deliveries + 1, first_delivered_ms=before.first_delivered_ms or first_ms
         )
-        self._leases[sequence] = now_ms + self._settings.performance.delivery_timeout
+        return True
 
     def settle(
         self, sequence: int, request: SettleRequest, client_id: str, epoch: int, now_ms: int
@@ -295,13 +311,11 @@ class Group:
         return Outcome.LATE if action is Action.IGNORE else Outcome.DONE
 
     def advance(self, now_ms: int) -> None:
-        """Time has passed: leases, retries, consumers that did not come back, joins that waited."""
-        for leases in (self._older_leases, self._leases):
-            while leases:
-                sequence, until_ms = next(iter(leases.items()))
-                if until_ms > now_ms:
-                    break
-                self._apply(sequence, self._standings[sequence], Event.LEASE_OVER, now_ms)
+        """Time has passed: leases, retries, consumers that take nothing or did not come back, joins that waited."""
+        while (late := self._leases.first_unwritten(now_ms)) is not None:
+            self._stall(late, now_ms)
+        while (over := self._leases.first_over(now_ms)) is not None:
+            self._apply(over, self._standings[over], Event.LEASE_OVER, now_ms)
         while self._waits and self._waits[0][0] <= now_ms:
             due_ms, sequence = heappop(self._waits)
             standing = self._standings.get(sequence)
@@ -320,7 +334,7 @@ class Group:
         if self._awake or (not self._pinned and self._lanes[0].has_work() and self._loads.least()):
             return 0
         times = [next(iter(self._away.values())).away_until_ms] if self._away else []
-        times += [next(iter(leases.values())) for leases in (self._older_leases, self._leases) if leases]
+        times += self._leases.due_ms()
         if self._waits:
             times.append(self._waits[0][0])
         if self._rebalance_at_ms:
@@ -329,7 +343,7 @@ class Group:
             times.append(self.idle_since_ms + self._timing.idle_expiry_ms)
         return min(times, default=None)
 
-    def deliver(self) -> list[Handed]:
+    def deliver(self, now_ms: int) -> list[Handed]:
         """Hand out what there is and whom there is room for, `batch_size` messages to one consumer at a time."""
         handed: list[Handed] = []
         looked_at = LOOKED_AT_MAX
@@ -352,6 +366,7 @@ class Group:
                 sequence = lane.next()
                 if self.owes(sequence) and self._may_go(lane, sequence):
                     handed.append(self._hand(sequence, consumer))
+                    self._leases.hand_out(sequence, now_ms)
                     room -= 1
             if self._pinned and consumer.has_room() and consumer.work:
                 self._awake[consumer.client_id] = consumer
@@ -382,10 +397,11 @@ class Group:
         standing.holder = consumer.client_id
         standing.epoch = consumer.epoch
         standing.is_written = False
+        standing.handed = Handed(sequence, consumer.client_id, consumer.epoch, standing.attempts)
         consumer.held.add(sequence)
         if not self._pinned:
             self._loads.update(consumer)
-        return Handed(sequence, consumer.client_id, consumer.epoch, standing.attempts)
+        return standing.handed
 
     def _apply(
         self,
@@ -404,9 +420,7 @@ class Group:
             self._finish(sequence, standing, DeadLetterReason.REJECTED if self._buries else "")
         elif action is Action.RENEW:
             if standing.is_written:
-                self._older_leases.pop(sequence, None)
-                self._leases[sequence] = now_ms + self._settings.performance.delivery_timeout
-                self._leases.move_to_end(sequence)
+                self._leases.begin(sequence, now_ms)
         elif action is Action.QUEUE:
             self._after_failure(sequence, standing, 0, now_ms)
             self.marks.pop(sequence, None)  # what is stored says the same: RETRY, and the time has come
@@ -486,8 +500,7 @@ class Group:
         """Nobody holds it now. Who held it last is remembered."""
         if standing.state is not MessageState.DELIVERED:
             return
-        self._leases.pop(sequence, None)
-        self._older_leases.pop(sequence, None)
+        self._leases.end(sequence)
         consumer = self.members.get(standing.holder)
         if consumer is not None:
             consumer.held.discard(sequence)
@@ -515,7 +528,8 @@ class Group:
         self._rebalance_at_ms = 0
         if not self._pinned:
             return
-        members = sorted(self.members.values(), key=lambda each: (each.joined_ms, each.client_id))
+        taking = [each for each in self.members.values() if not each.is_stalled] or self.members.values()
+        members = sorted(taking, key=lambda each: (each.joined_ms, each.client_id))
         for lane, owner in zip(self._lanes, assign(len(self._lanes), members), strict=True):
             if lane.owner is not owner:
                 lane.owner = owner

@@ -256,20 +256,14 @@ class Queue:
 
     def written(self, delivery: Delivery, now_ms: int) -> None:
         """Its PUBLISH has been written to the socket: the lease begins."""
-        group = self.groups.get(delivery.stamps.group)
-        if group is not None:
-            group.written(
-                delivery.stamps.sequence,
-                (delivery.client_id, delivery.epoch),
-                now_ms,
-                first_ms=delivery.stamps.first_delivered_ms,
-            )
-            self.latency.delivered(delivery.stamps.sequence, now_ms)
+        group, stamps = self.groups.get(delivery.stamps.group), delivery.stamps
+        if group is not None and group.written(delivery.handed, now_ms, first_ms=stamps.first_delivered_ms):
+            self.latency.delivered(stamps.sequence, now_ms)
 
     def holds(self, delivery: Delivery, epoch: int) -> bool:
         """Whether a delivery still stands: its consumer, with this epoch, holds the message."""
         group = self.groups.get(delivery.stamps.group)
-        return group is not None and group.is_held_by(delivery.stamps.sequence, delivery.client_id, epoch)
+        return group is not None and group.stands(delivery.handed, epoch)
 
     def held_ids(self, name: str, client_id: str) -> list[str]:
         """Messages that a consumer of the group `name` has not settled."""
@@ -296,7 +290,7 @@ class Queue:
         """What is to be sent now. Call `advance` before."""
         deliveries: list[Delivery] = []
         for group in self.groups.values():
-            for handed in group.deliver():
+            for handed in group.deliver(now_ms):
                 sequence = handed.sequence
                 entry = self.entries[sequence]
                 self.counts.delivered += 1
@@ -318,6 +312,7 @@ class Queue:
                         entry.offset,
                         entry.expires_ms,
                         stamps,
+                        handed,
                     )
                 )
         return deliveries

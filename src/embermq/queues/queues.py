@@ -34,6 +34,8 @@ class Queues:
         """`writes` gives those of the present tick; without it they gather here until they are taken."""
         self.writes = QueueWrites()
         self._alerts: list[DeadLetterAlert] = []
+        self._stalled: list[tuple[str, str, str]] = []
+        self._made: list[str] = []
         self._present_writes = writes or (lambda: self.writes)
         self._timing = timing
         self._next_generation = next_generation
@@ -52,6 +54,17 @@ class Queues:
         alerts, self._alerts = self._alerts, []
         return alerts
 
+    def take_stalled(self) -> list[tuple[str, str, str]]:
+        """Queue, group and client id of consumers that took nothing for a whole lease: each gets nothing more until
+        `resume`, and what had not reached it is given back."""
+        stalled, self._stalled = self._stalled, []
+        return stalled
+
+    def take_made(self) -> list[str]:
+        """Names of queues that were made since it was asked last."""
+        made, self._made = self._made, []
+        return made
+
     def give_back(self, refused: QueueWrites) -> None:
         """A tick could not be stored, and its publishes are withdrawn: what else it wanted is the next one's too."""
         self.writes.put_before(refused)
@@ -68,6 +81,7 @@ class Queues:
         if queue is None:
             queue = self._make(self._next_generation, parse_settings(name, b"{}"))
             queue.store_row()
+            self._made.append(name)
         return queue
 
     def configure(self, settings: QueueSettings) -> None:
@@ -112,20 +126,38 @@ class Queues:
         queue.leave(group, client_id, now_ms, may_return=may_return)
         self._bury(queue, now_ms)
 
+    def resume(self, name: str, group: str, client_id: str, now_ms: int) -> None:
+        """A consumer that has stalled takes again what it is sent."""
+        queue = self._queues.get(name)
+        if queue is not None and group in queue.groups:
+            self._touch(name).groups[group].resume(client_id, now_ms)
+
     def written(self, delivery: Delivery, now_ms: int) -> None:
         """A delivery has been written to the socket."""
         if delivery.queue in self._queues:
             self._touch(delivery.queue).written(delivery, now_ms)
 
     def holds(self, delivery: Delivery, epoch: int) -> bool:
-        """Whether its consumer, with this epoch, still holds the message."""
+        """Whether its consumer, with this epoch, still holds the message by this delivery."""
         queue = self._queues.get(delivery.queue)
         return queue is not None and queue.holds(delivery, epoch)
+
+    def is_newest(self, delivery: Delivery) -> bool:
+        """Whether nobody was given the message since, and its group has not settled it."""
+        queue = self._queues.get(delivery.queue)
+        group = queue.groups.get(delivery.stamps.group) if queue is not None else None
+        return group is not None and group.is_newest(delivery.handed)
 
     def held_ids(self, name: str, group: str, client_id: str) -> list[str]:
         """Messages that a consumer has not settled."""
         queue = self._queues.get(name)
         return queue.held_ids(group, client_id) if queue is not None else []
+
+    def is_member(self, name: str, group: str, client_id: str) -> bool:
+        """Whether a client is a consumer of the group."""
+        queue = self._queues.get(name)
+        found = queue.groups.get(group) if queue is not None else None
+        return found is not None and client_id in found.members
 
     def settle(
         self, name: str, request: SettleRequest, client_id: str, epoch: int, now_ms: int
@@ -193,6 +225,7 @@ class Queues:
             queue = self._touched.pop(next(islice(self._touched, 1)))
             queue.advance(now_ms)
             self._bury(queue, now_ms)
+            self._note_stalled(queue)
             deliveries += queue.deliver(now_ms)
             self._schedule(queue)
         return deliveries
@@ -233,6 +266,12 @@ class Queues:
             if url is not None:
                 self._alerts.append(DeadLetterAlert(url, burial.target, burial.letter))
         queue.buried.clear()
+
+    def _note_stalled(self, queue: Queue) -> None:
+        for group in queue.groups.values():
+            if group.stalled:
+                self._stalled += [(queue.settings.name, group.name, client_id) for client_id in group.stalled]
+                group.stalled.clear()
 
     def _schedule(self, queue: Queue) -> None:
         name, due_ms = queue.settings.name, queue.next_due_ms()

@@ -9,6 +9,7 @@ from msgspec import Struct
 from embermq.model.queue_rows import DeadLetter, DelayedRow, EntryRow
 from embermq.queues.names import Verb
 from embermq.queues.publication import Stamps
+from embermq.queues.standing import Handed
 
 
 class Fate(Enum):
@@ -30,7 +31,7 @@ class Acceptance(Struct, frozen=True):
 
 
 class Delivery(Struct, frozen=True):
-    """A message for a consumer; its body is the record at `offset`."""
+    """A message for a consumer; its body is the record at `offset`. `handed` is no other delivery's."""
 
     queue: str
     client_id: str
@@ -38,6 +39,7 @@ class Delivery(Struct, frozen=True):
     offset: int
     expires_ms: int
     stamps: Stamps
+    handed: Handed
 
 
 class Burial(Struct, frozen=True):

@@ -163,6 +163,8 @@ class MqttServer:
         """Stop accepting, finish acknowledgements, say DISCONNECT 0x8B, flush, close."""
         for _, listening in self._listening:
             listening.close()
+        if self._broker.state.queues is not None:
+            self._broker.state.queues.stop()
         await self._ticks.drain(STOP_S)
         links = [connection for door in self._doors for connection in list(door.connections)]
         elsewhere = self._broker.state.settings.server_reference or None

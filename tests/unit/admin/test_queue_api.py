@@ -241,6 +241,44 @@ def test_a_slow_retry_keeps_its_rate_and_can_be_ended() -> None:
 
 
 @pytest.mark.promise("queues-35")
+def test_a_queue_that_is_deleted_takes_its_retry_with_it() -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish(count=5)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+    bench.leave("c")
+
+    async def work(ask: Ask) -> None:
+        await ask("POST", "/queues/q/dlq/retry", params={"rate": 0.01})
+        await until(ask, lambda job: job["retried"] > 0)
+        assert (await ask("DELETE", "/queues/q")).json() == {"messages": 1}
+        await ask("PUT", "/queues/q", json={})
+        is_problem(await ask("GET", "/queues/q/dlq/retry"), 404, "no retry")
+        is_problem(await ask("DELETE", "/queues/q/dlq/retry"), 404, "no retry runs")
+        assert len((await ask("GET", "/queues/dlq$q/dlq")).json()) == 4
+
+    served(bench, work)
+
+
+def test_who_subscribes_while_a_queue_is_deleted_keeps_it() -> None:
+    bench = DeskBench()
+    bench.publish()
+    commit = bench._commit
+
+    def commit_meanwhile() -> None:
+        bench.queues.join("q", "g", Newcomer("c", 1, 32), bench.now_ms)
+        commit()
+
+    async def work(ask: Ask) -> None:
+        bench._commit = commit_meanwhile  # type: ignore[method-assign]
+        is_problem(await ask("DELETE", "/queues/q"), 409, "1 consumer; they have to unsubscribe")
+        assert (await ask("GET", "/queues/q/consumers")).json()[0]["client_id"] == "c"
+
+    served(bench, work)
+
+
+@pytest.mark.promise("queues-35")
 def test_a_dead_letter_that_is_held_stays() -> None:
     bench = DeskBench()
     bench.join("c")

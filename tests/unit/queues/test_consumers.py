@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
+from embermq.authorization.rule_set import RuleSet
+from embermq.authorization.rules_file import read_rules
 from embermq.protocol.packets import (
     Puback,
     Pubcomp,
@@ -120,6 +122,109 @@ def test_who_comes_back_makes_no_queue_that_it_may_not_make() -> None:
     again = hand.keeps("c")
     hand.rests()
     assert hand.queues.core.find("work") is None and not again.ended
+    hand.queues.core.configure(parse_settings("work", b"{}"))
+    hand.publishes(TOPIC, b"work")
+    assert again.payloads == [b"work"], "it has been subscribed all the time"
+
+
+def test_who_has_left_is_not_waited_for_when_a_queue_is_made_again() -> None:
+    hand = Hand(BrokerQueueSettings(auto_create=False))
+    for leaves in ("unsubscribes", "drops"):
+        hand.queues.core.configure(parse_settings("work", b"{}"))
+        link = hand.keeps("c")
+        consumes(link, TOPIC)
+        link.drops()
+        hand.rests()
+        hand.queues.core.leave("work", "c", "c", hand.now_ms)
+        assert hand.queues.core.delete("work")
+        hand.rests()
+        again = hand.keeps("c")
+        hand.rests()
+        if leaves == "drops":
+            again.drops()
+        else:
+            again.unsubscribes(TOPIC)
+        hand.queues.core.configure(parse_settings("work", b"{}"))
+        hand.rests()
+        queue = hand.queues.core.find("work")
+        assert queue is not None and not queue.groups
+        assert hand.queues.core.delete("work")
+        again.drops()
+        hand.rests()
+
+
+def test_who_may_receive_again_is_a_consumer_again() -> None:
+    hand = Hand()
+    link = hand.connects("c", user="u")
+    consumes(link, TOPIC)
+    text = '[[rule]]\ndeny = "receive"\nuser = "u"\ntopics = "$queue/#"\n'
+    hand.broker.authorize(RuleSet(read_rules(text, "r.toml"), no_match_allows=True))
+    hand.publishes(TOPIC, b"1")
+    assert not link.payloads and hand.state.counters.deliveries_denied == 1
+    hand.broker.authorize(RuleSet(read_rules(text, "r.toml"), no_match_allows=True))
+    hand.rests()
+    assert hand.state.counters.deliveries_denied == 1, "it takes no part"
+    hand.broker.authorize(RuleSet(read_rules("", "r.toml"), no_match_allows=True))
+    hand.rests()
+    assert link.payloads == [b"1"]
+
+
+def test_the_end_of_the_broker_is_no_failure_of_its_consumers() -> None:
+    hand = Hand()
+    link, kept = hand.connects("c"), hand.keeps("k")
+    for each in (link, kept):
+        consumes(each, TOPIC)
+    hand.publishes(TOPIC, b"work")
+    assert link.payloads == kept.payloads == [b"work"]
+    hand.queues.stop()
+    assert hand.queues.next_due_ms() is None
+    for each in (link, kept):
+        each.drops()
+    hand.rests()
+    hand.passes(s=60)
+    queue = hand.queues.core.find("work")
+    assert queue is not None
+    for group in queue.groups.values():
+        assert group.attempts_of(1).failures == 0
+    assert not hand.store.queues.marks
+
+
+def test_a_late_error_is_of_its_own_delivery_alone() -> None:
+    hand = Hand()
+    hand.queues.core.configure(parse_settings("work", b'{"retry_policy": {"initial_backoff": "0s"}}'))
+    link = hand.connects("c", acknowledges=False)
+    consumes(link, TOPIC, ack_mode="puback")
+    hand.publishes(TOPIC, b"work")
+    hand.passes(s=31)
+    hand.rests()
+    first, second = link.messages
+    link.does(Puback(first.packet_id, 0x99))
+    hand.rests()
+    assert hand.queues.core.find("dlq/work") is None and len(link.messages) == 2
+    link.does(Puback(second.packet_id, 0x99))
+    hand.rests()
+    assert hand.queues.core.find("dlq/work") is not None
+
+
+def test_what_waits_for_room_in_a_window_is_given_back_after_a_lease() -> None:
+    hand = Hand()
+    full = hand.connects("g-1", receive_maximum=1, acknowledges=False)
+    full.subscribes("plain")
+    hand.publishes("plain", b"plain")
+    consumes(full, TOPIC)
+    hand.publishes(TOPIC, b"work")
+    hand.passes(s=31)
+    hand.rests()
+    assert hand.state.counters.queue_consumers_stalled == 1
+    other = hand.connects("g-2")
+    consumes(other, TOPIC)
+    hand.rests()
+    assert (other.payloads, full.payloads) == ([b"work"], [b"plain"])
+    full.does(Puback(full.messages[0].packet_id))
+    hand.rests()
+    hand.passes(s=1)
+    hand.publishes(TOPIC, *(b"%d" % number for number in range(10)))
+    assert len(full.payloads) == 2, "it takes part again"
 
 
 def test_a_record_that_the_log_does_not_take_is_refused_alone() -> None:

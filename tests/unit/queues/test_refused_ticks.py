@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
@@ -134,6 +135,32 @@ def test_a_will_is_tried_again() -> None:
     link.drops()
     hand.settle()
     assert hand.depth == 1 and len(hand.store.queues.entries) == 1
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_will_that_repeats_what_is_not_durable_yet_goes_out_when_that_is_refused(
+    is_refused: bool, is_later: bool
+) -> None:
+    hand = Hand()
+    named = Properties(user_properties=(("dedup-id", "order 1"),))
+    link, leaver = hand.connects("p"), hand.connects("q", will=Will(TOPIC, b"will", 1, False, named))
+    hand.held = True
+    publish(link, 1, dedup_id="order 1")
+    if is_later:
+        hand.settle()
+    leaver.drops()
+    hand.settle()
+    hand.failures = [StoreError("away")] if is_refused else []
+    hand.finish_commit()
+    hand.held = False
+    hand.settle()
+    assert codes(link) == [(1, 0x83 if is_refused else 0)]
+    assert hand.depth == 1 and len(hand.store.queues.entries) == 1
+    taker = hand.connects("t")
+    taker.subscribes(TOPIC, qos=1)
+    hand.settle()
+    assert taker.payloads == [b"will" if is_refused else b"1"]
 
 
 def test_a_control_message_hears_of_the_store_and_is_stored_with_the_next_tick() -> None:

@@ -10,12 +10,14 @@ from embermq.broker.tick import Tick
 from embermq.delivery.direct.path import DirectPath
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
+from embermq.model.queue_rows import Attempts
 from embermq.model.session import SessionRow
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
 from embermq.queues.mqtt.subscription import AckMode
 from embermq.queues.mqtt.writing import SLOW_MS, TRIES, Writing
 from embermq.queues.publication import Stamps
 from embermq.queues.queue import Delivery as Owed
+from embermq.queues.standing import Handed
 
 
 class Pipe(Link):
@@ -49,7 +51,8 @@ class Desk:
         self.consumer.begin(self.pipe)
 
     def sends(self, packet_id: int) -> None:
-        owed = Owed("q", "c", 1, packet_id, 0, Stamps("1-1", "g", 1, 0, packet_id, 0))
+        handed = Handed(packet_id, "c", 1, Attempts())
+        owed = Owed("q", "c", 1, packet_id, 0, Stamps("1-1", "g", 1, 0, packet_id, 0), handed)
         message = Message("$queue/q", b"", 1, False, "p", 5, 0)
         delivery = QueueDelivery(
             message, b"", -1, 1, False, (), 0, packet_id, from_queue=True, owed=owed, mode=AckMode.EXPLICIT

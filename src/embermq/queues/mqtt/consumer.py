@@ -89,9 +89,20 @@ class MqttConsumer:
             self.places[removed.place] = others[-1]
             return None
         del self.places[removed.place]
-        for key in [key for key in self.outbox if key[:2] == removed.place]:
-            del self.outbox[key]
+        self.drop_unsent(removed.place)
         return removed.place
+
+    def drop_unsent(self, place: tuple[str, str]) -> None:
+        """What waits to be sent from there has been given back."""
+        for key in [key for key in self.outbox if key[:2] == place]:
+            del self.outbox[key]
+
+    @property
+    def takes(self) -> bool:
+        """Whether its socket has taken everything, and its window has room."""
+        session, link = self.session, self.link
+        has_room = not session.resend and len(session.window) < session.window_max
+        return has_room and link is not None and not link.paused and not self.is_writing
 
     def put_out(self, owed: Owed) -> None:
         """The core has handed it out: it is sent after what was handed out before."""

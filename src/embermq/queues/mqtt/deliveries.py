@@ -2,7 +2,7 @@
 
 What is handed to a consumer waits in its outbox until there is room, then until its body is read. The lease begins when
 the socket has the PUBLISH; what waits for a slow socket is not charged. A consumer that takes nothing costs nobody else
-anything: no body is read for it, and it holds no more than its prefetch.
+anything: no body is read for it, it holds no more than its prefetch, and that no longer than a lease.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class Deliveries:
         self._reading = 0
         self._readers_waiting: OrderedDict[MqttConsumer, None] = OrderedDict()
         self._retry_at_ms = 0
+        self._stalled: dict[MqttConsumer, list[tuple[str, str]]] = {}
+        """Who has taken nothing for a whole lease, with its places in groups where it gets nothing until it does."""
 
     # Ticks
 
@@ -72,6 +74,8 @@ class Deliveries:
         """Hand out what the core has, and send what can be sent."""
         now_ms = self._state.tick.now_ms
         self._writing.look(now_ms)
+        if self._stalled:
+            self._let_in(now_ms)
         later, self._later = self._later, OrderedDict()
         if self._retry_at_ms and now_ms >= self._retry_at_ms:
             self._retry_at_ms = 0
@@ -85,6 +89,7 @@ class Deliveries:
                     continue
                 taker.put_out(owed)
                 later[taker] = None
+            self._leave_out()
             while later:
                 self.pump(later.popitem(last=False)[0])
             if self._core.next_due_ms() != 0:
@@ -96,6 +101,23 @@ class Deliveries:
             return 0
         due = (self._core.next_due_ms(), self._writing.next_due_ms, self._retry_at_ms or None)
         return min((each for each in due if each is not None), default=None)
+
+    # Consumers that take nothing
+
+    def _leave_out(self) -> None:
+        """Those whom the core has found to have stalled: they hold nothing that waits here any more."""
+        for queue, group, client_id in self._core.take_stalled():
+            consumer = self.consumers.get(client_id)
+            if consumer is not None and consumer.link is not None:
+                self._state.counters.queue_consumers_stalled += 1
+                consumer.drop_unsent((queue, group))
+                self._stalled.setdefault(consumer, []).append((queue, group))
+
+    def _let_in(self, now_ms: int) -> None:
+        """Those who take again what they are sent."""
+        for consumer in [each for each in self._stalled if each.takes]:
+            for queue, group in self._stalled.pop(consumer):
+                self._core.resume(queue, group, consumer.session.client_id, now_ms)
 
     # Sending
 
@@ -235,13 +257,18 @@ class Deliveries:
         UNSUBSCRIBE."""
         self._began(session, delivery)
         if delivery.mode is AckMode.PUBACK:
-            self._settle(session, delivery.owed, _verb(reason_code), reason)
+            verb = _verb(reason_code)
+            # An ack is as good as one that names the message; an error is of this delivery alone, and may be late.
+            if verb is Verb.ACK or self._core.is_newest(delivery.owed):
+                self._settle(session, delivery.owed, verb, reason)
         self.writable(session)
 
     def writable(self, session: Session) -> None:
         """The socket takes data again, or the window has room."""
         consumer = self.consumers.get(session.client_id)
         if consumer is not None and consumer.session is session:
+            if consumer in self._stalled:
+                self.begin_tick()
             self.pump(consumer)
 
     def released(self, session: Session, delivery: QueueDelivery) -> None:
@@ -257,7 +284,7 @@ class Deliveries:
         delivery = consumer.releasing.pop(packet_id, None) if consumer.releasing else None
         if delivery is not None and delivery.mode is AckMode.PUBACK:
             self._settle(session, delivery.owed, Verb.ACK, "")
-        self.pump(consumer)
+        self.writable(session)
 
     def _settle(
         self, session: Session, owed: Owed, verb: Verb, reason: str, *, delay_ms: int | None = None
@@ -277,6 +304,7 @@ class Deliveries:
         self._writing.end(consumer)
         self._later.pop(consumer, None)
         self._readers_waiting.pop(consumer, None)
+        self._stalled.pop(consumer, None)
         consumer.end()
 
 

@@ -1,5 +1,8 @@
 """Messages for queues: what PUBLISH and wills bring."""
 
+from __future__ import annotations
+
+from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.authorization.rule_set import Permissions
@@ -49,6 +52,8 @@ class Publishes:
         self._arriving = Arriving(state, refusing)
         self._uncommitted: set[tuple[str, str]] = set()
         """Queue and `dedup-id` of messages whose tick is not durable: their repeats count on it."""
+        self._wills: dict[tuple[str, str], list[_Will]] = {}
+        """Wills among these repeats: nobody sends them again when the first one is refused."""
 
     def publish(self, link: Link, session: Session, packet: Publish, topic: str, name: str) -> None:
         """A PUBLISH to a queue that may be asked for by clients."""
@@ -125,6 +130,8 @@ class Publishes:
         if acceptance.ticket >= 0:
             accepted = Accepted(message, record, QUEUED, None, 0)
             self._take(accepted, name, acceptance.ticket, dedup_id)
+        elif dedup_id is not None and (name, dedup_id) in self._uncommitted:
+            self._wills.setdefault((name, dedup_id), []).append(_Will(message, origin, permissions))
 
     def _check_record(self, record: bytes) -> None:
         """Raise TooLarge for one that the log would not take: it would have its whole tick refused."""
@@ -191,7 +198,9 @@ class Publishes:
             self._bodies.keep(offset, enqueued.message)
             self._core.commit(enqueued.queue, enqueued.ticket, offset)
             if enqueued.dedup_id is not None:
-                self._uncommitted.discard((enqueued.queue, enqueued.dedup_id))
+                first = (enqueued.queue, enqueued.dedup_id)
+                self._uncommitted.discard(first)
+                self._wills.pop(first, None)
 
     def refused(self, batch: Batch) -> None:
         """They are not, and the tick is given back already: what repeats one of them and waits for the next tick is
@@ -211,3 +220,14 @@ class Publishes:
                 accepted.refusal_code = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
                 if accepted.receiving is not None:
                     accepted.receiving.discard(accepted.packet_id)
+        for queue, dedup_id in lost:
+            for will in self._wills.pop((queue, dedup_id), ()):
+                self.publish_own(will.message, queue, will.origin, will.permissions)
+
+
+class _Will(Struct, frozen=True):
+    """What `publish_own` was given."""
+
+    message: Message
+    origin: Origin | None
+    permissions: Permissions | None

@@ -69,6 +69,7 @@ class MqttQueues(QueueSide):
         self._publishes = Publishes(state, self.core, refusing, self.creating, self.bodies)
         self._responses = Responses(state, refusing, settings)
         self._is_enabled = settings.enabled
+        self._is_stopping = False
         self._configuring = Configuring(state, self.core, refusing, self.creating)
         self._control = Control(state, self.core, refusing, self.deliveries)
 
@@ -191,13 +192,22 @@ class MqttQueues(QueueSide):
     # Time.
 
     def run(self) -> None:
-        self.deliveries.run()
+        for name in self.core.take_made():
+            self.subscriptions.made(name)
+        if not self._is_stopping:
+            self.deliveries.run()
         if self._alerts is not None:
             for alert in self.core.take_alerts():
                 self._state.tick.batch.after_log.append(partial(self._alerts.tell, alert))
 
+    def authorized(self) -> None:
+        self.subscriptions.authorized()
+
+    def stop(self) -> None:
+        self._is_stopping = self.subscriptions.is_stopping = True
+
     def next_due_ms(self) -> int | None:
-        return self.deliveries.next_due_ms()
+        return None if self._is_stopping else self.deliveries.next_due_ms()
 
     def wake_by(self, begin_tick: Callable[[], None]) -> None:
         self.deliveries.begin_tick = begin_tick

@@ -17,6 +17,7 @@ from embermq.queues.mqtt.consumer import MqttConsumer
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.mqtt.subscription import Asker, QueueSubscription, Start, read_subscription, restored
+from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.publication import UserProperties
 from embermq.queues.queues import Queues
 
@@ -44,6 +45,10 @@ class Subscriptions:
         self._creating = creating
         self._offset_at = offset_at
         self._allows_none = allows_none
+        self._homeless: dict[str, set[str]] = {}
+        """By queue that is not there, client ids of connected consumers that may not make it."""
+        self.is_stopping = False
+        """The broker ends, and what is held is left as a crash would leave it: QUEUED, free of charge."""
 
     # The client's words
 
@@ -106,13 +111,44 @@ class Subscriptions:
         try:
             self._creating.check(queue, session.permissions)
         except QueueRefusal:
+            # It was deleted while the client was away, and may not be made by coming back.
             self._state.counters.queue_subscriptions_refused += 1
-            return  # it was deleted while the client was away, and may not be made by coming back
+            self._homeless.setdefault(queue, set()).add(session.client_id)
+            return
         limit = subscription.prefetch or self._core.queue(queue).settings.performance.prefetch
         held = self._core.held_ids(queue, group, session.client_id)
         kept = tuple(each for each in held if not consumer.lacks(queue, group, each))
         newcomer = Newcomer(session.client_id, session.epoch, min(limit, session.window_max), kept)
         self._core.join(queue, group, newcomer, self._state.tick.now_ms)
+
+    def made(self, queue: str) -> None:
+        """A queue is there that was not: who has been subscribed to it all the time takes its place."""
+        for client_id in self._homeless.pop(queue, ()):
+            consumer = self._deliveries.consumers.get(client_id)
+            if consumer is not None and consumer.link is not None:
+                for subscription in [each for each in consumer.places.values() if each.queue == queue]:
+                    self._join(consumer, subscription)
+
+    def authorized(self) -> None:
+        """Other rules hold: who may receive again, or make what it has subscribed to, takes its place."""
+        self._deliveries.begin_tick()
+        for consumer in self._deliveries.consumers.values():
+            session = consumer.session
+            permissions, link = session.permissions, consumer.link
+            for subscription in list(consumer.places.values()) if link is not None else ():
+                may_receive = permissions is None or permissions.may_receive(
+                    QUEUE_PREFIX + subscription.queue
+                )
+                if may_receive and not self._core.is_member(*subscription.place, session.client_id):
+                    self._join(consumer, subscription)
+
+    def _forget(self, consumer: MqttConsumer, queue: str) -> None:
+        """It does not wait for the queue any more, if it did."""
+        waiting = self._homeless.get(queue)
+        if waiting is not None:
+            waiting.discard(consumer.session.client_id)
+            if not waiting:
+                del self._homeless[queue]
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
         """See `QueueSide.unsubscribe`."""
@@ -134,6 +170,8 @@ class Subscriptions:
         if place is not None:
             self._deliveries.note_written(consumer.session)
             self._core.leave(*place, consumer.session.client_id, self._state.tick.now_ms)
+            if all(each.queue != place[0] for each in consumer.places.values()):
+                self._forget(consumer, place[0])
 
     def _consumer(self, session: Session) -> MqttConsumer:
         consumer = self._deliveries.consumers.get(session.client_id)
@@ -177,7 +215,9 @@ class Subscriptions:
         if consumer.link is not None:
             self._deliveries.close(consumer)
         for place in consumer.places:
-            self._core.leave(*place, session.client_id, self._state.tick.now_ms, may_return=may_return)
+            self._forget(consumer, place[0])
+            if not self.is_stopping:
+                self._core.leave(*place, session.client_id, self._state.tick.now_ms, may_return=may_return)
         return True
 
 
