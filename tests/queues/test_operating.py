@@ -36,7 +36,6 @@ client_id = "operator"
 topics = "$admin/queue/#"
 [[rule]]
 allow = "all"
-topics = "$queue/#"
 """
 
 

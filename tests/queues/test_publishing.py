@@ -265,14 +265,15 @@ def test_a_bad_name_is_refused_with_a_reason(broker: BrokerProcess, name: str) -
 
 
 @pytest.mark.promise("queues-6")
-def test_a_name_may_have_255_bytes_and_a_will_settles_nothing(broker: BrokerProcess) -> None:
+def test_a_name_may_have_255_bytes_and_a_will_neither_settles_nor_configures(broker: BrokerProcess) -> None:
     async def scenario() -> None:
         client = await worker(broker, "longest-1")
         for name in ("n" * 255, "ö" * 127 + "n"):
             assert (await told(client, f"$queue/{name}", b"m")).reason_code == 0
         heir = Worker("longest-2")
-        connack = await heir.connect(broker.port, will=Will("$queue/one/$ack", b"", 1, False))
-        assert connack.reason_code == 0x90
+        for topic in ("$queue/one/$ack", "$admin/queue/one/config"):
+            connack = await heir.connect(broker.port, will=Will(topic, b"", 1, False))
+            assert connack.reason_code == 0x90
 
     run(scenario())
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from embermq.authorization.patterns import fill_in, has_placeholder, widest
-from embermq.authorization.rules import Action, Principal, Rule
+from embermq.authorization.rules import ADMIN_PREFIX, Action, Principal, Rule
 from embermq.topics.names import covers, matches, overlap
 
 CACHED_TOPIC_CHARACTERS_MAX = 256
@@ -107,17 +107,14 @@ class Permissions:
 
     def may_subscribe(self, topic_filter: str) -> bool:
         """`topic_filter` is a valid filter, without `$share/<group>/`."""
-        rule = self._rule(Action.SUBSCRIBE, topic_filter)
-        return self._rules.no_match_allows if rule is None else rule.allow
+        return self._answer(self._rule(Action.SUBSCRIBE, topic_filter), topic_filter)
 
     def may_create(self, topic: str) -> bool:
         """`topic` is that of a queue which is not there."""
-        rule = self._rule(Action.CREATE, topic)
-        return self._rules.no_match_allows if rule is None else rule.allow
+        return self._answer(self._rule(Action.CREATE, topic), topic)
 
     def _find(self, known: dict[str, bool], action: Action, topic: str) -> bool:
-        rule = self._rule(action, topic)
-        answer = self._rules.no_match_allows if rule is None else rule.allow
+        answer = self._answer(self._rule(action, topic), topic)
         if self._cached_topics_max and len(topic) <= CACHED_TOPIC_CHARACTERS_MAX:
             if len(known) >= self._cached_topics_max:
                 known.clear()
@@ -127,11 +124,17 @@ class Permissions:
     def _rule(self, action: Action, topic: str) -> Rule | None:
         """The first rule that is about it."""
         for applied in self._own():
-            if action in applied.rule.actions and (
-                applied.covers(topic) if action is Action.SUBSCRIBE else applied.matches(topic)
-            ):
-                return applied.rule
+            rule = applied.rule
+            if action not in rule.actions or not rule.opens(topic):
+                continue
+            if applied.covers(topic) if action is Action.SUBSCRIBE else applied.matches(topic):
+                return rule
         return None
+
+    def _answer(self, rule: Rule | None, topic: str) -> bool:
+        if rule is not None:
+            return rule.allow
+        return self._rules.no_match_allows and not topic.startswith(ADMIN_PREFIX)
 
     def _own(self) -> list[_Applied]:
         applied = self._applied
@@ -146,6 +149,8 @@ class Permissions:
         rule = self._rule(action, topic)
         if rule is not None:
             return Decision(rule.allow, rule, f"{rule.place}: {rule}")
+        if topic.startswith(ADMIN_PREFIX):
+            return Decision(False, None, f"no rule has `topics` that name {ADMIN_PREFIX}, and those alone allow it")
         word = "allowed" if self._rules.no_match_allows else "denied"
         why = f"no rule matches, and what no rule matches is {word}"
         if action is Action.SUBSCRIBE:

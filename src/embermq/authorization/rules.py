@@ -6,6 +6,10 @@ from msgspec import Struct
 
 from embermq.authorization.patterns import Names, Regex
 
+ADMIN_PREFIX = "$admin/queue/"
+"""Topics below it are settings. They are allowed by rules whose `topics` name them, and by nothing else: neither by a rule
+about every topic, nor by a regular expression, nor by what holds where no rule matches."""
+
 
 class Action(StrEnum):
     """What can be allowed. RECEIVE is every delivery, retained messages included; CREATE is making a durable queue by
@@ -63,6 +67,10 @@ class Rule(Struct, frozen=True):
             and (self.client_ids is None or self.client_ids.match(principal.client_id, deny=deny))
             and (self.certificates is None or self.certificates.match(principal.certificate, deny=deny))
         )
+
+    def opens(self, topic: str) -> bool:
+        """Whether it may be asked about a topic, or a filter, at all: denials always may."""
+        return not self.allow or self.filters is not None or not topic.startswith(ADMIN_PREFIX)
 
     def __str__(self) -> str:
         words = [

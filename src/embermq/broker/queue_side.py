@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from embermq.authorization.rules import ADMIN_PREFIX
 from embermq.protocol.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 QUEUE_PREFIX = "$queue/"
 """Topics below it are names of queues, never matched by ordinary subscriptions."""
-ADMIN_PREFIX = "$admin/queue/"
-"""Topics below it are about queues: their settings."""
 PUBLISHED_PREFIXES = (QUEUE_PREFIX, ADMIN_PREFIX)
 
 

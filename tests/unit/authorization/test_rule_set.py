@@ -136,6 +136,45 @@ def test_topics_of_the_broker_are_read_by_a_rule_that_names_them() -> None:
         assert allowed(rule_set, ALICE, SUBSCRIBE, "$SYS/#")
 
 
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("", False),  # about every topic, but not about these
+        ('topics = "#"', False),
+        ('topics = "+/queue/#"', False),
+        ('topic_regex = ".*"', False),
+        ('topic_regex = "[$]admin/queue/jobs/config"', False),
+        ('user = "alice"', False),
+        ('topics = "$admin/#"', True),
+        ('topics = ["t", "$admin/queue/+/config"]', True),
+    ],
+)
+@pytest.mark.parametrize("otherwise", [True, False])
+def test_settings_of_queues_are_allowed_by_topics_that_name_them(
+    rule: str, expected: bool, otherwise: bool
+) -> None:
+    rule_set = rules(f'[[rule]]\nallow = "all"\n{rule}', no_match_allows=otherwise)
+    topic = "$admin/queue/jobs/config"
+    assert allowed(rule_set, ALICE, PUBLISH, topic) is expected
+    assert Permissions(rule_set, ALICE, 10).may_publish(topic) is expected
+    assert Permissions(rule_set, ALICE, 10).may_subscribe(topic) is expected
+    if not expected:
+        assert "`topics` that name $admin/queue/" in rule_set.decide(ALICE, PUBLISH, topic).why
+
+
+def test_settings_of_queues_are_denied_by_any_rule() -> None:
+    for deny in ("", 'topic_regex = ".*"', 'topics = "$admin/#"'):
+        rule_set = rules(f'[[rule]]\ndeny = "all"\n{deny}\n[[rule]]\nallow = "all"\ntopics = "$admin/#"')
+        assert not allowed(rule_set, ALICE, PUBLISH, "$admin/queue/jobs/config")
+
+
+def test_a_rule_about_every_topic_is_passed_over_for_the_next_one_that_names_settings() -> None:
+    rule_set = rules('[[rule]]\nallow = "all"\n[[rule]]\nallow = "publish"\ntopics = "$admin/queue/#"')
+    decision = rule_set.decide(ALICE, PUBLISH, "$admin/queue/jobs/config")
+    assert decision.allowed and decision.rule is not None and decision.rule.place.line == 3
+    assert allowed(rule_set, ALICE, PUBLISH, "$admin/other")
+
+
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "a+", "/", "$SYS"])
 def test_a_name_is_never_a_wildcard(name: str) -> None:
     """A deny that cannot be filled in is about all that it could be; an allow about nothing."""

@@ -1,8 +1,7 @@
 """`$admin/queue/<name>/config`: settings of a queue by a publish, for those whom a rule allows it [queues-33]."""
 
-from embermq.authorization.rules import Action
+from embermq.authorization.rules import ADMIN_PREFIX
 from embermq.broker.link import Link
-from embermq.broker.queue_side import ADMIN_PREFIX
 from embermq.broker.refusing import Refusing
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -45,12 +44,10 @@ class Configuring:
 
     def _configure(self, session: Session, topic: str, payload: bytes) -> str:
         """What was done, in words. Raises QueueRefusal."""
-        decision = None
-        if session.permissions is not None:
-            decision = session.permissions.decide(Action.PUBLISH, topic)
-        if decision is None or decision.rule is None or not decision.allowed:
+        if session.permissions is None or not session.permissions.may_publish(topic):
             raise QueueRefusal(
-                f"publishing to {shown(topic)} needs a rule that allows it", ReasonCode.NOT_AUTHORIZED
+                f"publishing to {shown(topic)} needs a rule that allows it and names it in its topics",
+                ReasonCode.NOT_AUTHORIZED,
             )
         name = topic[len(ADMIN_PREFIX) :].removesuffix(SUFFIX)
         if not topic.endswith(SUFFIX) or not name:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from embermq.authorization.rule_set import Permissions
+from embermq.authorization.rules import ADMIN_PREFIX
 from embermq.broker.link import Link
-from embermq.broker.queue_side import ADMIN_PREFIX, QueueSide
+from embermq.broker.queue_side import QueueSide
 from embermq.broker.refusing import Refusing
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
