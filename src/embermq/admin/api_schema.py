@@ -9,7 +9,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct, defstruct, field
 from msgspec.structs import fields
 
-from embermq.admin.http import Problem
+from embermq.admin.problem import Problem
 from embermq.admin.queue_service import Configured, Done, PeekedMessage, QueueDetail, RetryJob
 from embermq.queues.durations import Duration
 from embermq.queues.explaining import Reason

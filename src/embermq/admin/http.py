@@ -15,14 +15,15 @@ from typing import Any
 
 import msgspec
 import uvicorn
-from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from embermq.admin.http_connection import TimedConnection
+from embermq.admin.problem import Problem
 from embermq.admin.service import AdminService
 from embermq.admin.settings import HttpSettings
 
@@ -30,15 +31,6 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BACKLOG = 128
 
 _log = logging.getLogger(__name__)
-
-
-class Problem(Struct, frozen=True):
-    """An error answer [RFC 9457]."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
 
 
 def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
@@ -83,11 +75,14 @@ def problem_handlers() -> dict[Any, Any]:
         headers = error.headers if isinstance(error, HTTPException) else None
         return problem(status, detail, dict(headers or {}))
 
+    async def gone(_: Request, __: Exception) -> Response:
+        return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # nobody reads it
+
     async def failed(request: Request, error: Exception) -> Response:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says more", {})
 
-    return {HTTPException: refused, Exception: failed}
+    return {HTTPException: refused, ClientDisconnect: gone, Exception: failed}
 
 
 class HttpServer:
@@ -101,7 +96,7 @@ class HttpServer:
         self._server = _QuietServer(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=_connection_class(settings.request_timeout_s),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -109,7 +104,7 @@ class HttpServer:
                 proxy_headers=False,
                 server_header=False,
                 backlog=BACKLOG,
-                limit_concurrency=settings.connections_max,
+                limit_concurrency=settings.connections_max + 1,  # uvicorn refuses the one that reaches it
                 timeout_keep_alive=settings.idle_timeout_s,
                 timeout_graceful_shutdown=settings.stop_timeout_s,
                 h11_max_incomplete_event_size=settings.header_bytes_max,
@@ -145,6 +140,10 @@ class HttpServer:
                 transport.abort()
         for listener in self._sockets:
             listener.close()
+
+
+def _connection_class(request_timeout_s: float) -> type[TimedConnection]:
+    return type("Connection", (TimedConnection,), {"request_timeout_s": request_timeout_s})
 
 
 class _QuietServer(uvicorn.Server):

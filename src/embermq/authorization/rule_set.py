@@ -150,7 +150,9 @@ class Permissions:
         if rule is not None:
             return Decision(rule.allow, rule, f"{rule.place}: {rule}")
         if topic.startswith(ADMIN_PREFIX):
-            return Decision(False, None, f"no rule has `topics` that name {ADMIN_PREFIX}, and those alone allow it")
+            return Decision(
+                False, None, f"no rule has `topics` that name {ADMIN_PREFIX}, and those alone allow it"
+            )
         word = "allowed" if self._rules.no_match_allows else "denied"
         why = f"no rule matches, and what no rule matches is {word}"
         if action is Action.SUBSCRIBE:

@@ -7,8 +7,8 @@ from msgspec import Struct
 from embermq.authorization.patterns import Names, Regex
 
 ADMIN_PREFIX = "$admin/queue/"
-"""Topics below it are settings. They are allowed by rules whose `topics` name them, and by nothing else: neither by a rule
-about every topic, nor by a regular expression, nor by what holds where no rule matches."""
+"""Topics below it are settings. They are allowed by rules whose `topics` name them, and by nothing else: neither by a
+rule about every topic, nor by a regular expression, nor by what holds where no rule matches."""
 
 
 class Action(StrEnum):

@@ -191,7 +191,10 @@ class Connecting:
         if is_system_topic(will.topic):
             return ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own"
         if will.topic.startswith(ADMIN_PREFIX):
-            return ReasonCode.TOPIC_NAME_INVALID, f"topics below {ADMIN_PREFIX} are settings, which no will changes"
+            return (
+                ReasonCode.TOPIC_NAME_INVALID,
+                f"topics below {ADMIN_PREFIX} are settings, which no will changes",
+            )
         if settings.validate_payload_format and not is_payload_format_valid(will.properties, will.payload):
             return ReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"
         if permissions is not None and not permissions.may_publish(will.topic):

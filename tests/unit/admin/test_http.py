@@ -13,12 +13,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from tests.support.waiting import wait_until
 
 from embermq.admin.http import HttpServer, create_app
 from embermq.admin.service import Health, Readiness
 from embermq.admin.settings import HttpSettings
 
 Answer = tuple[int, str, bytes]
+ANSWER_BYTES = 32 * 1024 * 1024
 
 
 class FakeService:
@@ -44,10 +49,10 @@ class FakeService:
 
 
 @asynccontextmanager
-async def served(service: FakeService, **settings: int) -> AsyncIterator[int]:
+async def served(service: FakeService, api: ASGIApp | None = None, **settings: int) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    server = HttpServer(create_app(service), HttpSettings(**settings))
+    server = HttpServer(create_app(service, api), HttpSettings(**settings))
     await server.start([listener])
     try:
         yield port
@@ -136,18 +141,141 @@ def test_signals_stay_with_the_process() -> None:
     assert asyncio.run(scenario())
 
 
-def test_connections_are_bounded() -> None:
-    async def scenario() -> Answer:
-        async with served(FakeService(), connections_max=2) as port:
-            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-            try:
-                return await asyncio.to_thread(ask, port, "/health")
-            finally:
-                for _, writer in held:
-                    writer.close()
-                    await writer.wait_closed()
+class SlowApi:
+    """Reads the whole body, then waits until it is told to answer."""
 
-    assert uvloop.run(scenario())[0] == 503
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = asyncio.Event()
+        self.has_two = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def both_asked(self) -> None:
+        async with asyncio.timeout(10):
+            await self.has_two.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked += 1
+        if self.asked == 2:
+            self.has_two.set()
+        try:
+            body = await Request(scope, receive).body()
+        except ClientDisconnect:
+            self.ended.append("its peer has gone")
+            raise
+        await self.answers.wait()
+        await Response(body or b"x" * ANSWER_BYTES)(scope, receive, send)
+
+
+async def said(reader: asyncio.StreamReader) -> bytes:
+    """All of it, until the server ends the connection."""
+    async with asyncio.timeout(10):
+        return await reader.read()
+
+
+def test_connections_are_bounded_by_requests_under_way() -> None:
+    async def scenario() -> None:
+        api = SlowApi()
+        async with served(FakeService(), api, connections_max=2) as port:
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            for _, writer in held:
+                writer.write(b"GET /api/v1/slow HTTP/1.1\r\nHost: x\r\n\r\n")
+            await api.both_asked()
+            assert (await asyncio.to_thread(ask, port, "/health"))[0] == 503
+            api.answers.set()
+            for reader, writer in held:
+                assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+                writer.close()
+
+    uvloop.run(scenario())
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
+def test_whoever_asks_takes_the_place_of_those_who_do_not(begun: bytes) -> None:
+    async def scenario() -> None:
+        async with served(FakeService(), connections_max=4, request_timeout_s=600) as port:
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+            for _, writer in silent:
+                writer.write(begun)
+            for _ in range(3):
+                assert (await asyncio.to_thread(ask, port, "/health"))[0] == 200
+            assert await said(silent[0][0]) == b""
+            for _, writer in silent:
+                writer.close()
+
+    uvloop.run(scenario())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (b"GET /hea", b"408"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nX-Never: ", b"408"),
+        (b"POST /api/v1/slow HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf", b"408"),
+        (b"HEAD /api/v1/slow HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf", b"408"),
+        (b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf", b"405"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /he", b"200"),
+    ],
+)
+def test_a_request_that_does_not_come_in_ends(
+    run: Callable[..., None], sent: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        api = SlowApi()
+        async with served(FakeService(), api, request_timeout_s=1, idle_timeout_s=1) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            began = time.monotonic()
+            found = await said(reader)
+            assert 0.9 < time.monotonic() - began < 5
+            assert found.split(b" ")[1:2] == ([answer] if answer else [])
+            if answer == b"408":
+                assert b"the request has not come in within 1 s" in found
+            assert len(api.ended) == api.asked
+            writer.close()
+
+    run(scenario())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_byte_now_and_then_is_no_request() -> None:
+    """Also behind a request that has been answered."""
+
+    async def scenario() -> None:
+        async with served(FakeService(), request_timeout_s=1, idle_timeout_s=600) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            ended = asyncio.create_task(said(reader))
+            while not ended.done():
+                writer.write(b"G")
+                await asyncio.wait({ended}, timeout=0.1)
+            assert b"408" in ended.result()
+            writer.close()
+
+    uvloop.run(scenario())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_an_answer_that_nobody_takes_ends(run: Callable[..., None]) -> None:
+    async def scenario() -> None:
+        api = SlowApi()
+        async with served(FakeService(), api, request_timeout_s=1, connections_max=2) as port:
+            takers = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+            for taker in takers:
+                taker.sendall(b"GET /api/v1/slow HTTP/1.1\r\nHost: x\r\n\r\n")
+            await api.both_asked()
+            assert (await asyncio.to_thread(ask, port, "/health"))[0] == 503
+            api.answers.set()
+            await asyncio.to_thread(
+                wait_until, lambda: ask(port, "/health")[0] == 200, 10, "there is room again"
+            )
+            for taker in takers:
+                taker.close()
+
+    run(scenario())
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
