@@ -143,12 +143,14 @@ class _Stores:
         self.ticks = SqliteTickStore(writer, durability="os", post=self._posted.put)
         self.reader: sqlite3.Connection = open_reader(path)
         self.store = SqliteQueueStore(self.reader, path, self._posted.put)
-        self.core = Queues(GroupSettings(), self.store.next_generation())
+        self._tick = TickWrites()
+        self.core = Queues(GroupSettings(), self.store.next_generation(), lambda: self._tick.queues)
 
     def commit(self, records: list[bytes]) -> int:
         """A tick; returns the offset of its first record."""
         receipts: list[Receipt] = []
-        writes = TickWrites(records=records, queues=self.core.take_writes())
+        writes, self._tick = self._tick, TickWrites()
+        writes.records = records
         writes.dispatcher_floor = self.ticks.log_end + len(records)  # as the broker: nobody else gets them
         self.ticks.submit(writes, receipts.append, None)  # type: ignore[arg-type]
         self._posted.get()()

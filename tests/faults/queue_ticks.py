@@ -18,6 +18,7 @@ from queue import SimpleQueue
 
 from msgspec import Struct, json
 from tests.support.queue_rows import QueueRows
+from tests.support.queue_writes import GatheredWrites
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.adapters.sqlite.tick_store import SqliteTickStore
@@ -52,7 +53,8 @@ class Life:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.bodies: list[bytes] = []
-        self._core = Queues(GroupSettings(join_debounce_ms=0))
+        self._gathered = GatheredWrites()
+        self._core = Queues(GroupSettings(join_debounce_ms=0), 1, self._gathered)
         self._now_ms = START_MS
         self._held: list[Delivery] = []
         self._live()
@@ -82,7 +84,7 @@ class Life:
         self._core.leave("work", "b", "b-1", self._now_ms)
         self._core.queue("work").remove_group("b", self._now_ms)
         self._tick()
-        self._core.writes.ended_queues.add(dead.generation)
+        self._gathered.present.ended_queues.add(dead.generation)
         self._tick()
         self._tick()
         for _ in range(3):
@@ -120,7 +122,7 @@ class Life:
 
     def _tick(self, records: list[bytes] | None = None, trim_below: int = 0) -> None:
         self._run()
-        self.steps.append(Step(records or [], self._core.take_writes(), trim_below))
+        self.steps.append(Step(records or [], self._gathered.take(), trim_below))
         self.bodies += records or []
 
     def rows_after(self, ticks: int) -> QueueRows:

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 from msgspec import json
 from tests.support.queue_rows import QueueRows
+from tests.support.queue_writes import GatheredWrites
 
 from embermq.model.queue_rows import MessageState
 from embermq.queues.consumer import Newcomer
@@ -71,7 +72,8 @@ class QueueModel(RuleBasedStateMachine):
         self.stalled: set[tuple[str, str]] = set()
         """(group, client) that get nothing until they are heard of."""
         self.timing = GroupSettings(join_debounce_ms=50, disconnect_grace_ms=5_000)
-        self.queues = Queues(self.timing)
+        self.gathered = GatheredWrites()
+        self.queues = Queues(self.timing, 1, self.gathered)
 
     @initialize()
     def two_groups(self) -> None:
@@ -111,10 +113,10 @@ class QueueModel(RuleBasedStateMachine):
         if fate == "killed before":
             self.kill()
             return
-        writes = self.queues.take_writes()
+        writes = self.gathered.take()
         if fate == "refused":
             self.queues.withdraw(QUEUE, acceptance.ticket)
-            self.queues.give_back(writes)
+            self.gathered.give_back(writes)
             self.tick()
             return
         self.rows.apply(writes, offset)
@@ -197,7 +199,8 @@ class QueueModel(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """Nothing of the process is left; consumers are gone, and come back by themselves."""
-        self.queues = Queues(self.timing, self.generations)
+        self.gathered = GatheredWrites()
+        self.queues = Queues(self.timing, self.generations, self.gathered)
         self.queues.restore(self.rows.load(), self.now_ms)
         self.held.clear()
         self.members.clear()
@@ -240,7 +243,7 @@ class QueueModel(RuleBasedStateMachine):
             return
         self.generations = work.generation + 2  # that of the dead letters may have come after it
         if fate == "refused":
-            self.queues.give_back(self.queues.take_writes())
+            self.gathered.give_back(self.gathered.take())
         self.members.clear()
         self.held.clear()
         self.stalled.clear()
@@ -274,7 +277,7 @@ class QueueModel(RuleBasedStateMachine):
     def tick(self) -> None:
         """One commit, then what is to be sent is sent."""
         deliveries = self.queues.run(self.now_ms)
-        self.rows.apply(self.queues.take_writes(), self.log_end)
+        self.rows.apply(self.gathered.take(), self.log_end)
         self.let_go()
         self.stalled.update((group, client) for _, group, client in self.queues.take_stalled())
         for delivery in deliveries:

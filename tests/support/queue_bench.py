@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import json
 from tests.support.queue_rows import QueueRows
+from tests.support.queue_writes import GatheredWrites
 
 from embermq.queues.consumer import Newcomer
 from embermq.queues.durations import parse_duration
@@ -24,7 +25,8 @@ class Bench:
     """Queues, a store for their rows, and a clock. Everything is written to sockets at once unless it is told."""
 
     def __init__(self, **settings: Any) -> None:
-        self.queues = Queues(TIMING)
+        self.gathered = GatheredWrites()
+        self.queues = Queues(TIMING, 1, self.gathered)
         self.rows = QueueRows()
         self.now_ms = START_MS
         self.log_end = 0
@@ -41,7 +43,7 @@ class Bench:
             acceptance = self.queues.accept(
                 "q", Publication(key, **more), 10, 0, self.now_ms, expires_ms=expires_ms
             )
-            self.rows.apply(self.queues.take_writes(), self.log_end)
+            self.rows.apply(self.gathered.take(), self.log_end)
             if acceptance.ticket >= 0:
                 self.queues.commit("q", acceptance.ticket, self.log_end)
                 self.log_end += 1
@@ -70,7 +72,7 @@ class Bench:
             for delivery in deliveries:
                 self.queues.written(delivery, self.now_ms)
         self.queues.run(self.now_ms)
-        self.rows.apply(self.queues.take_writes(), self.log_end)
+        self.rows.apply(self.gathered.take(), self.log_end)
 
     def wait(self, duration: str) -> None:
         end_ms = self.now_ms + parse_duration(duration)
@@ -87,7 +89,8 @@ class Bench:
             self.run()
 
     def restart(self) -> None:
-        self.queues = Queues(TIMING)
+        self.gathered.take()
+        self.queues = Queues(TIMING, 1, self.gathered)
         self.queues.restore(self.rows.load(), self.now_ms)
         self.run()
 

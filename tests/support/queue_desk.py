@@ -47,10 +47,10 @@ class DeskBench(Bench):
         self.commits += 1
         batch = self.tick.take()
         deliveries = self.queues.run(self.now_ms)
-        writes = self.queues.take_writes()
+        writes = self.gathered.take()
         if self.failing:
             self.failing -= 1
-            self.queues.give_back(writes)
+            self.gathered.give_back(writes)
             self.tick.give_back(batch)
             self.wake()
             return

@@ -1,7 +1,8 @@
 """All queues of a broker: the door of this room.
 
-A tick calls what happened, then `run`, and takes the writes; what comes back from `run` is to be sent. Dead letters
-are in the queue they go to by the time a call returns, so one `QueueWrites` has both ends of each move.
+A tick calls what happened, then `run`; what comes back from `run` is to be sent, and what is to be stored stands in the
+tick's writes. Dead letters are in the queue they go to by the time a call returns, so one `QueueWrites` has both ends of
+each move.
 """
 
 from __future__ import annotations
@@ -26,28 +27,19 @@ class Queues:
     """Queues by name. `next_generation` is above those of all queues that ever were."""
 
     def __init__(
-        self,
-        timing: GroupSettings,
-        next_generation: int = 1,
-        writes: Callable[[], QueueWrites] | None = None,
+        self, timing: GroupSettings, next_generation: int, writes: Callable[[], QueueWrites]
     ) -> None:
-        """`writes` gives those of the present tick; without it they gather here until they are taken."""
-        self.writes = QueueWrites()
+        """`writes` gives those of the present tick."""
         self._alerts: list[DeadLetterAlert] = []
         self._stalled: list[tuple[str, str, str]] = []
         self._made: list[str] = []
-        self._present_writes = writes or (lambda: self.writes)
+        self._present_writes = writes
         self._timing = timing
         self._next_generation = next_generation
         self._queues: dict[str, Queue] = {}
         self._touched: dict[str, Queue] = {}
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
-
-    def take_writes(self) -> QueueWrites:
-        """What the tick has to store; the next tick's begins."""
-        writes, self.writes = self.writes, QueueWrites()
-        return writes
 
     def take_alerts(self) -> list[DeadLetterAlert]:
         """Of dead letters that stand in the tick's writes: to be told once those are durable."""
@@ -64,10 +56,6 @@ class Queues:
         """Names of queues that were made since it was asked last."""
         made, self._made = self._made, []
         return made
-
-    def give_back(self, refused: QueueWrites) -> None:
-        """A tick could not be stored, and its publishes are withdrawn: what else it wanted is the next one's too."""
-        self.writes.put_before(refused)
 
     def __contains__(self, name: str) -> bool:
         return name in self._queues

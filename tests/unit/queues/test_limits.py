@@ -67,9 +67,9 @@ def test_a_withdrawn_message_leaves_nothing() -> None:
     bench = Bench()
     bench.join("c")
     acceptance = bench.queues.accept("q", Publication(dedup_id="d"), 10, 0, START_MS)
-    writes = bench.queues.take_writes()
+    writes = bench.gathered.take()
     bench.queues.withdraw("q", acceptance.ticket)
-    bench.queues.give_back(writes)
+    bench.gathered.give_back(writes)
     bench.run()
     assert not bench.rows.entries and not bench.rows.dedup_ids
     bench.publish(dedup_id="d")

@@ -75,12 +75,12 @@ def test_delete_wants_an_empty_queue_and_leaves_nothing_stored() -> None:
 def test_a_deleted_queue_is_deleted_also_when_ticks_are_refused() -> None:
     bench = Bench()
     bench.queues.queue("q").group("h", bench.now_ms)
-    refused = bench.queues.take_writes()
+    refused = bench.gathered.take()
     generation = bench.queues.queue("q").generation
     assert refused.groups
     bench.queues.delete("q")
-    bench.queues.give_back(refused)
-    writes = bench.queues.take_writes()
+    bench.gathered.give_back(refused)
+    writes = bench.gathered.take()
     assert writes.ended_queues == {generation}
     assert not writes.queues and not writes.groups
 

@@ -74,7 +74,7 @@ def test_messages_without_a_key_are_spread() -> None:
         bench.queues.accept("q", Publication(), 10, 0, START_MS)
         if turn % 3 == 0:
             bench.queues.accept("q", Publication("key"), 10, 0, START_MS)
-    rows = bench.queues.take_writes().entries.values()
+    rows = bench.gathered.take().entries.values()
     shares = [sum(row.partition == each and row.key is None for row in rows) for each in range(10)]
     assert all(800 <= share <= 1_200 for share in shares)
     assert {row.partition for row in rows if row.key} == {9}

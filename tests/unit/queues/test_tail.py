@@ -9,6 +9,7 @@ from tests.support.stand_in_store import StandInLog, StandInStore
 from embermq.broker.tick import Tick
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
+from embermq.model.queue_rows import QueueWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.protocol.properties import Properties
 from embermq.queues.mqtt.tail import enqueue_tail
@@ -50,7 +51,7 @@ def test_they_are_enqueued_with_their_bodies_and_once() -> None:
     (delayed,) = other.delayed
     assert (other.row.name, delayed.offset, delayed.visible_ms) == ("other", 5, NOW_MS + 3_600_000)
     assert rows.bodies == {2: records[2], 5: records[5]}
-    again = Queues(GroupSettings(), 3)
+    again = Queues(GroupSettings(), 3, QueueWrites)
     again.restore([replace(stored, entries=tuple(stored.entries)) for stored in rows.load()], NOW_MS)
     assert again.queue("work").depth() == 1
 
