@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import typer
 
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from embermq.adapters.sql.schema import SchemaStatus
     from embermq.app.config import Settings
     from embermq.database.database_url import DatabaseUrl
 
@@ -37,7 +35,7 @@ def status(
     settings, url = _static(data_dir, config, assignments)
     found = static_status(settings, url)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
         told = {
             "empty": "nothing of EmberMQ is there",
@@ -65,7 +63,7 @@ def upgrade(
     settings, url = _static(data_dir, config, assignments)
     before = upgrade_static(settings, url)
     if as_json:
-        _print_json(before)
+        print_json(before)
     elif before.pending:
         print(f"{before.store}: brought from version {before.version} to {before.newest}")
     else:
@@ -85,7 +83,3 @@ def _static(
             "stores.static is sqlite: the files of the data directory are brought up by whoever opens them"
         )
     return settings, url
-
-
-def _print_json(found: SchemaStatus) -> None:
-    print(json.dumps(msgspec.to_builtins(found), indent=2))

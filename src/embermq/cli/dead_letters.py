@@ -11,8 +11,8 @@ import typer
 from embermq.app.errors import UserError
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
-from embermq.cli.paths import quoted
-from embermq.cli.terminal import shown, table
+from embermq.cli.paths import queue_path, quoted
+from embermq.cli.terminal import print_json, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.control import ControlClient
@@ -45,7 +45,7 @@ def list_all(
     with running_broker(data_dir, config, assignments) as broker:
         found = list(_all(broker, name, {"group": group, "reason": reason, "error": error}))
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print_json(found)
         return
     rows = [
         (
@@ -104,7 +104,7 @@ def retry(
 
 
 def _path(name: str) -> str:
-    return f"/api/v1/queues/{quoted(name)}/dlq"
+    return f"{queue_path(name)}/dlq"
 
 
 def _all(broker: ControlClient, name: str, filters: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.migrate import MigrationReport
@@ -78,7 +78,7 @@ def command(
     with MessageBar() as bar:
         report = run_migration(order, settings, bar.show)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+        print_json(report)
     else:
         print("\n".join(lines_of(report, rejects)))
     raise typer.Exit(EXIT_REJECTED if report.counts.rejected else 0)

@@ -23,6 +23,7 @@ AllowAnonymous = Annotated[
 ]
 NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Leave Spark out; application logs wait.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def configuration(

@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from embermq.app.errors import UserError
 from embermq.cli.control import running_broker
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
-from embermq.cli.terminal import shown, table
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
+from embermq.cli.terminal import confirm, print_json, shown, table
 
 if TYPE_CHECKING:
     from embermq.admin.parked_service import ParkedDetail, ParkedView
@@ -59,7 +59,7 @@ def list_all(
                 [("topic", "state", "parked", "number", "QoS", "bytes"), *map(_cells, messages)], names=3
             )
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print_json(found)
         return
     for line in lines:
         print(line)
@@ -86,7 +86,7 @@ def show(
         sys.stdout.buffer.write(_payload(found))
         return
     if as_json:
-        print(msgspec.json.format(body, indent=2).decode())
+        print_json(body)
         return
     about = msgspec.structs.asdict(found.about)
     told = {**about, "publisher": found.publisher, "accepted": found.accepted, "expires": found.expires}
@@ -122,16 +122,15 @@ def delete(
     numbers: Numbers = None,
     *,
     everything: All = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
     """Delete parked messages for good."""
     chosen = _chosen(numbers, everything)
-    if not yes and sys.stdin.isatty():
-        said = "all parked messages" if everything else f"{len(chosen)} parked messages"
-        typer.confirm(f"{said} of {shown(client_id)} go; sure?", abort=True, err=True)
+    said = "all parked messages" if everything else f"{len(chosen)} parked messages"
+    confirm(f"{said} of {shown(client_id)} go", yes=yes)
     with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("DELETE", PATH, client_id=client_id, number=chosen)
     _tell("deleted", body, chosen)

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+QUEUES = "/api/v1/queues"
+
+
+def queue_path(name: str) -> str:
+    """Where the API has a durable queue."""
+    return f"{QUEUES}/{quoted(name)}"
+
 
 def quoted(name: str) -> str:
     """One part of a path, whatever the name holds: `.` and `..` name queues here and lead nowhere, and what

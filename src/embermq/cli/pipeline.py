@@ -14,7 +14,7 @@ from embermq.cli.compact import command as compact
 from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.migrate import command as migrate
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import table
+from embermq.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
     from embermq.pipeline.status import PipelineStatus, QueryStatus
@@ -83,7 +83,7 @@ def status(
     if problem:
         found = msgspec.structs.replace(found, warnings=(*found.warnings, problem))
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print_json(found)
         return
     for name, text in _summary(found):
         print(f"{name:<9} {text}")

@@ -14,14 +14,13 @@ import typer
 from embermq.app.errors import UserError
 from embermq.cli import dead_letters
 from embermq.cli.control import running_broker
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
-from embermq.cli.paths import quoted
-from embermq.cli.terminal import shown, table
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
+from embermq.cli.paths import QUEUES, queue_path
+from embermq.cli.terminal import confirm, print_json, shown, table
 
 if TYPE_CHECKING:
     from embermq.app.control import ControlClient
 
-PATH = "/api/v1/queues"
 PAGE = 1_000
 SETTINGS_BYTES_MAX = 64 * 1024
 HEADINGS = ("queue", "ordering", "depth", "in flight", "backoff", "groups", "consumers", "oldest s")
@@ -34,7 +33,6 @@ app = typer.Typer(
 app.add_typer(dead_letters.app, name="dlq")
 
 Name = Annotated[str, typer.Argument(help="The queue: what stands behind $queue/.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", metavar="FILE", help="Its settings as JSON; - for standard input."),
@@ -56,7 +54,7 @@ def list_all(
     with running_broker(data_dir, config, assignments) as broker:
         found = list(_all(broker, match))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for line in table([HEADINGS, *map(_cells, found)], names=2):
         print(line)
@@ -73,10 +71,10 @@ def show(
 ) -> None:
     """Show a queue with its settings, groups and consumers."""
     with running_broker(data_dir, config, assignments) as broker:
-        found = msgspec.json.decode(broker.ask("GET", path_of(name)))
-        found["consumers"] = msgspec.json.decode(broker.ask("GET", f"{path_of(name)}/consumers"))
+        found = msgspec.json.decode(broker.ask("GET", queue_path(name)))
+        found["consumers"] = msgspec.json.decode(broker.ask("GET", f"{queue_path(name)}/consumers"))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     figures = {key.replace("_", " "): value for key, value in found["stats"].items()}
     for section in (figures, _flat(found["settings"])):
@@ -121,9 +119,9 @@ def explain(
 ) -> None:
     """Say why nothing is delivered."""
     with running_broker(data_dir, config, assignments) as broker:
-        found = msgspec.json.decode(broker.ask("GET", f"{path_of(name)}/explain"))
+        found = msgspec.json.decode(broker.ask("GET", f"{queue_path(name)}/explain"))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for reason in found:
         about = f"group {shown(reason['group'])}: " if reason["group"] else ""
@@ -143,10 +141,10 @@ def peek(
 ) -> None:
     """Show the oldest messages with their bodies, without consuming them."""
     with running_broker(data_dir, config, assignments) as broker:
-        body = broker.ask("GET", f"{path_of(name)}/messages", limit=str(count), after=str(after))
+        body = broker.ask("GET", f"{queue_path(name)}/messages", limit=str(count), after=str(after))
     found = msgspec.json.decode(body)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for one in found:
         about = one["about"]
@@ -170,7 +168,7 @@ def create(
     with running_broker(data_dir, config, assignments) as broker:
         if any(one["name"] == name for one in _all(broker, _literally(name))):
             raise UserError(f"there is a queue {name!r} already; embermq queues configure changes it")
-        broker.put(path_of(name), content)
+        broker.put(queue_path(name), content)
     print(f"created {shown(name)}")
 
 
@@ -186,7 +184,7 @@ def configure(
     """Give a queue other settings; what the file does not name has its default."""
     content = _settings(settings)
     with running_broker(data_dir, config, assignments) as broker:
-        done = msgspec.json.decode(broker.put(path_of(name), content))
+        done = msgspec.json.decode(broker.put(queue_path(name), content))
     print(f"{'created' if done['created'] else 'configured'} {shown(name)}")
 
 
@@ -200,9 +198,9 @@ def purge(
     assignments: Assignments = None,
 ) -> None:
     """Delete every message of a queue that is there now, also those that consumers hold."""
-    _sure(yes, f"every message of {shown(name)} goes")
+    confirm(f"every message of {shown(name)} goes", yes=yes)
     with running_broker(data_dir, config, assignments) as broker:
-        done = msgspec.json.decode(broker.ask("POST", f"{path_of(name)}/purge"))
+        done = msgspec.json.decode(broker.ask("POST", f"{queue_path(name)}/purge"))
     print(f"deleted {done['messages']:,} messages")
 
 
@@ -216,22 +214,17 @@ def delete(
     assignments: Assignments = None,
 ) -> None:
     """Delete a queue with its messages, groups and settings; one that has consumers stays."""
-    _sure(yes, f"{shown(name)} goes with every message")
+    confirm(f"{shown(name)} goes with every message", yes=yes)
     with running_broker(data_dir, config, assignments) as broker:
-        done = msgspec.json.decode(broker.ask("DELETE", path_of(name)))
+        done = msgspec.json.decode(broker.ask("DELETE", queue_path(name)))
     print(f"deleted {shown(name)} with {done['messages']:,} messages")
-
-
-def path_of(name: str) -> str:
-    """Where the API has a queue."""
-    return f"{PATH}/{quoted(name)}"
 
 
 def _all(broker: ControlClient, match: str) -> Iterator[dict[str, Any]]:
     """Page by page."""
     after = ""
     while page := msgspec.json.decode(
-        broker.ask("GET", PATH, after=after, match=match, limit=str(PAGE)), type=list[dict[str, Any]]
+        broker.ask("GET", QUEUES, after=after, match=match, limit=str(PAGE)), type=list[dict[str, Any]]
     ):
         yield from page
         after = page[-1]["name"]
@@ -253,11 +246,6 @@ def _settings(file: Path | None) -> bytes:
     if len(content) > SETTINGS_BYTES_MAX:
         raise UserError(f"{file} has more than {SETTINGS_BYTES_MAX} bytes")
     return content
-
-
-def _sure(yes: bool, what: str) -> None:
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"{what}; sure?", abort=True, err=True)
 
 
 def _cells(one: dict[str, Any]) -> tuple[str, ...]:
@@ -304,7 +292,3 @@ def _payload(one: dict[str, Any]) -> str:
     if "payload_base64" in one:
         return "0x" + b64decode(one["payload_base64"]).hex()
     return "(the body cannot be read any more)"
-
-
-def _print_json(found: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

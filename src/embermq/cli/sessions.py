@@ -14,8 +14,8 @@ import typer
 from embermq.app.errors import UserError
 from embermq.cli import parked
 from embermq.cli.control import running_broker
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
-from embermq.cli.terminal import shown, table
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
+from embermq.cli.terminal import print_json, shown, table
 
 if TYPE_CHECKING:
     from embermq.admin.session_service import ApplicationLogView, SessionView
@@ -59,7 +59,7 @@ def list_all(
         ]
         found = _with_logs(broker, found)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for line in table([HEADINGS, *map(_cells, found)], names=NAMES):
         print(line)
@@ -82,7 +82,7 @@ def show(
         found = msgspec.json.decode(body, type=SessionDetail)
         found = msgspec.structs.replace(found, session=_with_logs(broker, [found.session])[0])
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     for name, value in msgspec.structs.asdict(found.session).items():
         print(f"{name:<18} {_word(value)}")
@@ -115,7 +115,7 @@ def disconnect(
 def delete(
     client_id: ClientId,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -151,7 +151,7 @@ def pins(
     with running_broker(data_dir, config, assignments) as broker:
         found = msgspec.json.decode(broker.ask("GET", "/api/v1/pins"), type=list[PinView])
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     rows = [(shown(pin.reader), f"{pin.next_offset:,}", f"{pin.behind:,}") for pin in found]
     for line in table([("reader", "position", "behind"), *rows], names=1):
@@ -165,7 +165,7 @@ def logs(
         bool, typer.Option("--clean", help="Delete the logs that nobody reads and nobody ever will.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what --clean would delete.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
@@ -179,7 +179,7 @@ def logs(
         if clean and not dry_run and found:
             _clean(broker, found, yes=yes)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     if clean and not dry_run:
         for log in found:
@@ -269,7 +269,3 @@ def _word(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None or value == "" else shown(str(value))
-
-
-def _print_json(found: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

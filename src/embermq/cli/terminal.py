@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+
+import msgspec
+import typer
+
 
 def shown(text: str) -> str:
     """The text with what cannot be shown spelt out: nothing that a client chose may steer the terminal."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def print_json(found: object) -> None:
+    """What `--json` prints; JSON that came from the broker as it is."""
+    encoded = found if isinstance(found, bytes) else msgspec.json.encode(found)
+    print(msgspec.json.format(encoded, indent=2).decode())
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask a person for `what` goes; a script is not asked. Ends the command when the answer is no."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"{what}; sure?", abort=True, err=True)
 
 
 def table(rows: list[tuple[str, ...]], *, names: int) -> list[str]:
