@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 from rich.console import Console
@@ -23,7 +23,23 @@ class CostReport(msgspec.Struct, frozen=True, kw_only=True):
     messages_per_cpu_s: float | None
 
 
-class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What every load measures, in its measured window."""
+
+    window_s: float
+    published_per_s: float
+    delivered_per_s: float
+    delivery: LatencySummary
+    acknowledgement: LatencySummary
+    send_delay: LatencySummary
+    processes: tuple[CostReport, ...]
+    messages_per_cpu_s: float | None
+    generator_cpu_s: float
+    generator_cores: float
+    failures: tuple[str, ...]
+
+
+class LoadReport(Measured, frozen=True, kw_only=True):
     """Result of p2p, fanin or fanout.
 
     `published` to `foreign` cover the whole run with its warm-up; `window_*`, rates, costs and latencies
@@ -54,19 +70,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     reordered: int
     corrupt: int
     foreign: int
-    window_s: float
     window_published: int
     window_delivered: int
-    published_per_s: float
-    delivered_per_s: float
-    delivery: LatencySummary
-    acknowledgement: LatencySummary
-    send_delay: LatencySummary
-    processes: tuple[CostReport, ...]
-    messages_per_cpu_s: float | None
-    generator_cpu_s: float
-    generator_cores: float
-    failures: tuple[str, ...]
     offline_share: float = 0.0
     away_s: float = 0.0
     returns: int = 0
@@ -127,14 +132,11 @@ def show_load(report: LoadReport, console: Console) -> None:
         pace += f" of {report.saturated_per_s:,.0f}/s saturated"
     if report.offline_share:
         pace += f", {report.offline_share:.0%} away for {report.away_s:g} s each"
-    table = Table(
-        title=f"{report.scenario}: {report.publishers} → {report.subscribers}, QoS {report.qos}, "
-        f"MQTT {report.version}, {report.payload_bytes} bytes, {pace}",
-        show_header=False,
+    title = (
+        f"{report.scenario}: {report.publishers} → {report.subscribers}, QoS {report.qos}, "
+        f"MQTT {report.version}, {report.payload_bytes} bytes, {pace}"
     )
-    table.add_column("what")
-    table.add_column("value", justify="right")
-    for name, value in (
+    counts = [
         ("published", report.published),
         ("acknowledged", report.acknowledged),
         ("refused", report.refused),
@@ -144,30 +146,53 @@ def show_load(report: LoadReport, console: Console) -> None:
         ("duplicated", report.duplicated),
         ("reordered", report.reordered),
         *([("returns", report.returns)] if report.offline_share else []),
-    ):
-        table.add_row(name, f"{value:,}", style="red" if name == "lost" and value else None)
-    table.add_section()
-    table.add_row("published a second", f"{report.published_per_s:,.0f}")
-    table.add_row("delivered a second", f"{report.delivered_per_s:,.0f}")
-    for name, latency in (
+    ]
+    latencies = [
         ("delivery", report.delivery),
         ("delivery after a return", report.returning),
         ("acknowledgement", report.acknowledgement),
-        ("send delay of this program", report.send_delay),
-    ):
+    ]
+    table = result_table(report, title, counts, latencies, counted="in + out messages")
+    if len(report.processes) > 1:
+        table.add_row("all in + out messages a CPU s", count_text(report.messages_per_cpu_s))
+    show_result(report, table, console)
+
+
+def result_table(
+    report: Measured,
+    title: str,
+    counts: Sequence[tuple[str, int]],
+    latencies: Sequence[tuple[str, LatencySummary]],
+    *,
+    counted: str,
+    bad: Collection[str] = ("lost",),
+) -> Table:
+    """Counts, of which those that are `bad` stand out, rates, latencies and what each process spent; `counted` says of
+    which messages there are so many a CPU second."""
+    table = Table(title=title, show_header=False)
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for name, value in counts:
+        table.add_row(name, f"{value:,}", style="red" if value and name in bad else None)
+    table.add_section()
+    table.add_row("published a second", f"{report.published_per_s:,.0f}")
+    table.add_row("delivered a second", f"{report.delivered_per_s:,.0f}")
+    for name, latency in (*latencies, ("send delay of this program", report.send_delay)):
         if latency.samples:
             table.add_row(f"{name} p50 / p99 / p99.9 / max, ms", quantiles_text(latency))
     table.add_section()
     for cost in report.processes:
         cpu = f"{cost.cpu_s:.2f}" + (f" + {cost.children_cpu_s:.2f} below" if cost.children_cpu_s else "")
         table.add_row(f"{cost.name} ({cost.pid}) CPU s", cpu)
-        table.add_row(f"{cost.name} in + out messages a CPU s", count_text(cost.messages_per_cpu_s))
+        table.add_row(f"{cost.name} {counted} a CPU s", count_text(cost.messages_per_cpu_s))
         table.add_row(f"{cost.name} peak PSS, MiB", f"{cost.pss_peak_bytes / 2**20:.1f}")
-    if len(report.processes) > 1:
-        table.add_row("all in + out messages a CPU s", count_text(report.messages_per_cpu_s))
-    table.add_row(
-        "this program, CPU s (cores)", f"{report.generator_cpu_s:.2f} ({report.generator_cores:.2f})"
-    )
+    return table
+
+
+def show_result(report: Measured, table: Table, console: Console) -> None:
+    """The table, what this program spent itself, and which promises were broken."""
+    own = f"{report.generator_cpu_s:.2f} ({report.generator_cores:.2f})"
+    table.add_row("this program, CPU s (cores)", own)
     console.print(table)
     for failure in report.failures:
         console.print(failure, style="bold red")
