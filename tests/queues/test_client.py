@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -11,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.queue_worker import queue_broker
 from tests.support.tcp_proxy import TcpProxy
 
 from embermq_client import (
     Client,
     ClientError,
     ConnectFailed,
+    ConnectRefused,
     Consumer,
     Message,
     PublishRefused,
@@ -34,11 +37,8 @@ NEXT_S = 10.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("client")
-    file = folder / "queues.toml"
-    file.write_text('[[queues]]\nname = "short"\npartitions = 1\nperformance.delivery_timeout = "400ms"\n')
-    settings = {"queues.file": file, "queues.join_debounce_ms": 0}
-    with BrokerProcess(folder / "data", settings=settings) as running:
+    short = '[[queues]]\nname = "short"\npartitions = 1\nperformance.delivery_timeout = "400ms"\n'
+    with queue_broker(tmp_path_factory.mktemp("client"), short) as running:
         yield running
 
 
@@ -432,6 +432,25 @@ def test_the_first_connection_has_to_succeed(broker: BrokerProcess) -> None:
         with pytest.raises(ConnectFailed, match=r"CONNECT was refused: Not authorized \(0x87\)"):
             await Client("127.0.0.1", unwilling.getsockname()[1]).__aenter__()
         await refusing
+
+    run(scenario)
+
+
+def test_a_client_whose_password_is_changed_ends_and_says_so(broker: BrokerProcess) -> None:
+    def users(verb: str, password: str) -> None:
+        words = [str(EMBERMQ), "users", verb, "ann", "--data-dir", str(broker.data_dir)]
+        subprocess.run(words, input=f"{password}\n", text=True, check=True, timeout=60, capture_output=True)
+
+    async def scenario() -> None:
+        await asyncio.to_thread(users, "add", "old secret")
+        client = entered(broker, "ann-1", username="ann", password="old secret")
+        async with client, client.queue("client/ann").consume() as messages:
+            await client.queue("client/ann").publish(b"m")
+            assert (await following(messages)).payload == b"m"
+            await asyncio.to_thread(users, "password", "new secret")
+            with pytest.raises(ConnectRefused) as told:
+                await following(messages)
+            assert told.value.code == 0x86 and "secret" not in str(told.value)
 
     run(scenario)
 

@@ -17,6 +17,7 @@ from embermq_client.errors import (
     ClientError,
     ConnectFailed,
     ConnectionLost,
+    ConnectRefused,
     PublishRefused,
     ReplyImpossible,
     SettleRefused,
@@ -60,7 +61,8 @@ class Client:
     """A connection to an EmberMQ broker, over MQTT 5: `async with Client("broker.example") as client`.
 
     Entering the block connects once and raises ConnectFailed when that fails. From then on a lost connection is made
-    anew, with growing pauses up to `reconnect_s_max`, and consumers go on over the next one. What waits for the
+    anew, with growing pauses up to `reconnect_s_max`, and consumers go on over the next one. A refusal that would come
+    again, such as that of a password, ends the client: whoever waits for it gets ConnectRefused. What waits for the
     broker's confirmation is sent again there, for `confirm_timeout_s` at most: a message may then be enqueued twice,
     unless it has a `dedup_id`. Two clients with one `client_id` push each other out; the one pushed out ends.
     """
@@ -271,11 +273,14 @@ class Client:
     def _reconnected(self, task: asyncio.Task[None]) -> None:
         """Nobody waits for this task, and whoever waits for a connection would wait for ever after a fault in it."""
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if isinstance(error, ConnectRefused):
+            self._finish(error)
+        elif error is not None:
             self._finish(ConnectFailed(f"there will be no new connection: {error!r}"))
 
     async def _reconnect(self) -> None:
-        """Until a connection stands and everything is subscribed to again."""
+        """Until a connection stands and everything is subscribed to again. Raises ConnectRefused for a refusal that
+        would come again."""
         pause_s = 0.05
         while True:
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # many clients do not all come at once
@@ -283,6 +288,8 @@ class Client:
             try:
                 link = await self._open()
             except ConnectFailed as error:
+                if isinstance(error, ConnectRefused) and error.is_lasting:
+                    raise
                 LOG.info("%s", error)
                 continue
             try:

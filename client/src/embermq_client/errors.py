@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+LASTING = frozenset({0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x95, 0x9D})
+"""Reason codes of CONNACK that have to do with what the client says and who it is: packet or protocol version, client
+id, user, password, a ban, the size, a broker that has moved for good [MQTT-3.2.2.2]. Others pass by themselves."""
+
 
 class ClientError(Exception):
     """Base of everything that this library raises by itself."""
@@ -9,6 +13,21 @@ class ClientError(Exception):
 
 class ConnectFailed(ClientError):
     """The broker cannot be reached, refuses the client, or has given its place to another one of the same id."""
+
+
+class ConnectRefused(ConnectFailed):
+    """The broker answers and does not let the client enter. `code` is the reason code of MQTT 5, `reason` its text, ""
+    when it gave none."""
+
+    def __init__(self, text: str, code: int, reason: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.reason = reason
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the same client would be refused again: a wrong password, say, and not a broker that is busy."""
+        return self.code in LASTING
 
 
 class ConnectionLost(ClientError):

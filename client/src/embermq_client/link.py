@@ -18,7 +18,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from embermq_client.errors import ConnectFailed, ConnectionLost
+from embermq_client.errors import ConnectFailed, ConnectionLost, ConnectRefused
 
 TAKEN_OVER = 0x8E
 PACKET_TOO_LARGE = 0x95
@@ -87,7 +87,7 @@ class Link:
         self._paho = self._make_paho()
 
     async def open(self) -> None:
-        """Connect and enter. Raises ConnectFailed."""
+        """Connect and enter. Raises ConnectFailed, ConnectRefused."""
         options = self._options
         connecting = self._loop.run_in_executor(
             None,
@@ -231,8 +231,9 @@ class Link:
         if self._entered.done():
             return
         if code.value >= REFUSED_FROM:
-            said = reason_of(code, properties)
-            self._entered.set_exception(ConnectFailed(f"{self._place}: CONNECT was refused: {said}"))
+            text = f"{self._place}: CONNECT was refused: {reason_of(code, properties)}"
+            told = getattr(properties, "ReasonString", "")
+            self._entered.set_exception(ConnectRefused(text, code.value, told))
             return
         allowed = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._room = asyncio.Semaphore(min(allowed, OUTSTANDING_MAX))

@@ -23,7 +23,14 @@ from embermq.protocol.packets import (
 )
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
-from embermq_client import Client, ClientError, ConnectFailed, PublishRefused, SubscribeRefused
+from embermq_client import (
+    Client,
+    ClientError,
+    ConnectFailed,
+    ConnectRefused,
+    PublishRefused,
+    SubscribeRefused,
+)
 from embermq_client.link import Link
 
 STAMPS = (
@@ -305,5 +312,58 @@ def test_a_fault_while_it_reconnects_ends_the_client_aloud(monkeypatch: pytest.M
             server.connections[0].transport.abort()
             with pytest.raises(ClientError, match="cannot start a thread"):
                 await anext(messages)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("code", [0x81, 0x82, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x95, 0x9D])
+def test_a_refusal_that_would_come_again_ends_the_client(code: int) -> None:
+    async def scenario(server: Server, client: Client) -> None:
+        async with client, client.queue("a").consume() as messages:
+            server.connack = Connack(False, code, Properties(reason_string="no more"))
+            publishing = asyncio.ensure_future(_after_the_loss(server, client))
+            with pytest.raises(
+                ConnectRefused, match=f"CONNECT was refused: .*0x{code:02x}\\), no more"
+            ) as told:
+                await anext(messages)
+            assert (told.value.code, told.value.reason, told.value.is_lasting) == (code, "no more", True)
+            with pytest.raises(ConnectRefused):
+                await publishing
+            with pytest.raises(ConnectRefused):
+                await client.queue("b").publish(b"")
+        assert len(server.connections) == 2, "it has asked once"
+
+    run(scenario)
+
+
+async def _after_the_loss(server: Server, client: Client) -> None:
+    """A publish that waits for the next connection."""
+    server.settles = False
+    server.connections[0].transport.abort()
+    await client.queue("a").publish(b"")
+
+
+@pytest.mark.parametrize("code", [0x80, 0x83, 0x88, 0x89, 0x97, 0x9C, 0x9F])
+def test_after_a_refusal_that_passes_it_tries_again(code: int) -> None:
+    async def scenario(server: Server, client: Client) -> None:
+        async with client, client.queue("a").consume() as messages:
+            allowed, server.connack = server.connack, Connack(False, code, Properties())
+            server.connections[0].transport.abort()
+            await server.until(lambda: len(server.connections) == 3)
+            server.connack = allowed
+            await client.queue("other").publish(b"")
+            server.connections[-1].send(delivery("$queue/a", 1, b"at last"))
+            assert (await anext(messages)).payload == b"at last"
+
+    run(scenario)
+
+
+def test_the_first_refusal_says_whether_another_try_is_of_use() -> None:
+    async def scenario(server: Server, client: Client) -> None:
+        for code, is_lasting in ((0x86, True), (0x89, False)):
+            server.connack = Connack(False, code, Properties())
+            with pytest.raises(ConnectRefused) as told:
+                await client.__aenter__()
+            assert (told.value.code, told.value.is_lasting) == (code, is_lasting)
 
     run(scenario)
