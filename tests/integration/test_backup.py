@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
@@ -145,6 +147,33 @@ def test_what_is_damaged_or_unfinished_is_not_restored(saved: Path, tmp_path: Pa
     unfinished = typed("restore", saved, "--data-dir", fresh)
     assert unfinished.returncode == 1 and "is not a finished backup" in unfinished.stderr
     assert not fresh.exists()
+
+
+def test_tokens_and_the_secret_of_alerts_hold_on_a_restored_broker(
+    own_broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Both are files beside the databases, for their owner's eyes alone, in the backup as well."""
+    own_broker.start()
+    made = typed("tokens", "create", "dashboard", "--data-dir", own_broker.data_dir)
+    secret = own_broker.data_dir / "webhook.secret"
+    secret.touch(0o600)
+    secret.write_text("5" * 64)
+    saved, restored_dir = tmp_path / "saved", tmp_path / "restored"
+    for words in (
+        ("backup", saved, "--data-dir", own_broker.data_dir),
+        ("restore", saved, "--data-dir", restored_dir),
+    ):
+        done = typed(*words)
+        assert done.returncode == 0, done.stderr
+    for folder in (saved, restored_dir):
+        for name in ("api-tokens.json", "webhook.secret"):
+            assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, (folder, name)
+    assert (restored_dir / "webhook.secret").read_text() == "5" * 64
+    with BrokerProcess(restored_dir, settings=own_broker.settings) as broker:
+        place = f"http://127.0.0.1:{broker.http_port}/api/v1/queues"
+        assert httpx.get(place, timeout=TIMEOUT_S).status_code == 401
+        shown = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        assert httpx.get(place, headers=shown, timeout=TIMEOUT_S).json() == []
 
 
 def test_nothing_that_is_there_is_overwritten(saved: Path, own_broker: BrokerProcess, tmp_path: Path) -> None:

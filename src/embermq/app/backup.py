@@ -17,6 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from embermq.adapters.sqlite.snapshot import Snapshot
+from embermq.adapters.webhook.alerts import SECRET_NAME
+from embermq.app.api_tokens import FILE_NAME as TOKENS
 from embermq.app.errors import UserError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake_files import unchanged
@@ -26,6 +28,8 @@ ATTEMPTS = 5
 """Snapshots taken anew when the log was trimmed just then; retention does that about once a second at most."""
 CHUNK_BYTES = 1024 * 1024
 STAGING = "_staging"
+WHOLE_FILES = (TOKENS, SECRET_NAME)
+"""Beside the databases; each is only ever replaced as a whole."""
 _PART = re.compile(r"(?:part|merged)-\d+-(\d+)-\d+\.parquet")
 
 Progress = Callable[[str, int, int], None]
@@ -66,16 +70,17 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
     if target.resolve().is_relative_to(data_dir.resolve()):
         raise UserError(f"{target} is inside the data directory {data_dir}")
     with _new_directory(target), unchanged(Places(data_dir).lake), _whole_snapshot(data_dir) as snapshot:
-        lake = _lake_files(Places(data_dir), snapshot)
+        files = _lake_files(Places(data_dir), snapshot)
+        files |= {name: (data_dir / name,) for name in WHOLE_FILES if (data_dir / name).is_file()}
         sizes = {name: snapshot.bytes_of(name) for name in snapshot.names}
-        for name, places in lake.items():
+        for name, places in files.items():
             with _open_first(places) as file:
                 sizes[name] = os.fstat(file.fileno()).st_size
         _need_room(target, sum(sizes.values()))
         told = _Told("copying", sum(sizes.values()), progress)
         for name in snapshot.names:
             snapshot.copy(name, target / name, told.more)
-        for name, places in lake.items():
+        for name, places in files.items():
             with _open_first(places) as file:
                 _copy(file, target / name, told)
         return _seal(target, sorted(sizes), snapshot, progress)
