@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
+import httpx
 import pytest
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.queue_worker import queue_broker
 
 from embermq.bench.errors import RefusedError
 from embermq.bench.queue_report import QueueReport
@@ -23,11 +27,7 @@ STRICT = '[[queues]]\nname = "ledger"\nordering = "strict"\n'
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("bench")
-    file = folder / "queues.toml"
-    file.write_text(STRICT)
-    settings = {"queues.file": file, "queues.join_debounce_ms": 0}
-    with BrokerProcess(folder / "data", settings=settings) as running:
+    with queue_broker(tmp_path_factory.mktemp("bench"), STRICT) as running:
         yield running
 
 
@@ -74,6 +74,44 @@ def test_order_in_a_strict_queue_is_watched(broker: BrokerProcess) -> None:
 def test_what_the_broker_does_not_let_be_made_is_told(broker: BrokerProcess) -> None:
     with pytest.raises(RefusedError, match=r"\$admin/queue/bench/.*/config"):
         carried_out(broker, QueueLoad(partitions=3))
+
+
+def test_the_queue_of_a_run_is_made_and_deleted_with_a_token(tmp_path: Path) -> None:
+    words = ["bench", "queue", "--host", "127.0.0.1", "--count", "50", "--warmup", "0", "--json"]
+    words += ["--publishers", "1", "--consumers", "2", "--partitions", "2"]
+
+    def bench(broker: BrokerProcess, **env: str) -> subprocess.CompletedProcess[str]:
+        places = ["--port", str(broker.port), "--http-port", str(broker.http_port)]
+        named = ["--token-from-env", "API_TOKEN"] if env else []
+        command = [sys.executable, "-m", "embermq", *words, *places, *named]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | env)
+
+    with BrokerProcess(tmp_path / "data") as own:
+        made = subprocess.run(
+            [EMBERMQ, "tokens", "create", "bench", "--scope", "admin", "--data-dir", own.data_dir],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        token = made.stdout.strip()
+        without = bench(own)
+        assert without.returncode == 2 and "status 401" in without.stderr
+        wrong = bench(own, API_TOKEN=token + "x")
+        assert wrong.returncode == 2 and "status 401" in wrong.stderr and token not in wrong.stderr
+        done = bench(own, API_TOKEN=token)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert (report["partitions"], report["lost"], report["left"]) == (2, 0, "")
+        shown = {"Authorization": f"Bearer {token}"}
+        listed = httpx.get(f"http://127.0.0.1:{own.http_port}/api/v1/queues", headers=shown, timeout=30)
+        assert listed.json() == []
+
+
+def test_a_queue_that_cannot_be_deleted_is_told(broker: BrokerProcess) -> None:
+    report = carried_out(broker, QueueLoad())
+    assert report.left == f"the queue bench/{report.run} stays: --http-port has it deleted"
+    assert carried_out(broker, QueueLoad(queue="ledger")).left == ""
 
 
 def test_the_command_prints_json_for_machines(broker: BrokerProcess) -> None:

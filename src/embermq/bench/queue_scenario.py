@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from http.client import HTTPConnection, HTTPException
-from urllib.parse import quote
 
 from msgspec import json
+from msgspec.structs import replace
 
 from embermq.bench.client import REFUSED_FROM, BenchClient
 from embermq.bench.cost_meter import CostMeter
-from embermq.bench.errors import ConnectionLostError, RefusedError
+from embermq.bench.errors import BenchError, ConnectionLostError, RefusedError
 from embermq.bench.process_cost import WatchedProcess
 from embermq.bench.publisher import Publisher
+from embermq.bench.queue_api import QueueApi
 from embermq.bench.queue_consumer import Arrivals, QueueConsumer
 from embermq.bench.queue_frames import QueueFrames, keys_of
 from embermq.bench.queue_report import QueueReport, broken_promises
@@ -23,7 +23,6 @@ from embermq.bench.settings import Limits, Load, QueueLoad, Target
 from embermq.protocol.packets import Packet, Puback, Publish
 
 GROUP = "bench"
-API_S = 20.0
 NO_MATCHING_SUBSCRIBERS = 0x10
 
 
@@ -42,9 +41,11 @@ async def run_queue(
     queue.check(load, target.version)
     run = QueueRun(target, load, queue, limits or Limits())
     try:
-        return await run.carry_out(watched, children=children, on_stage=on_stage)
+        report = await run.carry_out(watched, children=children, on_stage=on_stage)
     finally:
         run.abort()
+        left = await run.clear()
+    return replace(report, left=left)
 
 
 class QueueRun(Run[QueueReport]):
@@ -54,6 +55,7 @@ class QueueRun(Run[QueueReport]):
         super().__init__(target, load, limits)
         self._queue = queue
         self._name = queue.queue or f"bench/{self.run_id}"
+        self._api = QueueApi(target.host, queue.http_port, target.token) if queue.http_port else None
         frames = QueueFrames(
             self._name, int(self.run_id, 16), version=target.version, payload_bytes=load.payload_bytes
         )
@@ -93,9 +95,8 @@ class QueueRun(Run[QueueReport]):
             wanted["ordering"] = self._queue.ordering
         if not wanted:
             return
-        port = self._queue.http_port
-        if port:
-            await asyncio.to_thread(configure, self.target.host, port, self._name, json.encode(wanted))
+        if self._api is not None:
+            await self._api.make(self._name, json.encode(wanted))
             return
         client = _Administrator(f"bench-{self.run_id}-a", self.target, self.limits)
         await client.connect(clean_start=True, expiry_s=0)
@@ -103,6 +104,18 @@ class QueueRun(Run[QueueReport]):
             await client.tell(f"$admin/queue/{self._name}/config", json.encode(wanted))
         finally:
             client.close()
+
+    async def clear(self) -> str:
+        """Delete a queue of this run's own, which nobody uses any more; returns what is left of it, and why."""
+        if self._queue.queue:
+            return ""
+        if self._api is None:
+            return f"the queue {self._name} stays: --http-port has it deleted"
+        try:
+            await self._api.delete(self._name)
+        except BenchError as error:
+            return f"the queue {self._name} stays: {error}"
+        return ""
 
     async def subscribe(self, number: int) -> None:
         await self._consumers[number].consume(GROUP)
@@ -170,22 +183,6 @@ class QueueRun(Run[QueueReport]):
             generator_cores=round(meter.generator_cpu_s / meter.elapsed_s, 3),
             failures=broken_promises(lost, arrivals.disordered),
         )
-
-
-def configure(host: str, port: int, queue: str, settings: bytes) -> None:
-    """Make the queue by `PUT`. Raises RefusedError, or ConnectionLostError when nobody is there."""
-    path = f"/api/v1/queues/{quote(queue, safe='')}"
-    connection = HTTPConnection(host, port, timeout=API_S)
-    try:
-        connection.request("PUT", path, settings, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        said = answer.read(2_000).decode(errors="replace")
-    except (OSError, HTTPException) as error:
-        raise ConnectionLostError(f"PUT {path} at {host}:{port}: {error}") from error
-    finally:
-        connection.close()
-    if not 200 <= answer.status < 300:
-        raise RefusedError(f"PUT {path} at {host}:{port}: status {answer.status}: {said}")
 
 
 class _Administrator(BenchClient):

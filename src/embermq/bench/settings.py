@@ -23,13 +23,18 @@ PACKET_IDS = 65_535
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker and how to enter."""
+    """The broker and how to enter. `token` is for its HTTP API, where a run asks that for anything."""
 
     host: str = "127.0.0.1"
     port: int = 1883
     version: ProtocolVersion = ProtocolVersion.V5
     username: str | None = None
     password: bytes | None = None
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        """Without secrets."""
+        return f"Target({self.host}:{self.port}, {self.version!r}, username={self.username!r})"
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,8 +110,8 @@ class QueueLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a load on a queue has besides `Load`.
 
     keys: over all publishers, each key used by one of them; 0: messages without keys. partitions, ordering: what the
-    queue is made with; 0 and "" leave it to the broker. http_port: where the broker is asked for that, 0 to publish it
-    to `$admin/queue/<name>/config` instead. prefetch: of each consumer.
+    queue is made with; 0 and "" leave it to the broker. http_port: where the broker is asked for that, and to delete a
+    queue of this run at its end; 0 to publish it to `$admin/queue/<name>/config` instead. prefetch: of each consumer.
     """
 
     queue: str = ""

@@ -226,10 +226,14 @@ def queue(
         typer.Option(
             min=0,
             max=65_535,
-            help="Make it by the broker's HTTP API; 0: by a publish to $admin/queue/<name>/config, which needs a rule "
-            "that allows it.",
+            help="Make it by the broker's HTTP API, and delete it at the end when it is one of this run; 0: make it "
+            "by a publish to $admin/queue/<name>/config, which needs a rule that allows it.",
         ),
     ] = 0,
+    token_from_env: Annotated[
+        str | None,
+        typer.Option(help="Environment variable that holds a token of the API, with the scope admin."),
+    ] = None,
     keys: Annotated[int, typer.Option(min=0, help="Over all publishers; 0: messages without keys.")] = 0,
     ack: Annotated[Ack, typer.Option(help="What settles a message.")] = Ack.BATCH,
     ack_batch: Annotated[int, typer.Option(min=1, help="Messages in one $ack at most.")] = 50,
@@ -253,7 +257,7 @@ def queue(
     with StageBar() as bar:
         report = uvloop.run(
             run_queue(
-                common.target,
+                replace(common.target, token=_from_env(token_from_env)),
                 common.load,
                 asked,
                 watched=common.processes,
@@ -339,13 +343,19 @@ def _plain_errors() -> Iterator[None]:
 def _target(
     host: str, port: int, version: VersionOption, username: str | None, password_from_env: str | None
 ) -> Target:
-    password = None
-    if password_from_env is not None:
-        value = os.environ.get(password_from_env)
-        if value is None:
-            raise typer.BadParameter(f"the environment has no variable {password_from_env}")
-        password = value.encode()
+    value = _from_env(password_from_env)
+    password = value.encode() if value is not None else None
     return Target(host=host, port=port, version=_VERSIONS[version], username=username, password=password)
+
+
+def _from_env(name: str | None) -> str | None:
+    """A secret; None when none was named."""
+    if name is None:
+        return None
+    value = os.environ.get(name)
+    if value is None:
+        raise typer.BadParameter(f"the environment has no variable {name}")
+    return value
 
 
 def _watched(texts: list[str] | None) -> tuple[WatchedProcess, ...]:
