@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, run
 from tests.support.queue_worker import Taken, Worker, queue_broker, worker
+from tests.support.waiting import wait_until
 
 from embermq.protocol.encoder import pubrel
 from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Will
@@ -290,6 +293,48 @@ def test_settling_needs_the_right_to_subscribe(ruled: BrokerProcess) -> None:
         code, text = await maker.says("ack", taken)
         assert code == 0x87 and "subscribe" in text
         assert await reader.says("ack", taken) == (0, "")  # which needs no right to publish
+
+    run(scenario())
+
+
+def ruled_by(broker: BrokerProcess, rules: str) -> None:
+    """Rules that hold from now on."""
+    told = "rules from"
+    before = broker.output().count(told)
+    Path(str(broker.settings["authorization.rules"])).write_text(rules)
+    os.kill(broker.pid, signal.SIGHUP)
+    wait_until(lambda: broker.output().count(told) > before, what=told)
+
+
+@pytest.mark.promise("queues-29")
+@pytest.mark.parametrize("right", ["receive", "subscribe"])
+def test_a_right_that_is_taken_away_ends_a_consumer_s_part(ruled: BrokerProcess, right: str) -> None:
+    """Its connection stays; what it holds, and what comes, goes to others, and nothing is a dead letter for it."""
+
+    async def scenario() -> None:
+        topic = f"$queue/ruled/{right}"
+        names = [f"reader-{right}{number}" for number in (1, 2)]
+        maker, first, second = [await worker(ruled, name) for name in (f"maker-{right}", *names)]
+        await maker.enqueues(topic, b"held")
+        await first.consumes(topic, consumer_group="both")
+        held = await first.next()
+        denied = f'[[rule]]\ndeny = "{right}"\nclient_id = "{names[0]}"\ntopics = "$queue/ruled/#"\n'
+        ruled_by(ruled, denied + RULES)
+        await maker.enqueues(topic, b"alone")
+        await first.gets_nothing()
+        await second.consumes(topic, consumer_group="both")
+        await maker.enqueues(topic, *(b"%d" % number for number in range(20)))
+        got = {taken.payload: taken for taken in await second.take(22)}
+        assert len(got) == 22
+        assert (got[b"held"].id, got[b"held"].count, got[b"alone"].count) == (held.id, 2, 1)
+        await second.acks(*got.values())
+        await first.gets_nothing()
+        assert (await first.says("ack", held))[0] == 0x87
+        ruled_by(ruled, RULES)
+        await second.unsubscribe(topic)
+        assert list((await first.consumes(topic, consumer_group="both")).reason_codes) == [1]
+        await maker.enqueues(topic, b"again")
+        assert (await first.next()).payload == b"again"
 
     run(scenario())
 

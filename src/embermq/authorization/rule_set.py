@@ -79,7 +79,7 @@ class RuleSet:
 class Permissions:
     """What one client may do. Decisions are remembered, `cached_topics_max` at most for each action."""
 
-    __slots__ = ("_applied", "_cached_topics_max", "_publish", "_receive", "_rules", "principal")
+    __slots__ = ("_applied", "_cached_topics_max", "_consume", "_publish", "_receive", "_rules", "principal")
 
     def __init__(self, rules: RuleSet, principal: Principal, cached_topics_max: int) -> None:
         self.principal = principal
@@ -88,6 +88,7 @@ class Permissions:
         self._applied: list[_Applied] | None = None
         self._publish: dict[str, bool] | None = None
         self._receive: dict[str, bool] | None = None
+        self._consume: dict[str, bool] | None = None
 
     def may_publish(self, topic: str) -> bool:
         """`topic` is a valid topic name."""
@@ -109,17 +110,31 @@ class Permissions:
         """`topic_filter` is a valid filter, without `$share/<group>/`."""
         return self._answer(self._rule(Action.SUBSCRIBE, topic_filter), topic_filter)
 
+    def may_consume(self, topic: str) -> bool:
+        """Whether it may be given messages of a durable queue, whose topic this is: it has to settle them too."""
+        known = self._consume
+        if known is None:
+            known = self._consume = {}
+        answer = known.get(topic)
+        if answer is None:
+            answer = self.may_receive(topic) and self.may_subscribe(topic)
+            self._remember(known, topic, answer)
+        return answer
+
     def may_create(self, topic: str) -> bool:
         """`topic` is that of a queue which is not there."""
         return self._answer(self._rule(Action.CREATE, topic), topic)
 
     def _find(self, known: dict[str, bool], action: Action, topic: str) -> bool:
         answer = self._answer(self._rule(action, topic), topic)
+        self._remember(known, topic, answer)
+        return answer
+
+    def _remember(self, known: dict[str, bool], topic: str, answer: bool) -> None:
         if self._cached_topics_max and len(topic) <= CACHED_TOPIC_CHARACTERS_MAX:
             if len(known) >= self._cached_topics_max:
                 known.clear()
             known[topic] = answer
-        return answer
 
     def _rule(self, action: Action, topic: str) -> Rule | None:
         """The first rule that is about it."""

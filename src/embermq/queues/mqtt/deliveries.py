@@ -148,7 +148,7 @@ class Deliveries:
         if subscription is None or not self._core.holds(owed, session.epoch):
             return  # it was given back, or has ended
         topic = QUEUE_PREFIX + owed.queue
-        if session.permissions is not None and not session.permissions.may_receive(topic):
+        if session.permissions is not None and not session.permissions.may_consume(topic):
             counters.deliveries_denied += 1
             self._core.leave(owed.queue, owed.stamps.group, session.client_id, now_ms)
             return
