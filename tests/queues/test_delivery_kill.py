@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import run
-from tests.support.queue_worker import Taken, Worker, queue_broker, worker
+from tests.support.queue_worker import Taken, Worker, worker
 
 from embermq.protocol.encoder import pubrec
 from embermq.protocol.packets import Connack, Publish, Pubrel
@@ -27,12 +25,6 @@ partitions = 2
 """
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with queue_broker(tmp_path, QUEUES) as running:
-        yield running
-
-
 def again(broker: BrokerProcess) -> None:
     broker.kill()
     broker.start()
@@ -44,14 +36,14 @@ def test_after_delivery_it_is_delivered_again_with_the_same_id_and_not_charged(b
 
     async def before() -> None:
         taker = await worker(broker, "kill-1")
-        await taker.consumes("$queue/a")
-        await taker.enqueues("$queue/a", b"m")
+        await taker.consumes("$queue/delivered")
+        await taker.enqueues("$queue/delivered", b"m")
         seen.append(await taker.next())
         broker.kill()  # here, since a connection that ends before is the consumer's failure
 
     async def after() -> None:
         taker = await worker(broker, "kill-1")
-        await taker.consumes("$queue/a")
+        await taker.consumes("$queue/delivered")
         taken = await taker.next()
         assert (taken.id, taken.count) == (seen[0].id, 1)
         assert await taker.says("ack", seen[0]) == (0, "")
@@ -69,8 +61,8 @@ def test_an_ack_that_was_answered_holds_and_its_repeat_hears_so(broker: BrokerPr
 
     async def before() -> None:
         taker = await worker(broker, "kill-1")
-        await taker.consumes("$queue/a", prefetch="100")
-        await taker.enqueues("$queue/a", *(b"%d" % number for number in range(count)))
+        await taker.consumes("$queue/acked", prefetch="100")
+        await taker.enqueues("$queue/acked", *(b"%d" % number for number in range(count)))
         seen.extend(await taker.take(count))
         await taker.acks(*seen[:10])
         for taken in seen[10:20]:
@@ -78,7 +70,7 @@ def test_an_ack_that_was_answered_holds_and_its_repeat_hears_so(broker: BrokerPr
 
     async def after() -> None:
         taker = await worker(broker, "kill-1")
-        await taker.consumes("$queue/a", prefetch="100")
+        await taker.consumes("$queue/acked", prefetch="100")
         left = {taken.id for taken in await taker.take(count - 20)}
         assert left == {taken.id for taken in seen[20:]}
         await taker.gets_nothing()
@@ -92,26 +84,26 @@ def test_an_ack_that_was_answered_holds_and_its_repeat_hears_so(broker: BrokerPr
 @pytest.mark.promise("queues-23", "queues-27")
 @pytest.mark.parametrize("mode", ["explicit", "puback"])
 def test_acks_on_their_way_are_done_or_not_and_nothing_is_lost(broker: BrokerProcess, mode: str) -> None:
-    count = 200
+    count, topic = 200, f"$queue/under-way/{mode}"
     sent: set[bytes] = set()
 
     async def before() -> None:
         taker = await worker(broker, "kill-1", acknowledges=mode == "puback")
-        await taker.consumes("$queue/a", prefetch="1000", ack_mode=mode)
+        await taker.consumes(topic, prefetch="1000", ack_mode=mode)
         publisher = await worker(broker, "publisher")
-        await publisher.enqueues("$queue/a", *(b"%d" % number for number in range(count)))
+        await publisher.enqueues(topic, *(b"%d" % number for number in range(count)))
         for number in range(count // 2):
             taken = await taker.next()
             if mode == "explicit":
                 given = Properties(user_properties=(("message-id", taken.id),))
-                taker.send(Publish("$queue/a/$ack", b"", 1, number + 1, False, False, given))
+                taker.send(Publish(f"{topic}/$ack", b"", 1, number + 1, False, False, given))
         await taker.ping()
         broker.kill()
         sent.update(message.payload for message in taker.messages)
 
     async def after() -> None:
         taker = await worker(broker, "kill-1")
-        await taker.consumes("$queue/a", prefetch="1000")
+        await taker.consumes(topic, prefetch="1000")
         left: set[bytes] = set()
         while len(left | sent) < count:
             left.add((await taker.next()).payload)
@@ -193,19 +185,19 @@ def test_a_dead_letter_is_in_one_of_both_places(broker: BrokerProcess) -> None:
 
     async def before() -> None:
         taker = await worker(broker, "kill-1")
-        await taker.consumes("$queue/a", prefetch="100")
-        await taker.enqueues("$queue/a", *(b"%d" % number for number in range(count)))
+        await taker.consumes("$queue/dead", prefetch="100")
+        await taker.enqueues("$queue/dead", *(b"%d" % number for number in range(count)))
         for number, taken in enumerate(await taker.take(count)):
             given = Properties(user_properties=(("message-id", taken.id),))
-            taker.send(Publish("$queue/a/$reject", b"", 1, number + 1, False, False, given))
+            taker.send(Publish("$queue/dead/$reject", b"", 1, number + 1, False, False, given))
             if number == count // 2:
                 await taker.ping()
         broker.kill()
 
     async def after() -> None:
         source, letters = await worker(broker, "kill-1"), await worker(broker, "reader-1")
-        await source.consumes("$queue/a", prefetch="100")
-        await letters.consumes("$queue/dlq/a", prefetch="100")
+        await source.consumes("$queue/dead", prefetch="100")
+        await letters.consumes("$queue/dlq/dead", prefetch="100")
         found: list[bytes] = []
         while len(found) < count:
             for each in (source, letters):
@@ -224,20 +216,21 @@ def test_a_dead_letter_is_in_one_of_both_places(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
 def test_a_pubrel_that_is_owed_survives(broker: BrokerProcess, version: ProtocolVersion) -> None:
     ids: list[int] = []
+    name = f"kept{version}"
 
     async def before() -> None:
         taker = await worker(
-            broker, "kept", version=version, acknowledges=False, clean_start=False, expiry_s=600
+            broker, name, version=version, acknowledges=False, clean_start=False, expiry_s=600
         )
-        await taker.consumes("$queue/a", 2)
-        await taker.enqueues("$queue/a", b"m", qos=2)
+        await taker.consumes(f"$queue/{name}", 2)
+        await taker.enqueues(f"$queue/{name}", b"m", qos=2)
         ids.append((await taker.next()).packet.packet_id)
         released = taker.expect(Pubrel, ids[0])
         taker.send_bytes(pubrec(ids[0]))
         await released
 
     async def after() -> None:
-        back = Worker("kept", version=version)
+        back = Worker(name, version=version)
         released = back.expect(Pubrel, ids[0])
         await back.connect(broker.port, clean_start=False, expiry_s=600)
         await released

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, run
-from tests.support.queue_worker import Worker, named, queue_broker, worker
+from tests.support.queue_worker import Worker, named, worker
 
 from embermq.protocol.encoder import pubrel
 from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec
@@ -16,7 +15,10 @@ from embermq.protocol.properties import Properties
 
 QUEUES = """
 [[queues]]
-name = "one"
+name = "flood/1"
+partitions = 1
+[[queues]]
+name = "flood/330"
 partitions = 1
 """
 pytestmark = pytest.mark.promise("queues-2")
@@ -34,15 +36,15 @@ async def all_of(taker: Worker, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("wanted", [1, 330])
 def test_what_was_acknowledged_is_there_and_what_is_repeated_is_there_once(
-    tmp_path: Path, wanted: int
+    broker: BrokerProcess, wanted: int
 ) -> None:
     """Killed after so many PUBACKs, in the middle of the stream; the publisher sends again what was not answered, with
     its dedup-id."""
-    count = 600
+    count, topic = 600, f"$queue/flood/{wanted}"
 
     def publish(client: Worker, number: int) -> None:
         given = Properties(user_properties=(("dedup-id", f"m{number}"),))
-        client.send(Publish("$queue/one", b"%d" % number, 1, number + 1, False, False, given))
+        client.send(Publish(topic, b"%d" % number, 1, number + 1, False, False, given))
 
     async def before(broker: BrokerProcess, acked: set[int]) -> None:
         client = await worker(broker, "flood-1")
@@ -63,29 +65,28 @@ def test_what_was_acknowledged_is_there_and_what_is_repeated_is_there_once(
 
     async def after(broker: BrokerProcess, acked: set[int]) -> None:
         client, taker = await worker(broker, "flood-1"), await worker(broker, "taker-1")
-        await taker.consumes("$queue/one", ack_mode="puback", prefetch="1000")
+        await taker.consumes(topic, ack_mode="puback", prefetch="1000")
         for number in sorted(set(range(count)) - acked):
             publish(client, number)
         found = await all_of(taker, count)
         assert Counter(found) == {b"%d" % number: 1 for number in range(count)}
 
-    with queue_broker(tmp_path, QUEUES) as broker:
-        acked: set[int] = set()
-        with pytest.raises(ConnectionEnded):
-            run(before(broker, acked))
-        assert wanted <= len(acked) < count
-        broker.start()
-        run(after(broker, acked))
+    acked: set[int] = set()
+    with pytest.raises(ConnectionEnded):
+        run(before(broker, acked))
+    assert wanted <= len(acked) < count
+    broker.start()
+    run(after(broker, acked))
 
 
-def test_a_qos_2_message_is_there_once_over_a_crash(tmp_path: Path) -> None:
+def test_a_qos_2_message_is_there_once_over_a_crash(broker: BrokerProcess) -> None:
     """Killed after PUBREC, and after PUBCOMP: the session is kept, the client repeats what MQTT lets it repeat."""
 
     async def before(broker: BrokerProcess) -> None:
         client = await worker(broker, "exact-1", expiry_s=600)
         for packet_id in (1, 2):
             received = client.expect(Pubrec, packet_id)
-            client.send(Publish("$queue/one", b"%d" % packet_id, 2, packet_id))
+            client.send(Publish("$queue/exact", b"%d" % packet_id, 2, packet_id))
             await received
         completed = client.expect(Pubcomp, 1)
         client.send_bytes(pubrel(1))
@@ -96,24 +97,23 @@ def test_a_qos_2_message_is_there_once_over_a_crash(tmp_path: Path) -> None:
     async def after(broker: BrokerProcess) -> None:
         client = await worker(broker, "exact-1", clean_start=False, expiry_s=600)
         received = client.expect(Pubrec, 2)
-        client.send(Publish("$queue/one", b"2", 2, 2, False, True))  # its PUBREC was lost
+        client.send(Publish("$queue/exact", b"2", 2, 2, False, True))  # its PUBREC was lost
         await received
         for packet_id in (1, 2):
             completed = client.expect(Pubcomp, packet_id)
             client.send_bytes(pubrel(packet_id))
             await completed
         taker = await worker(broker, "taker-2")
-        await taker.consumes("$queue/one")
+        await taker.consumes("$queue/exact")
         assert sorted(await all_of(taker, 2)) == [b"1", b"2"]
 
-    with queue_broker(tmp_path, QUEUES) as broker:
-        run(before(broker))
-        broker.start()
-        run(after(broker))
+    run(before(broker))
+    broker.start()
+    run(after(broker))
 
 
 @pytest.mark.promise("queues-11", "queues-12", "queues-8", "queues-17")
-def test_delays_windows_and_partitions_outlive_a_crash(tmp_path: Path) -> None:
+def test_delays_windows_and_partitions_outlive_a_crash(broker: BrokerProcess) -> None:
     async def before(broker: BrokerProcess, placed: dict[bytes, int]) -> None:
         client = await worker(broker, "kept-1")
         await client.enqueues("$queue/kept", b"soon", delay="1500ms")
@@ -136,15 +136,14 @@ def test_delays_windows_and_partitions_outlive_a_crash(tmp_path: Path) -> None:
         assert again == placed
         await taker.gets_nothing()
 
-    with queue_broker(tmp_path, QUEUES) as broker:
-        placed: dict[bytes, int] = {}
-        run(before(broker, placed))
-        broker.start()
-        run(after(broker, placed))
+    placed: dict[bytes, int] = {}
+    run(before(broker, placed))
+    broker.start()
+    run(after(broker, placed))
 
 
 @pytest.mark.promise("queues-28", "queues-23", "queues-24")
-def test_what_was_settled_stays_settled(tmp_path: Path) -> None:
+def test_what_was_settled_stays_settled(broker: BrokerProcess) -> None:
     """Killed with the answers to ack, nack and reject, and with a message in the hands of its consumer."""
 
     async def before(broker: BrokerProcess, ids: dict[bytes, str]) -> None:
@@ -182,15 +181,14 @@ def test_what_was_settled_stays_settled(tmp_path: Path) -> None:
         text = told.properties.reason_string if told.properties is not None else None
         return told.reason_code, text or ""
 
-    with queue_broker(tmp_path, QUEUES) as broker:
-        ids: dict[bytes, str] = {}
-        run(before(broker, ids))
-        broker.start()
-        run(after(broker, ids))
+    ids: dict[bytes, str] = {}
+    run(before(broker, ids))
+    broker.start()
+    run(after(broker, ids))
 
 
 @pytest.mark.promise("queues-28")
-def test_acks_are_true_wherever_the_broker_is_killed(tmp_path: Path) -> None:
+def test_acks_are_true_wherever_the_broker_is_killed(broker: BrokerProcess) -> None:
     """Killed in the middle of a stream of acks: whoever had PUBACK is not bothered again, everybody else is."""
     count = 300
 
@@ -233,11 +231,10 @@ def test_acks_are_true_wherever_the_broker_is_killed(tmp_path: Path) -> None:
         assert not found & acked
         assert found <= ids.keys()
 
-    with queue_broker(tmp_path, QUEUES) as broker:
-        acked: set[str] = set()
-        ids: dict[str, bytes] = {}
-        with pytest.raises(ConnectionEnded):
-            run(before(broker, acked, ids))
-        assert len(acked) < count
-        broker.start()
-        run(after(broker, acked, ids))
+    acked: set[str] = set()
+    ids: dict[str, bytes] = {}
+    with pytest.raises(ConnectionEnded):
+        run(before(broker, acked, ids))
+    assert len(acked) < count
+    broker.start()
+    run(after(broker, acked, ids))

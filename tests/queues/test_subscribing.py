@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
@@ -312,19 +311,3 @@ def test_a_foreign_client_consumes_a_queue(broker: BrokerProcess, version: Proto
         second.consume(topic, 2)
         second.enqueue(topic, b"3")
         assert second.payloads(1) == [b"3"]
-
-
-def test_a_queue_has_a_bounded_number_of_groups(tmp_path: Path) -> None:
-    async def scenario(broker: BrokerProcess) -> None:
-        first, second = await worker(broker, "a-1"), await worker(broker, "b-1")
-        assert list((await first.consumes("$queue/one")).reason_codes) == [1]
-        refused = await second.consumes("$queue/one")
-        assert list(refused.reason_codes) == [0x97]
-        assert refused.properties is not None
-        assert "queues.groups_max" in str(refused.properties.reason_string)
-        assert list((await second.consumes("$queue/one", consumer_group="a")).reason_codes) == [1]
-        first.close()
-        second.close()
-
-    with queue_broker(tmp_path, QUEUES, queues__groups_max=1) as broker:
-        run(scenario(broker))

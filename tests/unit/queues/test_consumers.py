@@ -248,6 +248,8 @@ def test_a_queue_has_no_more_groups_than_it_may() -> None:
         consumes(hand.connects(client), TOPIC)
     late = hand.connects("c")
     assert late.subscribes(TOPIC) == (0x97,)
+    told = late.last(Suback).properties
+    assert told is not None and "(queues.groups_max); 'c' would be one more" in (told.reason_string or "")
     consumes(late, TOPIC, consumer_group="a")
     queue = hand.queues.core.find("work")
     assert queue is not None and sorted(queue.groups) == ["a", "b"]
