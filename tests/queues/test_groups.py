@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,7 +14,8 @@ from tests.support.queue_worker import Taken, Worker, queue_broker, worker
 from tests.support.waiting import wait_for
 
 from embermq.protocol.encoder import pubcomp, pubrec
-from embermq.protocol.packets import Publish, Pubrel
+from embermq.protocol.packets import Disconnect, Publish, Pubrel
+from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
 QUEUES = """
@@ -245,6 +247,53 @@ def test_a_kept_session_that_stays_away_loses_its_place(broker: BrokerProcess) -
         clean = await worker(broker, "grace-1")
         await rival.enqueues(topic, b"4")
         await clean.gets_nothing(rival)
+
+    run(scenario())
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Who may come back keeps what it holds for an hour: only the end of its session gives that back in a test."""
+    with queue_broker(
+        tmp_path_factory.mktemp("patient"), "", queues__disconnect_grace_ms=3_600_000
+    ) as running:
+        yield running
+
+
+@pytest.mark.promise("queues-19", "queues-16")
+@pytest.mark.parametrize("ending", ["expiry", "disconnect", "clean start"])
+def test_the_end_of_a_session_leaves_the_group(patient: BrokerProcess, ending: str) -> None:
+    async def scenario() -> None:
+        name = ending.replace(" ", "")
+        topic, expiry_s = f"$queue/ends/{name}", 1 if ending == "expiry" else 600
+        member, rival = (
+            await worker(patient, f"{name}-1", expiry_s=expiry_s),
+            await worker(patient, f"{name}-2"),
+        )
+        await member.consumes(topic)
+        await rival.enqueues(topic, *(b"%d" % number for number in range(10)))
+        held = await member.take(10)
+        await rival.consumes(topic)
+        began = time.monotonic()
+        if ending == "disconnect":
+            member.send(Disconnect(0, Properties(session_expiry_interval=0)))
+        else:
+            await member.ping()
+            member.abort()
+        if ending == "clean start":
+            await rival.gets_nothing()
+            await worker(patient, f"{name}-1", expiry_s=600)
+        got = await rival.take(10)
+        assert sorted((taken.id, taken.count) for taken in got) == sorted((taken.id, 2) for taken in held)
+        if ending == "expiry":
+            assert time.monotonic() - began >= 0.9, "not before the session has ended"
+        await rival.acks(*got)
+        back = await worker(patient, f"{name}-1", clean_start=False, expiry_s=1)
+        assert back.connack is not None and back.connack.session_present == (ending == "clean start")
+        await rival.enqueues(topic, *(b"%d" % number for number in range(10)))
+        assert len(await rival.take(10)) == 10, "all partitions are its own"
+        await back.gets_nothing()
+        assert (await back.says("ack", held[0]))[1] in ("already settled", "not yours")
 
     run(scenario())
 
