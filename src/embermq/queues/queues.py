@@ -1,8 +1,8 @@
 """All queues of a broker: the door of this room.
 
-A tick calls what happened, then `run`; what comes back from `run` is to be sent, and what is to be stored stands in the
-tick's writes. Dead letters are in the queue they go to by the time a call returns, so one `QueueWrites` has both ends of
-each move.
+A tick calls what happened, then `run`; what comes back from `run` is to be sent, what is to be stored stands in the
+tick's writes. Dead letters are in the queue they go to by the time a call returns, so one `QueueWrites` has both ends
+of each move.
 """
 
 from __future__ import annotations

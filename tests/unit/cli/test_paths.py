@@ -9,18 +9,18 @@ import pytest
 
 from embermq.admin.late_api import named_path
 from embermq.cli.dead_letters import _path
-from embermq.cli.queues import path_of
+from embermq.cli.paths import queue_path
 
 
 @pytest.mark.parametrize(
     "name", [".", "..", "../..", "a/../b", "tasks/images", "a b%c?d&e", "ü$", "x;y=z", "\x01"]
 )
 def test_any_name_reaches_its_own_queue(name: str) -> None:
-    for path in (path_of(name), _path(name)):
+    for path in (queue_path(name), _path(name)):
         raw = httpx.URL(f"http://broker{path}/purge").raw_path
         part = named_path(raw).removeprefix("/api/v1/queues/").partition("/")[0]
         assert unquote(part) == name
 
 
 def test_a_name_that_is_no_utf_8_is_asked_for_and_not_found() -> None:
-    assert path_of("a\udcff") == "/api/v1/queues/a%FF"
+    assert queue_path("a\udcff") == "/api/v1/queues/a%FF"
