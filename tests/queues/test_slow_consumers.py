@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import run
-from tests.support.queue_worker import Worker, queue_broker, worker
+from tests.support.queue_worker import queue_broker, worker
 
 from embermq.protocol.packets import Puback, Publish
 from embermq.protocol.properties import Properties
@@ -114,51 +115,63 @@ def test_ack_mode_none_is_at_most_once_where_it_is_allowed(
     run(scenario())
 
 
-async def paced(broker: BrokerProcess, name: str, count: int) -> list[float]:
-    """Milliseconds from publish to delivery, one message after the other, to a consumer that settles."""
+ROUNDS = 3
+AHEAD = 32
+"""Messages of the neighbour that are under way at a time: as many as keep the broker busy."""
+COUNT = 2_000
+BULK = bytes(200_000)
+
+
+async def full_rate(broker: BrokerProcess, name: str) -> float:
+    """The p99 in milliseconds from publish to delivery, for a consumer that settles what it gets."""
     topic = f"$queue/neighbour/{name}"
-    taker = await worker(broker, f"{name}-1")
-    await taker.consumes(topic, ack_mode="puback")
-    publisher = await worker(broker, f"{name}-publisher")
-    found: list[float] = []
-    for _ in range(count):
-        began = time.perf_counter()
-        publisher.send(Publish(topic, bytes(1_000), 1, publisher.next_id()))
-        await taker.next()
-        found.append((time.perf_counter() - began) * 1_000)
+    taker, publisher = await worker(broker, f"{name}-1"), await worker(broker, f"{name}-publisher")
+    await taker.consumes(topic, ack_mode="puback", prefetch="1000")
+    sent: list[float] = []
+    took: list[float] = []
+    while len(took) < COUNT:
+        while len(sent) < min(COUNT, len(took) + AHEAD):
+            payload = b"%06d" % len(sent) + bytes(1_000)
+            sent.append(time.perf_counter())
+            publisher.send(Publish(topic, payload, 1, publisher.next_id()))
+        taken = await taker.next()
+        took.append((time.perf_counter() - sent[int(taken.payload[:6])]) * 1_000)
     taker.close()
     publisher.close()
-    return sorted(found)
+    return sorted(took)[COUNT * 99 // 100 - 1]
 
 
-async def others(broker: BrokerProcess, name: str, *, reads: bool) -> Worker:
-    """A consumer in the neighbour's place for whom there is more than its socket takes; it reads, or it does not."""
+async def beside_another(broker: BrokerProcess, name: str, *, reads: bool) -> float:
+    """The p99 of a neighbour while another consumer, who reads or does not, is sent more than its socket takes, and
+    more comes for it."""
     topic = f"$queue/{name}"
-    other = await worker(broker, f"{name}-1")
+    other, publisher = await worker(broker, f"{name}-1"), await worker(broker, f"{name}-publisher")
     other.keeps = False
     await other.consumes(topic, prefetch="200", ack_mode="puback")
     if not reads:
         other.pause_reading()
-    publisher = await worker(broker, f"{name}-publisher")
     for _ in range(60):
-        await publisher.publish(topic, bytes(200_000), qos=1)
+        await publisher.publish(topic, BULK, qos=1)
+    more = asyncio.create_task(publisher.enqueues(topic, *[BULK] * 20))
+    found = await full_rate(broker, f"beside{name}")
+    await more
+    assert other.is_open, "it was there all the time"
+    other.abort()
     publisher.close()
-    return other
+    return found
 
 
 @pytest.mark.alone
 @pytest.mark.promise("queues-32")
 def test_a_consumer_that_never_reads_does_not_slow_down_its_neighbour(broker: BrokerProcess) -> None:
+    """The best of some rounds, taken in turn: what else the machine does only adds to a figure."""
+
     async def scenario() -> None:
-        count = 400
-        reading = await others(broker, "reads", reads=True)
-        beside_reading = await paced(broker, "a", count)
-        reading.abort()
-        stalled = await others(broker, "stalls", reads=False)
-        beside_stalled = await paced(broker, "b", count)
-        assert stalled.is_open, "it was there all the time"
-        stalled.abort()
-        p99 = [found[count * 99 // 100 - 1] for found in (beside_reading, beside_stalled)]
-        assert p99[1] < 2 * p99[0] + 5, p99
+        reading: list[float] = []
+        stalled: list[float] = []
+        for number in range(ROUNDS):
+            reading.append(await beside_another(broker, f"reads{number}", reads=True))
+            stalled.append(await beside_another(broker, f"stalls{number}", reads=False))
+        assert min(stalled) < 2 * min(reading), (reading, stalled)
 
     run(scenario())

@@ -29,15 +29,38 @@ async def enqueue(broker: BrokerProcess) -> None:
     producer.close()
 
 
-async def take(broker: BrokerProcess, payloads: list[bytes]) -> None:
-    """Get these, in order, and acknowledge them; more may follow."""
+async def take(broker: BrokerProcess, payloads: list[bytes], held: list[str] | None = None) -> None:
+    """Get these, in order, and acknowledge them; more may follow. The first of them are `held`, not charged."""
     taker = await worker(broker, "workers-1")
     await taker.consumes(TOPIC)
-    for payload in payloads:
+    for number, payload in enumerate(payloads):
         taken = await taker.next()
         assert taken.payload == payload
+        if held is not None and number < len(held):
+            assert (taken.id, taken.count) == (held[number], 1)
         await taker.acks(taken)
     taker.close()
+
+
+async def reject_and_hold(broker: BrokerProcess, held: list[str]) -> None:
+    """The next message becomes a dead letter; the broker dies while a consumer holds the one behind it."""
+    taker = await worker(broker, "workers-1")
+    await taker.consumes(TOPIC)
+    assert await taker.says("reject", await taker.next(), reason="no good") == (0, "")
+    held.append((await taker.next()).id)
+    broker.kill()
+    await taker.ended
+
+
+async def read_letter(broker: BrokerProcess, payload: bytes) -> None:
+    """It is there, once, with its body."""
+    reader = await worker(broker, "reader-1")
+    await reader.consumes("$queue/dlq/stores")
+    letter = await reader.next()
+    assert (letter.payload, letter.properties["dlq-last-error"]) == (payload, "no good")
+    await reader.acks(letter)
+    await reader.gets_nothing()
+    reader.close()
 
 
 @pytest.mark.promise("queues-2")
@@ -55,10 +78,12 @@ def test_what_was_acknowledged_survives_the_broker(
         run(enqueue(broker))
         broker.kill()
         broker.start()
-        run(take(broker, PAYLOADS[:10]))
-        broker.kill()
+        run(take(broker, PAYLOADS[:9]))
+        held: list[str] = []
+        run(reject_and_hold(broker, held))
         broker.start()
-        run(take(broker, [*PAYLOADS[10:], b"QoS 2"]))
+        run(take(broker, [*PAYLOADS[10:], b"QoS 2"], held))
+        run(read_letter(broker, PAYLOADS[9]))
         broker.stop()
     with closing(sqlite3.connect(tmp_path / "data" / "broker.db")) as connection:
         for table in ("queue_entry", "queue_body"):
