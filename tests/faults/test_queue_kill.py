@@ -1,0 +1,126 @@
+"""A broker that dies at any step of its work on a durable queue, on each store: before a write to the store, before a
+sync of it, before an answer or a delivery leaves; consumers come and go, and dead letters are on their way back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import httpx
+import pytest
+from tests.faults.queue_traffic import QUEUE, TOPIC, Consumer, Ledger, Producer, Reader
+from tests.faults.traffic import Place
+from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_server import KafkaServer
+from tests.support.mqtt_client import run
+from tests.support.queue_worker import queue_broker
+from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_for, wait_until
+
+KILLS = 3
+LIFE_S = 8.0
+"""Longer than it takes to come to the step."""
+QUEUES = f"""
+[[queues]]
+name = "{QUEUE}"
+partitions = 6
+retry_policy.nack_delay = "immediate"
+retry_policy.max_retries = 1000
+retry_policy.initial_backoff = "10ms"
+"""
+STEPS = {"pwrite64": (150, 2_500), "fdatasync": (8, 150), "write": (100, 2_500)}
+"""System calls, and at which of them a life ends: the store is written, is synced, a socket is written."""
+
+
+def dying(call: str, number: int) -> list[str]:
+    """In front of a program that is killed before it does this for the n-th time in one of its threads."""
+    words = ["strace", "-D", "-f", "--seccomp-bpf", "-qqq", "-o", "/dev/null", "-e", "signal=none"]
+    return [*words, "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={number}"]
+
+
+@pytest.mark.promise("queues-2", "queues-9", "queues-14", "queues-16", "queues-17", "queues-23")
+@pytest.mark.promise("queues-34", "queues-35")
+@pytest.mark.long_rounds
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("place", ["embedded", "kafka", "redis"])
+def test_the_broker_dies_at_any_step(
+    place: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    random = Random(seed)
+    settings: dict[str, object] = {"queues.disconnect_grace_ms": 100, "queues.join_debounce_ms": 20}
+    if place == "kafka":
+        kafka: KafkaServer = request.getfixturevalue("kafka")
+        settings |= {"stores.log": f"kafka://{kafka.bootstrap}", "kafka.prefix": kafka.prefix()}
+    if place == "redis":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        settings["stores.session"] = redis.url
+    with queue_broker(tmp_path, QUEUES, **settings) as broker:
+        run(lives(broker, random), 200)
+        assert "Traceback" not in broker.output()
+
+
+async def lives(broker: BrokerProcess, random: Random) -> None:
+    place, ledger = Place(broker.port), Ledger()
+    producers = [
+        Producer(place, f"producer-{name}", ledger, [f"{name}{n}" for n in range(5)]) for name in "ab"
+    ]
+    consumers = [Consumer(place, f"worker-{number}", ledger, random) for number in range(3)]
+    audit = Reader(place, "audit", TOPIC, ledger.audited)
+    reader = Reader(place, "reader", f"$queue/dlq/{QUEUE}", ledger.letters)
+    everybody = [audit, *consumers, *producers]
+    for each in everybody:
+        each.start()
+        await wait_for(lambda each=each: each.client is not None)  # type: ignore[misc]
+    redriving = asyncio.create_task(redrive(broker))
+    calls = random.sample(list(STEPS), len(STEPS))
+    for number in range(KILLS):
+        call = calls[number % len(calls)]
+        broker.kill()
+        broker.wrapper = tuple(dying(call, random.randint(*STEPS[call])))
+        broker.launch()
+        with suppress(AssertionError):
+            await wait_for(lambda: has_died(broker, producers), LIFE_S)
+        for each in everybody:
+            each.check()
+    broker.kill()
+    redriving.cancel()
+    broker.wrapper = ()
+    await asyncio.to_thread(broker.start)
+    for producer in producers:
+        producer.finishing = True
+    for consumer in consumers:
+        consumer.finishing = True
+    await wait_for(lambda: all(each.is_done for each in producers), 30, "everything is answered")
+    await wait_for(lambda: ledger.backlog <= 0, 30, "every message was settled once")
+    reader.start()
+    await asyncio.to_thread(wait_until, lambda: is_empty(broker), 30, "all is settled", poll_s=0.1)
+    for each in (*everybody, reader):
+        each.check()
+        await each.stop()
+    assert len(ledger.published) > 100 and ledger.rejected
+    ledger.judge()
+
+
+def has_died(broker: BrokerProcess, producers: list[Producer]) -> bool:
+    """They go on meanwhile, as far as the backlog lets them."""
+    for each in producers:
+        each.fill()
+    return not broker.is_running
+
+
+async def redrive(broker: BrokerProcess) -> None:
+    """Dead letters go back into their queue, again and again."""
+    place = f"http://127.0.0.1:{broker.http_port}/api/v1/queues/{QUEUE}/dlq/retry"
+    async with httpx.AsyncClient() as asking:
+        while True:
+            with suppress(httpx.HTTPError):
+                await asking.post(place, timeout=5)
+            await asyncio.sleep(0.3)
+
+
+def is_empty(broker: BrokerProcess) -> bool:
+    """Nothing is owed to any group, neither in the queue nor in its dead letters."""
+    listed = httpx.get(f"http://127.0.0.1:{broker.http_port}/api/v1/queues", timeout=10)
+    return not any(one["depth"] for one in listed.json())
