@@ -130,16 +130,16 @@ class Subscriptions:
                     self._join(consumer, subscription)
 
     def authorized(self) -> None:
-        """Other rules hold: who may receive again, or make what it has subscribed to, takes its place."""
+        """Other rules hold: who may consume again, or make what it has subscribed to, takes its place."""
         self._deliveries.begin_tick()
         for consumer in self._deliveries.consumers.values():
             session = consumer.session
             permissions, link = session.permissions, consumer.link
             for subscription in list(consumer.places.values()) if link is not None else ():
-                may_receive = permissions is None or permissions.may_receive(
+                may_consume = permissions is None or permissions.may_consume(
                     QUEUE_PREFIX + subscription.queue
                 )
-                if may_receive and not self._core.is_member(*subscription.place, session.client_id):
+                if may_consume and not self._core.is_member(*subscription.place, session.client_id):
                     self._join(consumer, subscription)
 
     def _forget(self, consumer: MqttConsumer, queue: str) -> None:
