@@ -46,7 +46,7 @@ from embermq.ports.sessions import SessionStore
 from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import Receipt, TickStore
 
-ANSWER_S = 10.0
+ANSWER_S = 30.0
 Kind = Literal["fsync", "os", "memory", "stand-in", "kafka"]
 KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")
 SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}

@@ -187,7 +187,7 @@ def test_bodies_come_in_bounded_answers(stores: Stores) -> None:
     if stores.kind != "stand-in":
         stores.queues.bodies(range(base, base + 6), lambda found: answers.append(len(found)))  # type: ignore[arg-type]
         while sum(answers) < 6:
-            stores.posted.get(timeout=10)()
+            stores.posted.get(timeout=30)()
         assert max(answers) <= 3
     assert stores.body(*range(base, base + 6)) == {base + i: body for i, body in enumerate(bodies)}
 

@@ -82,4 +82,4 @@ def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> No
         demo.kill()
     assert demo.returncode == 130, told
     assert "interrupted" in told
-    wait_until(lambda: not left_over(mark), 5, "everything that the demo started is gone")
+    wait_until(lambda: not left_over(mark), 30, "everything that the demo started is gone")

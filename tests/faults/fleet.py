@@ -71,7 +71,7 @@ class Fleet:
         for subscriber in self.subscribers:
             subscriber.start()
         for subscriber in self.subscribers:
-            await asyncio.wait_for(subscriber.subscribed.wait(), 10)
+            await asyncio.wait_for(subscriber.subscribed.wait(), 30)
 
     def start_publishers(self) -> None:
         for publisher in self.publishers:

@@ -128,7 +128,7 @@ def test_while_kafka_hangs_acknowledgements_wait_and_that_is_shown(
             assert subscriber.messages == []
             url = f"http://127.0.0.1:{broker.http_port}/ready"
             async with httpx.AsyncClient() as asking:
-                answer = await asking.get(url, timeout=10)
+                answer = await asking.get(url, timeout=30)
             assert (answer.status_code, kafka.bootstrap in answer.text) == (503, True)
             kafka.resume()
             await wait_for(lambda: len(subscriber.messages) == 10, 30, "all arrive")
@@ -137,7 +137,7 @@ def test_while_kafka_hangs_acknowledgements_wait_and_that_is_shown(
                 assert own == sorted(own)
 
         run(scenario())
-        wait_until(lambda: "the message log works again" in broker.output(), 10)
+        wait_until(lambda: "the message log works again" in broker.output(), 30)
         assert kafka.bootstrap in broker.output()
 
 

@@ -79,7 +79,7 @@ class Tail:
     def __init__(self, server: RedisServer) -> None:
         (self._path,) = server.folder.glob("appendonlydir/*.incr.aof")
         self._server = server
-        wait_until(lambda: b"aof_buffer_length:0\r" in server.ask("INFO", "persistence"), 10)
+        wait_until(lambda: b"aof_buffer_length:0\r" in server.ask("INFO", "persistence"), 30)
         self._size = self._path.stat().st_size
 
     def lose(self) -> None:

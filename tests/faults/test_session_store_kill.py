@@ -84,8 +84,8 @@ def nothing_is_left(broker: BrokerProcess, nodes: Sequence[RedisServer], fleet: 
             for name in node.ask("KEYS", pattern)
         ]
 
-    wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 10, "all is stored")
-    wait_until(lambda: not left(), 10, "what is acknowledged is not stored any more")
+    wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 30, "all is stored")
+    wait_until(lambda: not left(), 30, "what is acknowledged is not stored any more")
     assert metric(broker, "session_store_fenced_total") == 0
     assert metric(broker, "session_store_refused_total") == 0
     assert "Traceback" not in broker.output()

@@ -74,7 +74,7 @@ class ReturningClient:
         if self.client is not None:
             self.client.abort()
         if self._task is not None:
-            await asyncio.wait_for(self._task, 10)
+            await asyncio.wait_for(self._task, 30)
 
     def come_back(self) -> None:
         """After a stop."""

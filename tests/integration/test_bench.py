@@ -25,7 +25,7 @@ from embermq.bench.shape import Shape, fan_in, fan_out, pairs
 from embermq.protocol.version import ProtocolVersion
 
 MOSQUITTO = "/usr/sbin/mosquitto"
-START_DEADLINE_S = 10.0
+START_DEADLINE_S = 30.0
 SHORT = Load(duration_s=0.3, warmup_s=0.1, drain_s=10.0)
 
 

@@ -121,7 +121,7 @@ def test_a_log_goes_with_its_groups_when_the_pipeline_has_passed(place: Place) -
     fresh = place.finds(log)
     assert isinstance(fresh, FoundLog) and fresh.is_new and fresh.identity != found.identity
     place.loop.run_until(
-        lambda: group.committed([TopicPartition(log, 0)], timeout=10)[0].offset < 0, 30, "positions are gone"
+        lambda: group.committed([TopicPartition(log, 0)], timeout=30)[0].offset < 0, 30, "positions are gone"
     )
     group.close()
 
@@ -230,12 +230,12 @@ def test_questions_that_wait_are_bounded(place: Place, monkeypatch: pytest.Monke
     monkeypatch.setattr(f"{module}.CALLS_MAX", 1)
     place.kafka.pause()
     first, second = place.asks("one"), place.asks("two")
-    place.loop.run_until(lambda: second, 10)
+    place.loop.run_until(lambda: second, 30)
     assert first == [] and "1 application logs wait to be made already" in str(second[0])
     answers: list[object] = []
     for _ in range(3):
         place.logs.ends({"x": 1}, answers.append)
-    place.loop.run_until(lambda: answers, 10)
+    place.loop.run_until(lambda: answers, 30)
     assert "1 questions about application logs wait already" in str(answers[0])
 
 

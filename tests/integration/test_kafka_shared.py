@@ -47,7 +47,7 @@ class Place:
 
     def topics(self) -> dict[str, int]:
         """Shared logs, and how many partitions they have."""
-        found = self.kafka.admin.list_topics(timeout=10).topics
+        found = self.kafka.admin.list_topics(timeout=30).topics
         begin = f"{self.prefix}.msg.app.shared."
         return {
             name.removeprefix(begin): len(topic.partitions)

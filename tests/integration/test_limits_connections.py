@@ -25,7 +25,8 @@ from embermq.protocol.version import ProtocolVersion
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 SERVER_UNAVAILABLE = 3
 """The return code of MQTT 3."""
-
+HANDSHAKE_S = 10.0
+"""So long at most somebody is kept out by handshakes of others that never end."""
 
 OPEN = OpenSockets()
 
@@ -193,7 +194,7 @@ def test_tls_handshakes_that_never_end_keep_others_out_for_seconds_at_most(
     began = time.monotonic()
     client = RawClient(dial(port, tls=authority.trusting()))
     assert client.enter() == 0
-    assert time.monotonic() - began < ANSWER_S
+    assert time.monotonic() - began < HANDSHAKE_S
     began = time.monotonic()
     bystander.ping()
     assert time.monotonic() - began < 1.0

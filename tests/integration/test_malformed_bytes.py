@@ -52,7 +52,7 @@ class Raw:
     """A socket that takes bytes as they come."""
 
     def __init__(self, broker: BrokerProcess) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", broker.port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", broker.port), timeout=30)
 
     def send(self, data: bytes) -> None:
         try:

@@ -217,7 +217,7 @@ def mosquitto(program: str, broker: BrokerProcess, *arguments: str) -> list[str]
 def test_mosquitto_clients(broker: BrokerProcess, name: str, version: str, qos: str) -> None:
     topic = f"{name}/t"
     publish = mosquitto("pub", broker, "-V", version, "-t", topic, "-q", qos, "-r", "-m", "retained")
-    subprocess.run(publish, check=True, timeout=10)
+    subprocess.run(publish, check=True, timeout=30)
     listen = mosquitto(
         "sub", broker, "-V", version, "-t", f"{name}/#", "-q", "2", "-C", "2", "-W", "10", "-v"
     )
@@ -229,11 +229,11 @@ def test_mosquitto_clients(broker: BrokerProcess, name: str, version: str, qos: 
             input="from standard input",
             text=True,
             check=True,
-            timeout=10,
+            timeout=30,
         )
         assert subscriber.stdout.readline() == f"{topic} from standard input\n"
         assert subscriber.wait(10) == 0
-    subprocess.run(mosquitto("pub", broker, "-t", topic, "-r", "-n"), check=True, timeout=10)
+    subprocess.run(mosquitto("pub", broker, "-t", topic, "-r", "-n"), check=True, timeout=30)
 
 
 @pytest.mark.parametrize("version", MOSQUITTO_VERSIONS)
@@ -258,7 +258,7 @@ def test_many_lines_of_mosquitto_pub_arrive_in_order(broker: BrokerProcess, name
     with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as subscriber:
         assert subscriber.stdout is not None
         subprocess.run(
-            mosquitto("pub", broker, "-t", name, "-r", "-m", "start", "-q", "1"), check=True, timeout=10
+            mosquitto("pub", broker, "-t", name, "-r", "-m", "start", "-q", "1"), check=True, timeout=30
         )
         assert subscriber.stdout.readline() == "start\n"
         subprocess.run(
@@ -270,4 +270,4 @@ def test_many_lines_of_mosquitto_pub_arrive_in_order(broker: BrokerProcess, name
         )
         output, _ = subscriber.communicate(timeout=30)
     assert output.split() == [str(number) for number in range(count)]
-    subprocess.run(mosquitto("pub", broker, "-t", name, "-r", "-n"), check=True, timeout=10)
+    subprocess.run(mosquitto("pub", broker, "-t", name, "-r", "-n"), check=True, timeout=30)

@@ -31,7 +31,7 @@ KIB_EACH = 2
 def metric(broker: BrokerProcess, name: str) -> float:
     """The value of a metric without labels."""
     url = f"http://127.0.0.1:{broker.http_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
     assert found, f"{name} is not among the metrics"
@@ -85,7 +85,7 @@ def test_what_expires_leaves_memory_and_store_by_itself(own_broker: BrokerProces
         )
     )
     assert stored(own_broker) == ["for ever", "later", "replaced", "soon"]
-    wait_until(lambda: stored(own_broker) == ["for ever", "later", "replaced"], 10, "it is removed")
+    wait_until(lambda: stored(own_broker) == ["for ever", "later", "replaced"], 30, "it is removed")
     assert metric(own_broker, "embermq_retained_messages") == 3
     assert metric(own_broker, "embermq_retained_expired_total") == 1
     own_broker.restart()
@@ -100,7 +100,7 @@ def test_what_expires_while_the_broker_is_down_is_removed_at_its_start(own_broke
     wait_until(lambda: time.monotonic() > over)
     own_broker.start()
     assert metric(own_broker, "embermq_retained_messages") == 1
-    wait_until(lambda: stored(own_broker) == ["stays"], 10, "it is removed")
+    wait_until(lambda: stored(own_broker) == ["stays"], 30, "it is removed")
 
 
 def test_the_log_is_trimmed_beneath_retained_messages_and_they_stay(own_broker: BrokerProcess) -> None:

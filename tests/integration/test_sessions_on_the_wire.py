@@ -33,7 +33,7 @@ def test_takeover(broker: BrokerProcess, name: str, version: ProtocolVersion) ->
         old = await kept(broker, name, version=version)
         await old.subscribe(Subscription(f"{name}/t", 1))
         new = await kept(broker, name, version=version)
-        await asyncio.wait_for(old.ended, 10)
+        await asyncio.wait_for(old.ended, 30)
         if version is V5:
             assert old.disconnect_received is not None and old.disconnect_received.reason_code == 0x8E
         assert present(new) is (version is not V31)
@@ -52,7 +52,7 @@ def test_a_storm_of_takeovers_leaves_one(broker: BrokerProcess, name: str) -> No
             *(one.connect(broker.port, clean_start=False, expiry_s=60) for one in found),
             return_exceptions=True,
         )
-        await wait_for(lambda: sum(one.is_open for one in found) == 1, 10, "one connection is left")
+        await wait_for(lambda: sum(one.is_open for one in found) == 1, 30, "one connection is left")
         (last,) = [one for one in found if one.is_open]
         await last.ping()
         last.close()
@@ -89,7 +89,7 @@ def test_wills(broker: BrokerProcess, name: str, version: ProtocolVersion) -> No
             leaving = await client(broker, f"{ending}{name}", version=version, will=will)
             if ending == "mistake":
                 leaving.send_bytes(b"\x00\x00")
-                await asyncio.wait_for(leaving.ended, 10)
+                await asyncio.wait_for(leaving.ended, 30)
             else:
                 getattr(leaving, ending)()
             await watcher.ping()
@@ -179,7 +179,7 @@ def test_packets_behind_connect_in_one_piece(broker: BrokerProcess, name: str) -
         assert await arrived(found, 1) == [b"early"]
         await found.ping()
         found.send(Disconnect())
-        await asyncio.wait_for(found.ended, 10)
+        await asyncio.wait_for(found.ended, 30)
 
     talk(dialogue)
 

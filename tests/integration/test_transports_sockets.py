@@ -85,7 +85,7 @@ HEADERS = pytest.mark.parametrize("header", [version_1, version_2])
 
 def test_ipv6(any_broker: Broker, name: str) -> None:
     words = ["mosquitto_pub", "-h", "::1", "-p", str(any_broker.six), "-t", name, "-q", "2", "-m", "x"]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    said = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert said.returncode == 0, said.stderr
     client = RawClient(dial(any_broker.six, "::1"))
     assert client.enter() == 0
@@ -108,7 +108,7 @@ def test_paho_over_a_unix_socket(any_broker: Broker, name: str) -> None:
 
 def test_mosquitto_over_a_unix_socket(any_broker: Broker, name: str) -> None:
     words = ["mosquitto_pub", "--unix", any_broker.path, "-t", name, "-q", "2", "-m", "x"]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    said = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert said.returncode == 0, said.stderr
 
 

@@ -113,11 +113,11 @@ def test_mosquitto_clients(tls_broker: Broker, name: str, version: str) -> None:
     there = ["-h", "localhost", "-p", str(tls_broker.plain_tls), "--tls-version", version]
     trust = ["--cafile", str(tls_broker.authority.certificate), "-t", f"{name}/a", "-q", "1"]
     said = subprocess.run(
-        ["mosquitto_pub", *there, *trust, "-r", "-m", "over TLS"], capture_output=True, text=True, timeout=10
+        ["mosquitto_pub", *there, *trust, "-r", "-m", "over TLS"], capture_output=True, text=True, timeout=30
     )
     assert said.returncode == 0, said.stderr
     heard = subprocess.run(
-        ["mosquitto_sub", *there, *trust, "-C", "1", "-W", "5"], capture_output=True, text=True, timeout=10
+        ["mosquitto_sub", *there, *trust, "-C", "1", "-W", "20"], capture_output=True, text=True, timeout=30
     )
     assert heard.stdout == "over TLS\n", heard.stderr
 
@@ -128,7 +128,7 @@ def test_a_mosquitto_client_that_does_not_know_the_authority_stays_away(
     stranger = Authority(tmp_path)
     words = ["-h", "localhost", "-p", str(tls_broker.plain_tls), "--cafile", str(stranger.certificate)]
     said = subprocess.run(
-        ["mosquitto_pub", *words, "-t", "a", "-m", "b"], capture_output=True, text=True, timeout=10
+        ["mosquitto_pub", *words, "-t", "a", "-m", "b"], capture_output=True, text=True, timeout=30
     )
     assert said.returncode != 0
     wait_until(lambda: "TLSV1_ALERT_UNKNOWN_CA" in tls_broker.output())
@@ -138,7 +138,7 @@ def test_mosquitto_with_a_certificate_instead_of_a_password(tls_broker: Broker, 
     own = str(tls_broker.authority.client())
     words = ["-h", "localhost", "-p", str(tls_broker.certified), "--cert", own, "--key", own]
     words += ["--cafile", str(tls_broker.authority.certificate), "-q", "1", "-t", name, "-m", "x"]
-    said = subprocess.run(["mosquitto_pub", *words], capture_output=True, text=True, timeout=10)
+    said = subprocess.run(["mosquitto_pub", *words], capture_output=True, text=True, timeout=30)
     assert said.returncode == 0, said.stderr
 
 

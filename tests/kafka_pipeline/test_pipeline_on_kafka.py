@@ -18,7 +18,7 @@ from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.protocol.packets import Publish, Subscription
 
 SEEN_S = 60.0
-HEALED_S = 15.0
+HEALED_S = 30.0
 
 
 async def published(broker: KafkaPipelineBroker, root: str, numbers: Iterable[int]) -> None:

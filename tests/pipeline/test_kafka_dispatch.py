@@ -27,7 +27,7 @@ from embermq.pipeline.settings import QUERIES, DriverSettings, Mode
 from embermq.pipeline.transforms.dispatch import application_entries
 
 MODES: tuple[Mode, ...] = ("realtime", "microbatch")
-HEALED_S = 15.0
+HEALED_S = 30.0
 REASON = "header n cannot be understood: none"
 
 

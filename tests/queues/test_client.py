@@ -32,7 +32,7 @@ from embermq_client import (
 )
 
 pytestmark = pytest.mark.promise("queues-37")
-NEXT_S = 10.0
+NEXT_S = 30.0
 
 
 @pytest.fixture(scope="module")

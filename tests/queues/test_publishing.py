@@ -429,7 +429,7 @@ def test_a_message_that_is_too_large_is_refused(broker: BrokerProcess) -> None:
             old = await worker(broker, f"large-{qos + 2}", version=V311)
             packet_id = 1 if qos else 0
             old.send(Publish(topic, b"x" * 17, qos, packet_id))
-            await asyncio.wait_for(old.ended, 10)
+            await asyncio.wait_for(old.ended, 30)
             assert not [each for each in old.received if isinstance(each, Puback | Pubrec)]
         await client.consumes(topic)
         assert (await client.next()).payload == b"x" * 16

@@ -180,7 +180,7 @@ def test_nothing_of_it_is_stored(broker: BrokerProcess) -> None:
             assert (await replied(answers, "$queue/responses/memory", b"m"))[0] == 0
         await asks.take(5)
         assert await answers.publish("elsewhere", b"a record", qos=1) == 0x10
-        await wait_for(lambda: metric(broker, "log_end_offset") > before, 10, "the record")
+        await wait_for(lambda: metric(broker, "log_end_offset") > before, 30, "the record")
         assert metric(broker, "log_end_offset") == before + 1
 
     run(scenario())

@@ -300,7 +300,7 @@ def test_what_the_old_connection_acknowledged_counts_and_nothing_that_it_says_la
         new = await kept(broker, "s", acknowledges=False)
         for message in old.messages:
             old.send(Puback(message.packet_id))
-        await asyncio.wait_for(old.ended, 10)
+        await asyncio.wait_for(old.ended, 30)
         assert old.disconnect_received is not None
         assert old.disconnect_received.reason_code == 0x8E
         assert [int(payload) for payload in await arrived(new, count // 2)] == list(range(count // 2, count))

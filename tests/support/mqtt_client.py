@@ -34,7 +34,7 @@ from embermq.protocol.packets import (
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
-ANSWER_S = 10.0
+ANSWER_S = 30.0
 PACKET_BYTES_MAX = 268_435_460
 Wanted = TypeVar("Wanted", bound=Packet)
 

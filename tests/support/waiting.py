@@ -5,27 +5,44 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 POLL_S = 0.01
+PAUSE_MAX_S = 0.3
+REST = 4
+"""A condition that asks somebody takes time from those whom it waits for: so many times as long nobody asks again."""
+DEADLINE_S = 30.0
+"""Of what takes a moment: a busy machine takes a hundred times as long, and waiting costs nothing when all is well."""
 
 
 def wait_until(
-    condition: Callable[[], object], deadline_s: float = 10.0, what: str = "", *, poll_s: float = POLL_S
+    condition: Callable[[], object],
+    deadline_s: float = DEADLINE_S,
+    what: str = "",
+    *,
+    poll_s: float | None = None,
 ) -> None:
-    """Return when `condition` is true; raises AssertionError, naming `what`, when it is not within `deadline_s`."""
-    end_s = time.monotonic() + deadline_s
+    """Return when `condition` is true; raises AssertionError, naming `what`, when it is not within `deadline_s`. With
+    `poll_s` it is asked so often, whatever that costs."""
     pause = threading.Event()
-    while not condition():
-        if time.monotonic() > end_s:
-            raise AssertionError(f"not within {deadline_s} s: {what or condition}")
-        pause.wait(poll_s)
+    for pause_s in _pauses(condition, deadline_s, what):
+        pause.wait(poll_s or pause_s)
 
 
-async def wait_for(condition: Callable[[], object], deadline_s: float = 10.0, what: str = "") -> None:
+async def wait_for(condition: Callable[[], object], deadline_s: float = DEADLINE_S, what: str = "") -> None:
     """The same on the event loop, which goes on meanwhile."""
+    for pause_s in _pauses(condition, deadline_s, what):
+        await asyncio.sleep(pause_s)
+
+
+def _pauses(condition: Callable[[], object], deadline_s: float, what: str) -> Iterator[float]:
+    """In seconds, until the condition is true."""
     end_s = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end_s:
+    while True:
+        began_s = time.monotonic()
+        if condition():
+            return
+        asked_s = time.monotonic()
+        if asked_s > end_s:
             raise AssertionError(f"not within {deadline_s} s: {what or condition}")
-        await asyncio.sleep(POLL_S)
+        yield min(PAUSE_MAX_S, max(POLL_S, REST * (asked_s - began_s)))

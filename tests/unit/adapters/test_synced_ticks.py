@@ -20,7 +20,7 @@ from embermq.model.tick_writes import ApplicationMark, TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt
 
-ANSWER_S = 10.0
+ANSWER_S = 30.0
 FULL, NORMAL = 2, 1
 MARK = ApplicationMark(7, 3, 1, QueueState.SENT)
 PLACE = ReaderPosition("log", "source", 1, StoredPositions(1, 3, ()))
