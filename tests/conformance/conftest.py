@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -12,8 +11,9 @@ from uuid import uuid4
 import pytest
 from tests.conformance.wire_client import WireClient
 from tests.conformance.wires import Transport, open_wire
-from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
+from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.forked_program import run_program
 
 from embermq.protocol.version import ProtocolVersion
 
@@ -78,13 +78,8 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FamilyBr
 def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Everything that can be switched off is, limits are small, and there is an account."""
     data_dir = tmp_path_factory.mktemp("strict")
-    subprocess.run(
-        [EMBERMQ, "users", "add", ACCOUNT, "--data-dir", data_dir],
-        input=PASSWORD,
-        stdout=subprocess.DEVNULL,
-        check=True,
-        timeout=60,
-    )
+    made = run_program("users", "add", ACCOUNT, "--data-dir", data_dir, stdin=PASSWORD.decode())
+    made.check_returncode()
     with BrokerProcess(data_dir, settings=STRICT) as broker:
         yield broker
 

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {"clients.application_ids": "billing-*"}
-    with BrokerProcess(tmp_path_factory.mktemp("data"), pipeline=True, settings=settings) as running:
+    with BrokerProcess(
+        tmp_path_factory.mktemp("data"), pipeline=True, settings=settings, installed=True
+    ) as running:
         yield running
 
 
@@ -48,11 +50,11 @@ def listen(broker: BrokerProcess) -> Iterator[Callable[..., subprocess.Popen[str
 
 def publish(broker: BrokerProcess, topic: str, message: str) -> None:
     command = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(broker.port), "-q", "1"]
-    subprocess.run([*command, "-t", topic, "-m", message], check=True, timeout=10)
+    subprocess.run([*command, "-t", topic, "-m", message], check=True, timeout=30)
 
 
 def fetched(broker: BrokerProcess, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}{path}", timeout=30) as answer:
         text: str = answer.read().decode()
     return text
 

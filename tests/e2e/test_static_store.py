@@ -46,7 +46,9 @@ def add(url: str, *names: str) -> None:
 @pytest.fixture
 def broker(sql_server: SqlServer, sql_url: str, tmp_path: Path) -> Iterator[BrokerProcess]:
     """Whatever happens, the server's password is nowhere in what it prints."""
-    with BrokerProcess(tmp_path / "data", settings=QUICK | {"stores.static": sql_url}) as running:
+    with BrokerProcess(
+        tmp_path / "data", settings=QUICK | {"stores.static": sql_url}, installed=True
+    ) as running:
         yield running
         assert running.is_running
         assert sql_server.password not in running.output()
@@ -106,7 +108,7 @@ def test_a_restarted_server_costs_nobody_a_login(sql_server: SqlServer, sql_url:
         sql_server.restart()
         assert await enter(port) == SUCCESS
 
-    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+    with BrokerProcess(tmp_path / "data", settings=settings, installed=True) as broker:
         run(scenario(broker.port))
 
 

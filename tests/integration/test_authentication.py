@@ -15,7 +15,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.hook_server import HookServer, said
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
@@ -35,13 +36,7 @@ SOON_S = 6.0
 
 
 def users(data_dir: Path, *words: str, stdin: str = "", code: int = 0) -> str:
-    done = subprocess.run(
-        [EMBERMQ, "users", words[0], "--data-dir", data_dir, *words[1:]],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program("users", words[0], "--data-dir", data_dir, *words[1:], stdin=stdin)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout
 
@@ -407,7 +402,7 @@ def test_failures_are_late_and_successes_are_not(own_broker: BrokerProcess, data
 
 
 def metrics(broker: BrokerProcess) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=30) as answer:
         return str(answer.read().decode())
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.x509.oid import NameOID
-from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
+from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.raw_client import RawClient, dial
 from tests.support.users import PASSWORD, add_users
@@ -64,7 +65,7 @@ class Broker(BrokerProcess):
 
     def counter(self, name: str) -> int:
         url = f"http://127.0.0.1:{self.http_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return int(
             float(next(line.split()[1] for line in lines if line.startswith(f"embermq_{name}_total ")))
@@ -141,25 +142,25 @@ def test_mosquitto_clients_and_retained_messages(ruled: Broker, name: str) -> No
             ["mosquitto_pub", *words("ann"), "-V", "5", "-t", topic, "-m", topic, "-r"],
             capture_output=True,
             text=True,
-            timeout=10,
+            timeout=30,
         )
         assert done.returncode == 0, done.stderr
     heard = subprocess.run(
         ["mosquitto_sub", *words("bob"), "-t", f"ann/+/{name}", "-t", f"ann/{name}", "-W", "1"],
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=30,
     )
     assert heard.stdout == f"ann/{name}\n"
     denied = subprocess.run(
         ["mosquitto_pub", *words("bob"), "-V", "5", "-t", f"ann/{name}", "-m", "x"],
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=30,
     )
     assert "Not authorized" in denied.stderr
     for topic in (f"ann/{name}", f"ann/secret/{name}"):  # what is retained would come to the next test
-        subprocess.run(["mosquitto_pub", *words("ann"), "-t", topic, "-n", "-r"], check=True, timeout=10)
+        subprocess.run(["mosquitto_pub", *words("ann"), "-t", topic, "-n", "-r"], check=True, timeout=30)
 
 
 @pytest.mark.parametrize(("version", "code"), [(V311, 5), (V5, 0x87)])
@@ -247,9 +248,8 @@ def test_a_broken_file_keeps_it_from_starting(tmp_path: Path, text: str | None, 
     rules = tmp_path / "rules.toml"
     if text is not None:
         rules.write_text(text)
-    words = [str(EMBERMQ), "run", "--no-pipeline", "--data-dir", str(tmp_path / "data")]
-    done = subprocess.run(
-        [*words, "--set", f"authorization.rules={rules}"], capture_output=True, text=True, timeout=30
+    done = run_program(
+        "run", "--no-pipeline", "--data-dir", tmp_path / "data", "--set", f"authorization.rules={rules}"
     )
     assert done.returncode == 2
     assert done.stderr.startswith("embermq: authorization.rules: ")
@@ -331,7 +331,7 @@ def test_denied_publishes_close_a_client_of_version_3_when_asked(tmp_path: Path)
     async def scenario(broker: Broker) -> None:
         bob = await enter(broker, "bob", "b", V311)
         bob.send(Publish("ann/x", b"", 1, 1))
-        await asyncio.wait_for(bob.ended, 10)
+        await asyncio.wait_for(bob.ended, 30)
 
     broker = Broker(tmp_path, **{"authorization.denied_publish_3": "close"})
     with broker:

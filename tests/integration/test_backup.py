@@ -10,7 +10,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
@@ -23,7 +24,7 @@ TIMEOUT_S = 60
 
 
 def typed(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([EMBERMQ, *words], capture_output=True, text=True, timeout=TIMEOUT_S)
+    return run_program(*words, timeout_s=TIMEOUT_S)
 
 
 async def away(broker: BrokerProcess, client_id: str, topic: str) -> None:
@@ -87,7 +88,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(
         reader = MqttClient("reader")
         await reader.connect(broker.port)
         await reader.subscribe(Subscription("kept/#", 1))
-        await wait_for(lambda: bool(reader.messages), 10, "the retained message")
+        await wait_for(lambda: bool(reader.messages), 30, "the retained message")
         found = reader.messages[0]
         assert (found.payload, found.retain) == (b"retained", True)
         reader.abort()
@@ -95,14 +96,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(
 
     own_broker.settings["device.queue_limit"] = 60_000
     own_broker.start()
-    subprocess.run(
-        [EMBERMQ, "users", "add", "ann", "--data-dir", own_broker.data_dir],
-        input="secret\n",
-        text=True,
-        check=True,
-        timeout=TIMEOUT_S,
-        stdout=subprocess.DEVNULL,
-    )
+    run_program("users", "add", "ann", "--data-dir", own_broker.data_dir, stdin="secret\n").check_returncode()
     run(scenario())
     own_broker.stop()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +17,8 @@ from msgspec import structs
 from tests.contracts.kafka_stores import PACKET_BYTES_MAX, KafkaStores
 from tests.contracts.stores import tick_writes
 from tests.contracts.test_tick_store import payloads, record, session
-from tests.support.broker_process import EMBERMQ, free_port
+from tests.support.broker_process import free_port
+from tests.support.forked_program import run_program
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
@@ -438,12 +438,13 @@ def test_nobody_there_is_said_with_the_servers_name_and_no_secret(monkeypatch: p
 
 def _checked(*assignments: str) -> tuple[str, object]:
     """What `check-config` shows, for people and for machines."""
-    words = [str(EMBERMQ), "check-config", "--no-pipeline"]
+    words = ["check-config", "--no-pipeline"]
     for assignment in assignments:
         words += ["--set", assignment]
-    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=BACK_S).stdout
-    document = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True, timeout=BACK_S)
-    return shown, json.loads(document.stdout).get("log")
+    shown, document = (run_program(*words, *more, timeout_s=BACK_S) for more in ((), ("--json",)))
+    for done in (shown, document):
+        done.check_returncode()
+    return shown.stdout, json.loads(document.stdout).get("log")
 
 
 def test_the_configuration_is_shown_with_what_the_cluster_is_worth(kafka: KafkaServer) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import TopicPartition
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.hand_pipeline import HandPipeline
 from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
@@ -62,13 +62,7 @@ class Place:
 
     def typed(self, *words: str, fails: bool = False) -> str:
         """What `embermq sessions` prints."""
-        done = subprocess.run(
-            [EMBERMQ, "sessions", *words, "--data-dir", self.broker.data_dir],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run_program("sessions", *words, "--data-dir", self.broker.data_dir, timeout_s=TIMEOUT_S)
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -165,7 +159,7 @@ def test_a_log_is_there_before_connack_and_goes_when_the_pipeline_has_passed(pla
         await wait_for(lambda: back.messages, 30, "what is left")
         assert [message.payload for message in back.messages] == [b"1"]
         assert "partition 0: 1 records were deleted before they were read" in place.broker.output()
-        await wait_for(lambda: metric(place.broker, "application_entries_lost") == 1, 10, "it is counted")
+        await wait_for(lambda: metric(place.broker, "application_entries_lost") == 1, 30, "it is counted")
         await asyncio.to_thread(place.ends, "app")
         await asyncio.sleep(1.2)
         assert place.logs() == sorted(["app", hashed]), "a record is stamped for it that is not carried yet"
@@ -222,7 +216,7 @@ def test_a_crash_between_session_and_log_is_put_right_at_the_start(place: Place)
             answer.result(TIMEOUT_S)
         await asyncio.to_thread(place.broker.start)
         await place.goes("appKept", "appNew", "appOver")
-        await wait_for(lambda: "appKept' was missing and is there again" in place.broker.output(), 10)
+        await wait_for(lambda: "appKept' was missing and is there again" in place.broker.output(), 30)
         assert "appNew' was missing" not in place.broker.output()
         place.pipeline.carry()
         await place.goes("appKept", "appNew")

@@ -6,14 +6,14 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
+from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for, wait_until
 
@@ -28,7 +28,7 @@ KIB_EACH = 20
 
 def get(broker: BrokerProcess, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -181,8 +181,7 @@ def test_settings_come_from_file_environment_and_set(tmp_path: Path) -> None:
 )
 @pytest.mark.promise("device-6")
 def test_what_cannot_be_is_refused_by_name(tmp_path: Path, assignment: str, told: str) -> None:
-    words = [str(EMBERMQ), "run", "--no-pipeline", "--data-dir", str(tmp_path), "--set", assignment]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    done = run_program("run", "--no-pipeline", "--data-dir", tmp_path, "--set", assignment)
     assert done.returncode != 0
     assert told in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -190,12 +189,8 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, assignment: str, told
 
 def test_accounts_decide_who_enters_and_as_what(own_broker: BrokerProcess) -> None:
     for name, kind in (("ann", "device"), ("billing", "application")):
-        done = subprocess.run(
-            [EMBERMQ, "users", "add", name, "--type", kind, "--data-dir", str(own_broker.data_dir)],
-            input="secret\n",
-            capture_output=True,
-            text=True,
-            timeout=30,
+        done = run_program(
+            "users", "add", name, "--type", kind, "--data-dir", own_broker.data_dir, stdin="secret\n"
         )
         assert done.returncode == 0, done.stderr
     own_broker.start()
@@ -297,7 +292,7 @@ def test_a_broker_that_is_killed_comes_back_with_what_it_promised(own_broker: Br
         late = MqttClient("late")
         await late.connect(own_broker.port)
         await late.subscribe(Subscription("t/x", 0))
-        await wait_for(lambda: late.messages, 10)
+        await wait_for(lambda: late.messages, 30)
         assert late.messages[0].payload == b"199"
         for one in (subscriber, late):
             one.abort()

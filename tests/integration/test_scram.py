@@ -17,8 +17,9 @@ import pytest
 from scramp import ScramClient
 from tests.conformance.wire_client import WireClient
 from tests.conformance.wires import open_wire
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.foreign_clients import SOURCES
+from tests.support.forked_program import run_program
 from tests.support.raw_client import RawClient, RawWebSocket, dial
 from tests.support.waiting import wait_until
 
@@ -57,13 +58,7 @@ def text_of(properties: Properties | None) -> str:
 
 def users(directory: Path, *words: str, password: str = PASSWORD) -> str:
     """`embermq users`, with the password on its standard input."""
-    done = subprocess.run(
-        [EMBERMQ, "users", *words, "--data-dir", str(directory)],
-        input=password + "\n",
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-    )
+    done = run_program("users", *words, "--data-dir", directory, stdin=password + "\n", timeout_s=RUN_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

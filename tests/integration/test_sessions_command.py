@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
@@ -25,13 +26,7 @@ V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 
 
 def typed(broker: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [EMBERMQ, "sessions", *words, "--data-dir", broker.data_dir],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
-    )
+    return run_program("sessions", *words, "--data-dir", broker.data_dir, timeout_s=TIMEOUT_S)
 
 
 async def asked(broker: BrokerProcess, *words: str) -> str:
@@ -133,7 +128,7 @@ def test_delete_takes_queue_and_subscriptions_and_lets_the_will_out(own_broker: 
         await client.ended
         assert client.disconnect_received is not None
         assert client.disconnect_received.reason_code == ReasonCode.ADMINISTRATIVE_ACTION
-        await wait_for(lambda: bool(watcher.messages), 10, "the will")
+        await wait_for(lambda: bool(watcher.messages), 30, "the will")
         assert watcher.messages[0].payload == b"left"
         assert "there is no session" in await refused(own_broker, "delete", "gone", "--yes")
         watcher.close()

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.kafka_dispatcher import KafkaDispatcher
 from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
@@ -86,13 +87,7 @@ def _broker(data_dir: Path, settings: dict[str, object]) -> Iterator[BrokerProce
 
 
 def typed(broker: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [EMBERMQ, "sessions", "parked", *words, "--data-dir", broker.data_dir],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        stdin=subprocess.DEVNULL,
-    )
+    return run_program("sessions", "parked", *words, "--data-dir", broker.data_dir, timeout_s=TIMEOUT_S)
 
 
 async def parked(broker: BrokerProcess, *words: str, fails: bool = False) -> str:

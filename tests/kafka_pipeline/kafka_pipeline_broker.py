@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import httpx
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.kafka_server import KafkaCluster, KafkaServer
 from tests.support.waiting import wait_until
 
@@ -81,12 +81,7 @@ class PipelineBroker(BrokerProcess, Generic[Kafka]):
         given: list[str] = [
             word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")
         ]
-        done = subprocess.run(
-            [str(EMBERMQ), *words, "--data-dir", str(self.data_dir), *given],
-            capture_output=True,
-            text=True,
-            timeout=RUNS_S,
-        )
+        done = run_program(*words, "--data-dir", self.data_dir, *given, timeout_s=RUNS_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
@@ -19,7 +19,7 @@ KEPT_S = 3_600
 
 
 def typed(*words: str | Path) -> None:
-    subprocess.run([EMBERMQ, *words], check=True, stdout=subprocess.DEVNULL, timeout=SPARK_S)
+    run_program(*words, timeout_s=SPARK_S).check_returncode()
 
 
 async def published(broker: BrokerProcess, numbers: range) -> None:
@@ -59,6 +59,6 @@ def test_what_an_application_is_owed_is_in_a_backup(tmp_path: Path) -> None:
 
     with BrokerProcess(tmp_path / "data", pipeline=True, settings=SETTINGS) as broker:
         run(before(), SPARK_S + 30)
-    subprocess.run([EMBERMQ, "restore", saved, "--data-dir", restored], check=True, stdout=subprocess.DEVNULL)
+    typed("restore", saved, "--data-dir", restored)
     with BrokerProcess(restored, pipeline=True, settings=SETTINGS) as broker:
         run(after(), SPARK_S + 30)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from tests.contracts.message_stores import SETTINGS, Kind, MessageStores, messag
 from tests.pipeline.driver_process import START_S, DriverProcess, position
 from tests.pipeline.log_writer import LogWriter
 from tests.pipeline.test_processes import GONE_S, fresh_records
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_until
@@ -174,17 +174,12 @@ def test_the_broker_tells_its_pipeline_where_the_messages_go(
         run(published(broker.port))
 
         def payloads() -> list[str]:
-            words: list[str | Path] = [
-                EMBERMQ,
-                "messages",
-                "show",
-                "--topic",
-                "tank/7",
-                "--json",
-                "--data-dir",
+            done = run_program(
+                *("messages", "show", "--topic", "tank/7", "--json", "--data-dir"),
                 broker.data_dir,
-            ]
-            done = subprocess.run(words, capture_output=True, check=True, env=os.environ | environment)
+                environment=environment,
+            )
+            done.check_returncode()
             return [json.loads(line)["payload"] for line in done.stdout.splitlines()]
 
         wait_until(lambda: len(payloads()) == 20, START_S, "all are archived", poll_s=1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import Worker, queue_broker, worker
 from tests.support.waiting import wait_until
@@ -50,13 +50,7 @@ def api(broker: BrokerProcess, method: str, path: str, **more: Any) -> httpx.Res
 
 
 def embermq(broker: BrokerProcess, *words: str, code: int = 0, given: str = "") -> str:
-    done = subprocess.run(
-        [EMBERMQ, *words, "--data-dir", str(broker.data_dir)],
-        capture_output=True,
-        text=True,
-        input=given,
-        timeout=60,
-    )
+    done = run_program(*words, "--data-dir", broker.data_dir, stdin=given)
     assert done.returncode == code, done.stderr
     return done.stdout if code == 0 else done.stderr
 
@@ -139,7 +133,10 @@ def test_a_message_its_consumer_and_why_nothing_comes(broker: BrokerProcess) -> 
         assert [one["payload"] for one in peeked] == ["one", "two"]
         client.close()
         wait_until(
-            lambda: "no consumer since" in embermq(broker, "queues", "explain", "op/why"), 10, "it has left"
+            lambda: "no consumer since" in embermq(broker, "queues", "explain", "op/why"),
+            30,
+            "it has left",
+            poll_s=0.3,
         )
         assert "there is no queue 'op/none'" in embermq(broker, "queues", "explain", "op/none", code=1)
 
@@ -161,7 +158,7 @@ def test_a_purge_is_durable_when_it_is_answered(tmp_path: Path) -> None:
         assert api(broker, "POST", "/queues/op$purge/purge").json() == {"messages": 40}
         wait_until(
             lambda: api(broker, "DELETE", "/queues/op$gone").status_code in (200, 404),
-            10,
+            30,
             "it can be deleted",
         )
         broker.kill()

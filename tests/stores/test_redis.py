@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -13,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conftest import quiet
-from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import DAY_S, arrived, client, gone, kept, make, present, talk
+from tests.support.forked_program import run_program
 from tests.support.metrics import metric
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
@@ -55,7 +55,7 @@ def keys(server: RedisServer) -> dict[str, str]:
 def ready(broker: BrokerProcess) -> tuple[int, dict[str, str]]:
     address = f"http://127.0.0.1:{broker.http_port}/ready"
     try:
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(address, timeout=30) as answer:
             return answer.status, json.load(answer)["parts"]
     except urllib.error.HTTPError as error:
         with error:
@@ -88,7 +88,7 @@ def test_a_person_with_redis_cli_finds_what_the_documents_say(
         await publisher.subscribe(Subscription("nothing", 1))
 
     talk(dialogue)
-    wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 10, "all is stored")
+    wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 30, "all is stored")
     assert keys(redis_server) == {
         "embermq:schema": "string",
         "s:ol:{p}": "string",
@@ -285,17 +285,13 @@ def test_a_redis_that_is_not_there_is_told_without_its_password(tmp_path: Path) 
 
 
 def test_check_config_shows_the_store_without_its_password() -> None:
-    command = [str(EMBERMQ), "check-config", "--set", "stores.session=redis://u:hunter2@127.0.0.1:6379"]
+    command = ["check-config", "--set", "stores.session=redis://u:hunter2@127.0.0.1:6379"]
     for words in (command, [*command, "--json"]):
-        made = subprocess.run(words, capture_output=True, text=True)
+        made = run_program(*words)
         assert made.returncode == 0, made.stderr
         assert "hunter2" not in made.stdout + made.stderr
         assert "redis://u:***@127.0.0.1:6379" in made.stdout
-    made = subprocess.run(
-        [EMBERMQ, "check-config", "--set", "stores.session=rediss+sentinel://u:hunter2@h"],
-        capture_output=True,
-        text=True,
-    )
+    made = run_program("check-config", "--set", "stores.session=rediss+sentinel://u:hunter2@h")
     assert made.returncode != 0
     assert "stores.session" in made.stdout + made.stderr
     assert "hunter2" not in made.stdout + made.stderr
@@ -339,16 +335,7 @@ def test_a_cluster_has_all_of_it(redis_cluster: RedisCluster, tmp_path: Path) ->
 def test_a_backup_says_what_it_does_not_have(broker: BrokerProcess, tmp_path: Path) -> None:
     broker.start()
     session = f"stores.session={broker.settings['stores.session']}"
-    command = [
-        str(EMBERMQ),
-        "backup",
-        str(tmp_path / "copy"),
-        "--data-dir",
-        str(broker.data_dir),
-        "--set",
-        session,
-    ]
-    made = subprocess.run(command, capture_output=True, text=True)
+    made = run_program("backup", tmp_path / "copy", "--data-dir", broker.data_dir, "--set", session)
     assert made.returncode == 0, made.stderr
     assert "sessions" in made.stdout and "are not in it" in made.stdout
 
@@ -371,7 +358,7 @@ def test_a_log_that_lost_its_end_uses_no_position_twice(broker: BrokerProcess) -
         for number in range(20):
             assert await publisher.publish("t", b"%d" % number, qos=1) < 0x80
         await asyncio.to_thread(
-            wait_until, lambda: metric(broker, "session_store_waiting_ticks") == 0, 10, "all is stored"
+            wait_until, lambda: metric(broker, "session_store_waiting_ticks") == 0, 30, "all is stored"
         )
         broker.kill()
 

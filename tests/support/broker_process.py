@@ -1,4 +1,4 @@
-"""The installed program as a process of its own, for tests that kill it, fill its disk or speak to it."""
+"""The program as a process of its own, for tests that kill it, fill its disk or speak to it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Self
 from uuid import uuid4
 from weakref import finalize
 
+from tests.support.forked_program import ForkedProgram
 from tests.support.sharing import this_worker
 from tests.support.waiting import wait_until
 
@@ -31,8 +32,10 @@ _PORT_FIRST = 10_240
 class BrokerProcess:
     """`embermq run` on one data directory; keeps its ports over restarts.
 
-    `settings` are `--set` assignments, `wrapper` words in front of the program (`strace -D ...`). As a context manager
-    it starts at the entry and leaves no process behind, Spark's included; on a failure its output is printed.
+    `settings` are `--set` assignments, `wrapper` words in front of the program (`strace -D ...`). With such words,
+    with a library in front of the system's in `env`, or with `installed`, it is the installed program that starts, as a
+    user's would; else it is forked from one that has its imports behind it. As a context manager it starts at the entry
+    and leaves no process behind, Spark's included; on a failure its output is printed.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class BrokerProcess:
         env: Mapping[str, str] | None = None,
         arguments: Sequence[str] = (),
         wrapper: Sequence[str] = (),
+        installed: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self.settings = dict(settings or {})
@@ -51,10 +55,11 @@ class BrokerProcess:
         self.env = dict(env or {})
         self.arguments = tuple(arguments)
         self.wrapper = tuple(wrapper)
+        self.installed = installed or bool(self.wrapper) or "LD_PRELOAD" in self.env
         self.port = free_port()
         self.http_port = free_port()
         self._mark = uuid4().hex
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProgram | None = None
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this object
         finalize(self, self._output.close)
 
@@ -115,6 +120,16 @@ class BrokerProcess:
         assert not self.is_running
         environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBERMQ_")}
         environment |= self.env | {_MARK: self._mark, "PYTHONUNBUFFERED": "1"}
+        if not self.installed:
+            with open(os.devnull, "rb") as nothing:
+                self._process = ForkedProgram(
+                    self.command(),
+                    stdin=nothing,
+                    stdout=self._output,
+                    stderr=self._output,
+                    environment=environment,
+                )
+            return
         self._process = subprocess.Popen(
             self.command(),
             stdin=subprocess.DEVNULL,
