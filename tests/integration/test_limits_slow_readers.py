@@ -34,7 +34,8 @@ from embermq.protocol.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 SUBSCRIBERS = 50
-FLOOD_BYTES = 200_000_000
+FLOOD_BYTES = 150_000_000
+"""More than all of them may take together, so a message that is kept once for all would be noticed, too."""
 MIB_EACH = 2.0
 """Of the broker's memory for one client that never reads: its full write buffer of 1 MiB, what came over it in one
 turn, and TLS."""
@@ -69,8 +70,9 @@ def worst_ping(bystander: RawClient, before_s: float) -> float:
     return max(before_s, time.monotonic() - began)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "tls", "ws"])
-@pytest.mark.parametrize("payload_bytes", [1_000, 100_000])
+@pytest.mark.parametrize(
+    ("transport", "payload_bytes"), [("tcp", 1_000), ("ws", 1_000), ("tls", 100_000), ("ws", 100_000)]
+)
 def test_fifty_that_never_read_a_flood_of_qos_0(
     own_broker: BrokerProcess, tmp_path: Path, transport: str, payload_bytes: int
 ) -> None:

@@ -69,7 +69,7 @@ ALL_BYTES = [(case.reader, case.version, case.data) for case in CASES if len(cas
 ALL_BYTES += [(case.reader, case.version, case.data) for case in ERRORS]
 
 
-@settings(max_examples=5 * settings().max_examples)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     noise=st.binary(max_size=60),
     role=st.sampled_from(Role),
@@ -84,7 +84,7 @@ def test_noise_is_refused_in_the_same_way_in_any_pieces(
     assert outcome(whole, [noise]) == outcome(split, in_pieces(noise, sizes))
 
 
-@settings(max_examples=12 * settings().max_examples)
+@settings(max_examples=6 * settings().max_examples)
 @given(
     case=st.sampled_from(ALL_BYTES),
     changes=st.lists(

@@ -294,7 +294,9 @@ class OneSession(RuleBasedStateMachine):
         return [decode_record(frame).message.payload for frame in frames]
 
 
-OneSession.TestCase.settings = settings(max_examples=400, stateful_step_count=50, deadline=None)
+OneSession.TestCase.settings = settings(
+    max_examples=max(200, settings().max_examples // 40), stateful_step_count=50, deadline=None
+)
 TestOneSession = pytest.mark.promise("device-8", "device-9", "repositories-1", "repositories-8")(
     OneSession.TestCase
 )
