@@ -22,12 +22,14 @@ from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 
-TABLES = ("traffic_window", "latency_window", "latency_bucket")
+TABLES = ("traffic_window", "queue_window", "latency_window", "latency_bucket")
 QUICK = DriverSettings(queries=("traffic",), traffic_trigger_ms=0, poll_ms=5)
 MINUTES_MS = 60_000
 
 EARLY = [
-    record(f"plant{i % 3}/x", b"%d" % i, qos=1 + i % 2, accepted_ms=NOON_MS + i * 500) for i in range(60)
+    record(topic, b"%d" % i, qos=1 + i % 2, accepted_ms=NOON_MS + i * 500)
+    for i in range(60)
+    for topic in (f"plant{i % 3}/x", f"$queue/plant/{i % 3}")
 ]
 NEWEST = [record("plant1/x", b"now", accepted_ms=NOON_MS + 10 * MINUTES_MS)]
 LATE = [record(f"plant{i}/x", b"late", accepted_ms=NOON_MS + MINUTES_MS) for i in range(2)]

@@ -37,6 +37,8 @@ RECORDS = [
     record("/leading", b"", qos=2, origin=Origin(3, 77)),
     record("ü/x", b"\xff\xfe", properties=EVERYTHING, expires_ms=NOON_MS + 1),
     record(properties=Properties(user_properties=tuple((f"k{i}", "v" * i) for i in range(20)))),
+    record("$queue/tasks/ü", b"work"),
+    record("$queue", b"none"),
     record(properties=Properties(), accepted_ms=NOON_MS + 999),
     record(stamps=tuple(Stamp(f"{LOG_PREFIX}app-{i}", i, i % 3) for i in range(30))),
 ]

@@ -237,6 +237,35 @@ def test_late_messages_are_counted_in_their_window_and_nothing_counts_twice(
     assert sink.prune(NOON_MS + 195 * second, 10) == 1
 
 
+@pytest.mark.promise("pipeline-2", "pipeline-9")
+def test_each_durable_queue_has_windows_of_its_own(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    second = 1_000
+    log.append(
+        [record("$queue/tasks/images", b"12345", accepted_ms=NOON_MS + i, qos=1 + i % 2) for i in range(3)]
+    )
+    log.append([record("$queue/tasks", b"1", qos=0), record("queue/tasks"), record("$queue", b"")])
+    log.append([record("$queue/mail", accepted_ms=NOON_MS + 200 * second), record("$queue/mail")])
+    sink = TrafficWindows(places.traffic, window_s=10, watermark_s=60)
+    for start, end in [(0, 2), (0, 7), (5, 8)]:
+        sink.write(event_rows(spark, log, places, start, end))
+    size = len(b'{"speed": 80}')
+    windows = (
+        "SELECT window_ms, queue, messages, payload_bytes, qos1, qos2, late FROM queue_window ORDER BY 1, 2"
+    )
+    assert rows_of(places.traffic, windows) == [
+        (NOON_MS, "mail", 0, 0, 0, 0, 1),
+        (NOON_MS, "tasks", 1, 1, 0, 0, 0),
+        (NOON_MS, "tasks/images", 3, 15, 2, 1, 0),
+        (NOON_MS + 200 * second, "mail", 1, size, 1, 0, 0),
+    ]
+    roots = "SELECT root, SUM(messages), SUM(late) FROM traffic_window GROUP BY 1 ORDER BY 1"
+    assert rows_of(places.traffic, roots) == [("$queue", 6, 1), ("queue", 1, 0)]
+    sink.prune(NOON_MS + 195 * second, 10)
+    assert rows_of(places.traffic, windows) == [(NOON_MS + 200 * second, "mail", 1, size, 1, 0, 0)]
+
+
 @pytest.mark.promise("application-2", "pipeline-7")
 def test_application_logs_are_trimmed_below_floors_and_dropped_with_their_generation(
     spark: SparkSession, log: LogWriter, places: Places

@@ -12,6 +12,20 @@ CREATE TABLE IF NOT EXISTS traffic_window (
     PRIMARY KEY (window_ms, root)
 ) WITHOUT ROWID;
 
+-- The same of each durable queue ($queue/<name>): what was published to it. traffic_window has all of them in the
+-- root $queue.
+CREATE TABLE IF NOT EXISTS queue_window (
+    window_ms     INTEGER NOT NULL,
+    queue         TEXT    NOT NULL,
+    length_ms     INTEGER NOT NULL,
+    messages      INTEGER NOT NULL,
+    payload_bytes INTEGER NOT NULL,
+    qos1          INTEGER NOT NULL,
+    qos2          INTEGER NOT NULL,
+    late          INTEGER NOT NULL,
+    PRIMARY KEY (window_ms, queue)
+) WITHOUT ROWID;
+
 -- Latency from accept to delivery, in microseconds. client_type: 0 DEVICE, 1 APPLICATION.
 CREATE TABLE IF NOT EXISTS latency_window (
     window_ms   INTEGER NOT NULL,

@@ -54,6 +54,7 @@ _RECORD: dict[str, DataType] = {
     "accepted_at": TimestampType(),
     "topic": StringType(),
     "root": StringType(),
+    "queue": StringType(),  # the durable queue, null for all other topics
     "qos": IntegerType(),
     "retain": BooleanType(),
     "publisher": StringType(),
@@ -76,14 +77,50 @@ _RECORD: dict[str, DataType] = {
 _POSITION = ("partition", "offset", "span")
 _NAMES: dict[Columns, tuple[str, ...]] = {
     "route": (*_POSITION, "stamps", "error", "body"),
-    "traffic": (*_POSITION, "accepted_at", "root", "qos", "payload_bytes", "error"),
-    "all": tuple(_RECORD),
+    "traffic": (*_POSITION, "accepted_at", "root", "queue", "qos", "payload_bytes", "error"),
+    "all": tuple(name for name in _RECORD if name != "queue"),
 }
+
+_LETTER: dict[str, DataType] = {
+    "sequence": LongType(),
+    "id": StringType(),
+    "message_id": StringType(),
+    "queue": StringType(),
+    "group": StringType(),
+    "reason": StringType(),
+    "deliveries": IntegerType(),
+    "failures": IntegerType(),
+    "last_error": StringType(),
+    "first_delivered_at": TimestampType(),
+    "moved_at": TimestampType(),
+    "key": StringType(),
+}
+_OF_MESSAGE = (
+    "topic",
+    "accepted_at",
+    "qos",
+    "publisher",
+    "version",
+    "payload_bytes",
+    "content_type",
+    "response_topic",
+    "correlation_data",
+    "user_properties",
+    "payload",
+    "error",
+)
 
 
 def record_schema(columns: Columns = "all") -> StructType:
     """The rows of the message log source with the columns that a query needs."""
     return StructType([StructField(name, _RECORD[name], name not in _POSITION) for name in _NAMES[columns]])
+
+
+def letter_schema(*, with_messages: bool) -> StructType:
+    """The rows of the source of dead letters: `sequence` and `id` are those in the dead-letter queue, `message_id` the
+    id in `queue`, `group` "" when none had failed it. `with_messages`: the columns of their records beside them."""
+    ours = [StructField(name, kind) for name, kind in _LETTER.items()]
+    return StructType(ours + [StructField(name, _RECORD[name]) for name in _OF_MESSAGE if with_messages])
 
 
 def traffic_schema() -> StructType:

@@ -2,22 +2,13 @@
 
 from contextlib import suppress
 
-from msgspec import Struct, msgpack
+from msgspec import msgpack
 
+from embermq.model.entry_rest import Rest, decode_rest, encode_rest
 from embermq.model.log_record import RecordError, iter_frames
-from embermq.model.queue_rows import Attempts, DeadLetter, EntryRow, Mark, MessageState
-
-
-class Rest(Struct, frozen=True, array_like=True):
-    """What few entries have: see `EntryRow`."""
-
-    only_group: str
-    origin_id: str
-    dead_letter: DeadLetter | None
-
+from embermq.model.queue_rows import Attempts, EntryRow, Mark, MessageState
 
 _ENCODE = msgpack.Encoder().encode
-_DECODE_REST = msgpack.Decoder(Rest).decode
 _DECODE_ATTEMPTS = msgpack.Decoder(Attempts).decode
 
 EntryColumns = tuple[int, int, int, int, int, str | None, bytes | None]
@@ -28,7 +19,7 @@ def to_entry_columns(row: EntryRow, base: int) -> EntryColumns:
     """Of a tick whose records begin at `base`."""
     rest: bytes | None = None
     if row.only_group or row.origin_id or row.dead_letter is not None:
-        rest = _ENCODE(Rest(row.only_group, row.origin_id, row.dead_letter))
+        rest = encode_rest(Rest(row.only_group, row.origin_id, row.dead_letter))
     offset = row.offset if row.record < 0 else base + row.record
     return (row.queue, row.sequence, row.partition, offset, row.expires_ms, row.key, rest)
 
@@ -38,7 +29,7 @@ def to_entry(columns: EntryColumns) -> EntryRow:
     queue, sequence, partition, offset, expires_ms, key, rest = columns
     if rest is None:
         return EntryRow(queue, sequence, partition, offset, -1, key, expires_ms)
-    more = _DECODE_REST(rest)
+    more = decode_rest(rest)
     return EntryRow(
         queue,
         sequence,

@@ -25,6 +25,12 @@ ON CONFLICT (window_ms, root) DO UPDATE SET
     messages = messages + excluded.messages, payload_bytes = payload_bytes + excluded.payload_bytes,
     qos1 = qos1 + excluded.qos1, qos2 = qos2 + excluded.qos2, late = late + excluded.late
 """
+_ADD_QUEUE = """
+INSERT INTO queue_window VALUES (:window_ms, :queue, :length_ms, :messages, :payload_bytes, :qos1, :qos2, :late)
+ON CONFLICT (window_ms, queue) DO UPDATE SET
+    messages = messages + excluded.messages, payload_bytes = payload_bytes + excluded.payload_bytes,
+    qos1 = qos1 + excluded.qos1, qos2 = qos2 + excluded.qos2, late = late + excluded.late
+"""
 _ADD_BUCKET = """
 INSERT INTO latency_bucket VALUES (:window_ms, :root, :client_type, :bucket, :deliveries, :max_us)
 ON CONFLICT (window_ms, root, client_type, bucket) DO UPDATE SET
@@ -104,8 +110,10 @@ class TrafficWindows:
         log, receipts = groups.filter(from_log), groups.filter(pc.invert(from_log))
         covered = 0
         with self.file.transaction() as connection:
-            windows = log.filter(pc.is_valid(log["window_ms"])).to_pylist()
-            connection.executemany(_ADD_WINDOW, [{**row, "length_ms": length_ms} for row in windows])
+            found = log.filter(pc.is_valid(log["window_ms"])).to_pylist()
+            windows = [{**row, "length_ms": length_ms} for row in found]
+            connection.executemany(_ADD_WINDOW, windows)
+            connection.executemany(_ADD_QUEUE, [row for row in windows if row["queue"] is not None])
             samples = receipts.filter(pc.is_valid(receipts["window_ms"])).to_pylist()
             connection.executemany(_ADD_BUCKET, samples)
             for key in {(row["window_ms"], row["root"], row["client_type"]) for row in samples}:
@@ -158,6 +166,7 @@ class TrafficWindows:
         with self.file.transaction():
             for table, before_ms in (
                 ("traffic_window", older_than_ms),
+                ("queue_window", older_than_ms),
                 ("latency_window", older_than_ms),
                 ("latency_bucket", max(older_than_ms, watermark_ms - BUCKETS_KEPT_MS)),
             ):

@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -87,8 +88,8 @@ class BrokerFile:
         self._connection: sqlite3.Connection | None = None
 
     def query(
-        self, statement: str, arguments: dict[str, int] | tuple[int, ...] = ()
-    ) -> list[tuple[int, int, bytes]] | None:
+        self, statement: str, arguments: dict[str, int] | tuple[int | str, ...] = ()
+    ) -> list[tuple[Any, ...]] | None:
         """All rows of a statement; None while there is no file or no table."""
         if self._connection is None:
             self._connection = connect_readonly(self._path)

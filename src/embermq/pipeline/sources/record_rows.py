@@ -20,6 +20,7 @@ from embermq.model.log_record import (
 from embermq.pipeline.sources.log_file import LogFile
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.properties import Properties, PropertyPlace, decode_properties
+from embermq.queues.names import QUEUE_PREFIX
 
 ROWS_PER_ARROW_BATCH = 10_000
 BYTES_PER_ARROW_BATCH = 8 * 1024 * 1024
@@ -85,7 +86,7 @@ MISSING = "missing offsets"
 
 def read_rows(log: LogFile, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """[start, end) as Arrow batches of `schema`, bounded in rows and bytes. The columns asked for decide the work."""
-    rows: _Rows = _RecordRows(schema) if "payload" in schema.names else _HeadRows(schema)
+    rows: _Rows = RecordRows(schema) if "payload" in schema.names else _HeadRows(schema)
     size = 0
     for item in read_frames(log, start, end):
         size += rows.add(item)
@@ -94,6 +95,11 @@ def read_rows(log: LogFile, start: int, end: int, schema: pa.Schema) -> Iterator
             size = 0
     if len(rows):
         yield rows.take()
+
+
+def queue_of(topic: str) -> str | None:
+    """The durable queue of a record with this topic; None when it is in none."""
+    return topic[len(QUEUE_PREFIX) :] if topic.startswith(QUEUE_PREFIX) else None
 
 
 class _Rows:
@@ -195,13 +201,14 @@ class _HeadRows(_Rows):
         return {
             "accepted_at": [head and head.accepted_ms * 1000 for head in heads],
             "root": [head and head.topic.partition("/")[0] for head in heads],
+            "queue": [head and queue_of(head.topic) for head in heads],
             "qos": [head and head.flags & 3 for head in heads],
             "payload_bytes": [head and head.payload_bytes for head in heads],
         }
 
 
-class _RecordRows(_Rows):
-    """Every column."""
+class RecordRows(_Rows):
+    """Every column of a record."""
 
     def _clear(self) -> None:
         super()._clear()

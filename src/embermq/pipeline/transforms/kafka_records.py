@@ -20,6 +20,7 @@ from embermq.pipeline.transforms.kafka_headers import (
     with_headers,
 )
 from embermq.pipeline.transforms.kafka_properties import property_block, property_walk
+from embermq.queues.names import QUEUE_PREFIX
 
 _TAGGED = r"^u(0|[1-9][0-9]{0,2})\z"
 _POSITION = ("partition", "offset", "span", "error", "body")
@@ -95,6 +96,7 @@ def _values() -> dict[str, Column]:
         "accepted_at": _time("t"),
         "topic": topic,
         "root": F.substring_index(topic, "/", 1),
+        "queue": F.when(topic.startswith(QUEUE_PREFIX), F.substr(topic, F.lit(len(QUEUE_PREFIX) + 1))),
         "qos": flags.bitwiseAND(F.lit(3)),
         "retain": flags.bitwiseAND(F.lit(4)) != 0,
         "publisher": header_text("c"),

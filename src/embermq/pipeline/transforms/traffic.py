@@ -10,7 +10,8 @@ BUCKETS_PER_DOUBLING = 16
 
 
 def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> DataFrame:
-    """One row a (window, root, client type, latency bucket); the last two are null for messages.
+    """One row a (window, root, queue, client type, latency bucket); the last two are null for messages, and `queue` for
+    all that is not in a durable queue.
 
     `messages`, `payload_bytes`, `qos1`, `qos2` count what is not late, `late` what was accepted before
     `watermark_ms`. `deliveries` and `max_us` are of receipts. `first`, `next` and `newest_ms` say which positions
@@ -23,6 +24,7 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
         "span",
         "accepted_at",
         "root",
+        "queue",
         "qos",
         "payload_bytes",
         "latency_us",
@@ -39,6 +41,7 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
     grouped = ours.groupBy(
         (accepted_ms - accepted_ms % (window_s * 1000)).alias("window_ms"),
         "root",
+        "queue",
         "client_type",
         F.floor(doublings * BUCKETS_PER_DOUBLING).cast("int").alias("bucket"),
         "partition",
