@@ -10,7 +10,15 @@ from msgspec import NODEFAULT, Meta, Struct, defstruct, field
 from msgspec.structs import fields
 
 from embermq.admin.problem import Problem
-from embermq.admin.queue_service import Configured, Done, PeekedMessage, QueueDetail, RetryJob
+from embermq.admin.queue_service import (
+    Configured,
+    Done,
+    LettersAsked,
+    PeekedMessage,
+    PutBack,
+    QueueDetail,
+    RetryJob,
+)
 from embermq.queues.durations import Duration
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, MessageView, QueueStats
@@ -24,9 +32,11 @@ _TYPES = (
     DeadLetterView,
     Done,
     GroupView,
+    LettersAsked,
     MessageView,
     PeekedMessage,
     Problem,
+    PutBack,
     QueueDetail,
     QueueSettings,
     QueueStats,

@@ -16,7 +16,9 @@ from embermq.admin.http import json_answer, problem
 from embermq.admin.queue_service import (
     Configured,
     Done,
+    LettersAsked,
     PeekedMessage,
+    PutBack,
     QueueDetail,
     QueueService,
     RetryJob,
@@ -82,6 +84,7 @@ def queue_router(service: QueueService, access: Access) -> APIRouter:
     router = APIRouter()
     _add_reading(router, service, _needs(access, Scope.READ))
     _add_dead_letters(router, service, access)
+    _add_retries(router, service, access)
     _add_changes(router, service, access)
     return router
 
@@ -190,6 +193,28 @@ def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) 
         return json_answer(Done(await service.retry(unquote(name), unquote(letter_id))), HTTPStatus.OK)
 
     @router.post(
+        "/queues/{name}/dlq/redrive",
+        summary="Put dead letters back by their ids, all in one transaction",
+        description="What is no dead letter any more counts as gone: a request without an answer may be repeated.",
+        responses=answers(PutBack),
+        openapi_extra=takes(LettersAsked),
+        **operate,
+    )
+    async def put_back(name: Name, request: Request) -> Response:
+        body = await _body(request)
+        if body is None:
+            return _too_large()
+        try:
+            asked = msgspec.json.decode(body, type=LettersAsked)
+        except msgspec.MsgspecError as error:
+            return problem(HTTPStatus.BAD_REQUEST, f"the body is not understood: {error}", {})
+        return json_answer(await service.put_back(unquote(name), asked.ids), HTTPStatus.OK)
+
+
+def _add_retries(router: APIRouter, service: QueueService, access: Access) -> None:
+    read, operate = _needs(access, Scope.READ), _needs(access, Scope.OPERATE)
+
+    @router.post(
         "/queues/{name}/dlq/retry",
         summary="Put dead letters back: all, or those of a filter; with a rate, in the background",
         responses=answers(Done) | answers(RetryJob, status=202),
@@ -245,8 +270,7 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
     async def configure(name: Name, request: Request) -> Response:
         body = await _body(request)
         if body is None:
-            told = f"the body has more than {BODY_BYTES_MAX} bytes"
-            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, told, {"connection": "close"})
+            return _too_large()
         done = await service.configure(unquote(name), json_object(unquote(name), body or b"{}"))
         return _settings_answer(done, HTTPStatus.CREATED if done.created else HTTPStatus.OK)
 
@@ -283,6 +307,11 @@ async def _body(request: Request) -> bytes | None:
         if len(body) > BODY_BYTES_MAX:
             return None
     return body
+
+
+def _too_large() -> Response:
+    told = f"the body has more than {BODY_BYTES_MAX} bytes"
+    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, told, {"connection": "close"})
 
 
 def _settings_answer(content: object, status: HTTPStatus) -> Response:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import (
@@ -17,6 +18,10 @@ from embermq.queues.inspection import (
     QueueStats,
 )
 from embermq.queues.settings import QueueSettings
+
+LETTERS_MAX = 1_000
+"""Dead letters that one request puts back by their ids, in one transaction."""
+LetterId = Annotated[str, Meta(max_length=80)]
 
 
 class QueueDetail(Struct, frozen=True, kw_only=True):
@@ -50,6 +55,21 @@ class Done(Struct, frozen=True):
     """How many messages it was done to."""
 
     messages: int
+
+
+class LettersAsked(Struct, frozen=True, forbid_unknown_fields=True):
+    """Dead letters by their own ids, as a list of them tells: 1 to 1,000."""
+
+    ids: Annotated[tuple[LetterId, ...], Meta(min_length=1, max_length=LETTERS_MAX)]
+
+
+class PutBack(Struct, frozen=True, kw_only=True):
+    """What became of dead letters that were asked for by id: `put_back` into their queues; `held` by a consumer of the
+    dead-letter queue, where they stay; `gone`, no dead letters any more, also when they had been put back before."""
+
+    put_back: int
+    held: int
+    gone: int
 
 
 class RetryJob(Struct, frozen=True, kw_only=True):
@@ -139,6 +159,11 @@ class QueueService(ABC):
     @abstractmethod
     async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> int:
         """Put dead letters back, the oldest first, at most `limit`; returns how many."""
+
+    @abstractmethod
+    async def put_back(self, name: str, letter_ids: Sequence[str]) -> PutBack:
+        """Put back those of these ids that are dead letters still, in their order and in one transaction: asking again
+        for what had no answer moves nothing twice. Raises StoreError."""
 
     @abstractmethod
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:

@@ -19,6 +19,7 @@ from embermq.admin.queue_service import (
     Configured,
     NoSuchQueue,
     PeekedMessage,
+    PutBack,
     QueueDetail,
     QueueRefused,
     QueueService,
@@ -251,6 +252,23 @@ class QueueDesk(QueueService):
             count += self._put_back(found[0], sequences[begin : begin + PIECE])
             await self._durable()
         return count
+
+    async def put_back(self, name: str, letter_ids: Sequence[str]) -> PutBack:
+        found = self._letters(name, LetterFilter())
+        if found is None:
+            return PutBack(put_back=0, held=0, gone=len(letter_ids))
+        dead, wanted = found
+        sequences: list[int] = []
+        for letter_id in dict.fromkeys(letter_ids):
+            sequence = dead.sequence_of("", letter_id)
+            letter = dead.dead_letter(sequence) if sequence in dead.entries else None
+            if letter is not None and wanted.matches(letter_id, letter):
+                sequences.append(sequence)
+        count = self._put_back(dead, sequences)
+        await (
+            self._durable()
+        )  # also when there was nothing to do: an answer that was lost is made good by this one
+        return PutBack(put_back=count, held=len(sequences) - count, gone=len(letter_ids) - len(sequences))
 
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
         found = self._letters(name, wanted)

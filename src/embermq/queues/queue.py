@@ -176,6 +176,7 @@ class Queue:
         if letter.group:
             self.group(letter.group, now_ms, start=LATEST)
         row = self._new_row(entry.offset, entry.key, now_ms)
+        self.counts.retried += 1
         self._put(replace(row, only_group=letter.group, origin_id=letter.message_id))
 
     # Operators.

@@ -221,6 +221,44 @@ def test_dead_letters_are_listed_and_put_back() -> None:
     served(bench, work)
 
 
+@pytest.mark.promise("queues-34", "queues-35")
+def test_dead_letters_go_back_by_their_ids_in_one_transaction_and_once() -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish(count=5)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+
+    async def work(ask: Ask) -> None:
+        letters = (await ask("GET", "/queues/q/dlq")).json()
+        ids = [letter["id"] for letter in letters]
+        commits, bench.failing = bench.commits, 2
+        done = await ask("POST", "/queues/dlq$q/dlq/redrive", json={"ids": [ids[3], ids[1], ids[1], "7-7"]})
+        assert done.json() == {"put_back": 2, "held": 0, "gone": 2}
+        assert bench.commits == commits + 3, "answered when it is durable, after two that were refused"
+        again = await ask("POST", "/queues/q/dlq/redrive", json={"ids": [ids[3], ids[0]]})
+        assert again.json() == {"put_back": 1, "held": 0, "gone": 1}
+        back = [row.origin_id for _, row in sorted(bench.rows.entries.items()) if row.origin_id]
+        assert back == [letters[number]["message_id"] for number in (3, 1, 0)], "in the order of the ids"
+        assert (await ask("GET", "/queues/q/stats")).json()["retried"] == 3
+        stored = [row.dead_letter is not None for row in bench.rows.entries.values()]
+        assert sorted(stored) == [False] * 3 + [True] * 2, "each in one place"
+        bench.queues.join("dlq/q", "look", Newcomer("d", 1, 32), bench.now_ms)
+        bench.run()
+        held = await ask("POST", "/queues/q/dlq/redrive", json={"ids": ids})
+        assert held.json() == {"put_back": 0, "held": 2, "gone": 3}
+        bodies: list[dict[str, Any]] = [{}, {"id": "1"}]
+        bodies += [{"ids": wrong} for wrong in ([], ["1-1"] * 1_001, [1], ["x" * 81])]
+        for body in bodies:
+            is_problem(
+                await ask("POST", "/queues/q/dlq/redrive", json=body), 400, "the body is not understood"
+            )
+        is_problem(await ask("POST", "/queues/q/dlq/redrive", content=b" " * 70_000), 413, "65536 bytes")
+        is_problem(await ask("POST", "/queues/no/dlq/redrive", json={"ids": ["1-1"]}), 404, "no")
+
+    served(bench, work)
+
+
 @pytest.mark.promise("queues-35")
 def test_a_slow_retry_keeps_its_rate_and_can_be_ended() -> None:
     bench = DeskBench()
@@ -447,6 +485,7 @@ def test_openapi_and_its_page() -> None:
             "consumers",
             "messages/{message_id}",
             "dlq",
+            "dlq/redrive",
             "dlq/{letter_id}/retry",
             "dlq/retry",
         ):
