@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
 FILE_NAME = "control.sock"
 ANSWER_S = 60.0
+
+
+class NoAnswer(UserError):
+    """The broker is not there, or is not able to answer now: what was asked for may be done all the same."""
 
 
 class ControlSide:
@@ -106,6 +111,10 @@ class ControlClient:
         """The same with a body."""
         return self._ask("PUT", path, {}, content)
 
+    def post(self, path: str, content: bytes) -> bytes:
+        """The same; NoAnswer when there is none."""
+        return self._ask("POST", path, {}, content)
+
     def _ask(
         self, method: str, path: str, parameters: dict[str, str | list[str]], content: bytes | None
     ) -> bytes:
@@ -114,9 +123,11 @@ class ControlClient:
         try:
             answer = self._client.request(method, path, params=parameters, content=content)
         except httpx.ConnectError as error:
-            raise UserError(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
+            raise NoAnswer(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
         except httpx.HTTPError as error:
-            raise UserError(f"the broker on {self._data_dir} did not answer: {error}") from error
+            raise NoAnswer(f"the broker on {self._data_dir} did not answer: {error}") from error
+        if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise NoAnswer(_detail(answer.content))
         if answer.is_error:
             raise UserError(_detail(answer.content))
         return answer.content

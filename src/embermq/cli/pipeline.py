@@ -14,6 +14,7 @@ from embermq.cli.compact import command as compact
 from embermq.cli.fetch_jars import command as fetch_jars
 from embermq.cli.migrate import command as migrate
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.redrive import command as redrive
 from embermq.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ NAMES = 2
 """The first columns are names, to the left; the others are numbers, to the right."""
 
 app = typer.Typer(
-    help="The Spark pipeline: start, status, compact, fetch-jars, migrate.",
+    help="The Spark pipeline: start, status, compact, redrive, fetch-jars, migrate.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -32,12 +33,13 @@ app = typer.Typer(
 
 @app.callback()
 def pipeline() -> None:
-    """The Spark pipeline: start, status, compact, fetch-jars, migrate."""
+    """The Spark pipeline: start, status, compact, redrive, fetch-jars, migrate."""
 
 
 app.command("migrate")(migrate)
 app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
+app.command("redrive")(redrive)
 
 
 @app.command("start")

@@ -46,3 +46,15 @@ class KafkaLogError(PipelineError):
 
 class CompactionError(PipelineError):
     """Why files of the lake cannot be merged; directories that are not done stay as they are."""
+
+
+class RedriveError(PipelineError):
+    """The world's fault: dead letters that cannot be read. Those that are not put back stay dead letters."""
+
+
+class FilterError(PipelineError):
+    """The user's fault: a filter over dead letters that means nothing. Names the column, or what Spark says."""
+
+
+class BrokerAway(PipelineError):
+    """The world's fault: the broker does not answer. What it was asked for may be done all the same."""

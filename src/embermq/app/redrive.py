@@ -1,0 +1,108 @@
+"""`embermq pipeline redrive`: what is asked for, in the words of the job. The broker runs: it alone moves messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from embermq.app.config import Settings
+from embermq.app.control import ControlClient, NoAnswer
+from embermq.app.errors import EmberError, UserError
+from embermq.pipeline.errors import BrokerAway, FilterError, PipelineError
+from embermq.pipeline.places import Places
+from embermq.queues.names import QueueKind
+
+if TYPE_CHECKING:
+    from embermq.pipeline.jobs.putting_back import Notice, PieceDone, Progress
+    from embermq.pipeline.jobs.redrive import RedriveReport
+
+EXIT_HELD = 3
+"""Everything went well, but some dead letters were left where they are."""
+PATIENCE_S = 60.0
+"""How long a broker is waited for that goes away meanwhile: a start with a million messages takes a few seconds."""
+
+
+class RedriveFailed(EmberError):
+    """The world's fault: the message says what, and how far it came. What is not put back is a dead letter still."""
+
+
+class RedriveOrder(Struct, frozen=True, kw_only=True):
+    """What an operator asks for. `rate` dead letters a second; `tasks` of Spark at a time, 0 for one a core."""
+
+    queue: str
+    wanted: str | None = None
+    rate: float | None = None
+    dry_run: bool = False
+    tasks: int = 0
+
+
+class _Stats(Struct):
+    """What is used of a queue's figures."""
+
+    kind: str
+    dead_letter_queue: str
+
+
+class BrokerDoor:
+    """The API on the control socket."""
+
+    def __init__(self, broker: ControlClient, letters_in: str) -> None:
+        self._broker = broker
+        self._path = f"{_path(letters_in)}/dlq/redrive"
+
+    def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
+        """Raises BrokerAway, and UserError when the broker refuses."""
+        from embermq.pipeline.jobs.putting_back import PieceDone
+
+        try:
+            answer = self._broker.post(self._path, msgspec.json.encode({"ids": letter_ids}))
+        except NoAnswer as error:
+            raise BrokerAway(str(error)) from error
+        return msgspec.json.decode(answer, type=PieceDone)
+
+
+def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, notice: Notice) -> RedriveReport:
+    """Raises UserError, RedriveFailed. Interrupted, failed or killed, the next one goes on with what is left."""
+    from embermq.pipeline.jobs.putting_back import PuttingBack
+    from embermq.pipeline.jobs.redrive import RedriveTerms, redrive
+
+    places = Places(Path(settings.data_dir).absolute())
+    with ControlClient(places.data_dir) as broker:
+        letters_in, queue = _where(broker, order.queue)
+        terms = RedriveTerms(
+            letters_in=letters_in, queue=queue, wanted=order.wanted, tasks=order.tasks, dry=order.dry_run
+        )
+        door = BrokerDoor(broker, letters_in)
+        putting_back = PuttingBack(
+            door, rate=order.rate, patience_s=PATIENCE_S, progress=progress, notice=notice
+        )
+        try:
+            return redrive(settings.pipeline, places, terms, putting_back)
+        except FilterError as error:
+            raise UserError(f"--filter: {error}") from error
+        except (PipelineError, UserError) as error:
+            told = f"; {putting_back.put_back:,} were put back, the others are dead letters still"
+            raise RedriveFailed(f"{error}{told if putting_back.done else ''}") from error
+
+
+def _where(broker: ControlClient, name: str) -> tuple[str, str]:
+    """The queue that the dead letters are in, and the one they come from, "" for any. Raises UserError."""
+    found = msgspec.json.decode(broker.ask("GET", f"{_path(name)}/stats"), type=_Stats)
+    if found.kind == QueueKind.DEAD_LETTERS.value:
+        return name, ""
+    if not found.dead_letter_queue:
+        raise UserError(
+            f"queue {name} keeps no dead letters, dlq_config.enabled is false; those that it kept before"
+            " are in the queue dlq/…"
+        )
+    return found.dead_letter_queue, name
+
+
+def _path(name: str) -> str:
+    """One part of a path, whatever the name holds."""
+    return f"/api/v1/queues/{quote(name, safe='', errors='surrogateescape').replace('.', '%2E')}"

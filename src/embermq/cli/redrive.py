@@ -1,0 +1,116 @@
+"""`embermq pipeline redrive`: put dead letters back in bulk."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import shown, table
+
+if TYPE_CHECKING:
+    from embermq.pipeline.jobs.redrive import RedriveReport
+
+EXIT_INTERRUPTED = 130
+
+
+def command(
+    *,
+    queue: Annotated[
+        str,
+        typer.Option("--queue", metavar="NAME", help="The queue they come from, or the one they are in."),
+    ],
+    wanted: Annotated[
+        str | None,
+        typer.Option(
+            "--filter", metavar="SQL", help="Those of which this holds, an expression of Spark SQL."
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", min=0.001, max=1_000_000, help="At most so many a second.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count them and show some of each reason, change nothing.")
+    ] = False,
+    tasks: Annotated[int, typer.Option("--tasks", min=0, max=64, help="At a time; 0 is one a core.")] = 0,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters of a queue back in bulk, with no attempts, for the groups that failed them. The broker runs."""
+    from embermq.app.redrive import EXIT_HELD, RedriveOrder, run_redrive
+    from embermq.cli.message_bar import MessageBar
+
+    settings = configuration(config, assignments, data_dir).settings
+    order = RedriveOrder(queue=queue, wanted=wanted, rate=rate, dry_run=dry_run, tasks=tasks)
+    if as_json:
+        report = run_redrive(order, settings, _print_progress, _print_notice)
+        print(msgspec.json.encode({"report": report}).decode())
+    else:
+        with MessageBar("dead letters") as bar:
+            report = run_redrive(order, settings, bar.show, _say)
+        print("\n".join(lines_of(report)))
+    if report.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    raise typer.Exit(EXIT_HELD if report.held else 0)
+
+
+def _print_progress(done: int, total: int) -> None:
+    print(msgspec.json.encode({"done": done, "total": total}).decode(), flush=True)
+
+
+def _print_notice(text: str) -> None:
+    print(msgspec.json.encode({"notice": text}).decode(), flush=True)
+
+
+def _say(text: str) -> None:
+    print(shown(text), file=sys.stderr)
+
+
+def lines_of(report: RedriveReport) -> list[str]:
+    """What a person reads at the end."""
+    lines = [
+        f"dead letters {report.there:,} in {shown(report.letters_in)}",
+        f"chosen       {report.chosen:,}{', nothing was changed' if report.dry_run else ''}",
+    ]
+    if not report.dry_run:
+        lines.append(f"put back     {report.put_back:,}")
+    if report.gone:
+        lines.append(f"gone         {report.gone:,} were no dead letters any more when their turn came")
+    if report.held:
+        lines.append(f"held         {report.held:,} stay: a consumer of {shown(report.letters_in)} has them")
+    if report.interrupted:
+        left = report.chosen - report.put_back - report.gone - report.held
+        lines.append(f"interrupted  {left:,} are dead letters still")
+    lines.append(f"took         {report.seconds:.1f} s")
+    if report.counts:
+        rows = [
+            (
+                shown(one.queue),
+                shown(one.group) or "-",
+                one.reason,
+                f"{one.chosen:,}",
+                f"{one.there:,}",
+            )
+            for one in report.counts
+        ]
+        lines += ["", *table([("queue", "group", "reason", "chosen", "there"), *rows], names=3)]
+    if report.samples:
+        samples = [
+            (
+                one.id,
+                one.message_id,
+                one.reason,
+                "-" if one.key is None else shown(one.key),
+                f"{one.moved_at:%Y-%m-%d %H:%M:%S}",
+                shown(one.last_error),
+            )
+            for one in report.samples
+        ]
+        headings = ("id", "message", "reason", "key", "moved at (UTC)", "last error")
+        lines += ["", "the oldest of each reason:", *table([headings, *samples], names=6)]
+    return lines
