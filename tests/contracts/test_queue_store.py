@@ -121,6 +121,25 @@ def test_a_group_ends_before_one_of_the_same_name_begins(stores: Stores) -> None
     assert loaded(stores)[0].groups == ()
 
 
+def test_marks_of_a_removed_group_go_bit_by_bit_and_never_to_another_of_its_name(stores: Stores) -> None:
+    count = 12_000
+    entries = [replace(ENTRY, sequence=number) for number in range(1, count + 1)]
+    everything = queue_writes(*entries, groups={(3, "workers"): GROUP})
+    for group in ("workers", "other"):
+        everything.marks |= {(3, group, number): RETRY for number in range(1, count + 1)}
+    stores.write(records=[record(b"")], queues=everything)
+    stores.write(queues=QueueWrites(ended_groups={(3, "workers")}))
+    assert {group for _, group, _ in loaded(stores)[0].marks} == {"other"}
+    stores.reopen()
+    assert {group for _, group, _ in loaded(stores)[0].marks} == {"other"}
+    stores.write(queues=QueueWrites(groups={(3, "workers"): GROUP}, marks={(3, "workers", 11_000): RETRY}))
+    for _ in range(5):
+        stores.write(records=[record(b"")])
+        (queue,) = loaded(stores)
+        assert [key for key in queue.marks if key[1] == "workers"] == [(3, "workers", 11_000)]
+    assert len(queue.marks) == count + 1
+
+
 def test_a_deleted_queue_leaves_nothing_to_the_next_of_its_name(stores: Stores) -> None:
     everything = queue_writes(
         *(replace(ENTRY, sequence=number) for number in range(1, 2_500)),

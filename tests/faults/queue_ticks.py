@@ -82,7 +82,7 @@ class Life:
         self._core.retry_dead_letters("dlq/work", list(dead.entries)[:1], self._now_ms)
         self._tick()
         self._core.leave("work", "b", "b-1", self._now_ms)
-        self._core.queue("work").remove_group("b", self._now_ms)
+        self._core.queue("work").remove_group("b")
         self._tick()
         self._gathered.present.ended_queues.add(dead.generation)
         self._tick()

@@ -3,67 +3,38 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contracts.stores import Stores
 from tests.support.broker_process import BrokerProcess
+from tests.support.deep_queue import DeepQueues
 from tests.support.metrics import resident_mib
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import worker
 from tests.support.waiting import wait_for
-
-from embermq.model.log_record import encode_record
-from embermq.model.message import Message
-from embermq.model.queue_rows import EntryRow, GroupRow, QueueRow, QueueWrites
 
 DEPTHS = {"deep": 150_000, "shallow": 2_000}
 SETTLED = 1_500
 KEYS = 1_000
 MORE_MIB_MAX = 20.0
 """300 MB for a million, less what the broker itself needs, is 33 for so many."""
-TICK = 1_000
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that starts with two queues."""
     data_dir = tmp_path_factory.mktemp("deep") / "data"
-    data_dir.mkdir()
     fill(data_dir)
     with BrokerProcess(data_dir) as broker:
         yield broker
 
 
 def fill(data_dir: Path) -> None:
-    stores = Stores("os", data_dir)
-    now_ms = time.time_ns() // 1_000_000
-    for generation, (name, depth) in enumerate(DEPTHS.items(), 1):
-        stores.write(
-            queues=QueueWrites(
-                queues={
-                    generation: QueueRow(
-                        generation, name, b'{"limits":{"max_queue_depth":1000000}}', depth + 1
-                    )
-                },
-                groups={(generation, "workers"): GroupRow(generation, "workers", 0, now_ms)},
-            )
-        )
-        for first in range(0, depth, TICK):
-            records: list[bytes] = []
-            entries: dict[tuple[int, int], EntryRow] = {}
-            for index in range(TICK):
-                number = first + index
-                body = Message(f"$queue/{name}", b"%d" % number, 1, False, "producer", 5, now_ms)
-                records.append(encode_record(body))
-                key = f"user-{number % KEYS}"
-                row = EntryRow(generation, number + 1, number % 10, -1, index, key, now_ms + 3_600_000)
-                entries[generation, number + 1] = row
-            end = stores.log.statistics().end_offset + TICK
-            stores.write(records=records, queues=QueueWrites(entries=entries), dispatcher_floor=end)
-    stores.close()
+    queues = DeepQueues(data_dir)
+    for name, depth in DEPTHS.items():
+        queues.add(name, depth, groups=[("workers", 0)], keys=KEYS)
+    queues.close()
 
 
 def processor_s(broker: BrokerProcess) -> float:

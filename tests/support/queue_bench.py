@@ -66,12 +66,12 @@ class Bench:
         return outcome
 
     def run(self) -> None:
-        deliveries = self.queues.run(self.now_ms)
-        self.sent += deliveries
-        if self.writes:
-            for delivery in deliveries:
-                self.queues.written(delivery, self.now_ms)
-        self.queues.run(self.now_ms)
+        for _ in range(2):
+            deliveries = self.queues.run(self.now_ms)
+            self.sent += deliveries
+            if self.writes:
+                for delivery in deliveries:
+                    self.queues.written(delivery, self.now_ms)
         self.rows.apply(self.gathered.take(), self.log_end)
 
     def wait(self, duration: str) -> None:

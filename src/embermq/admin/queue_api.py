@@ -83,6 +83,7 @@ def queue_router(service: QueueService, access: Access) -> APIRouter:
     """All of it."""
     router = APIRouter()
     _add_reading(router, service, _needs(access, Scope.READ))
+    _add_groups(router, service, _needs(access, Scope.READ))
     _add_dead_letters(router, service, access)
     _add_retries(router, service, access)
     _add_changes(router, service, access)
@@ -117,24 +118,6 @@ def _add_reading(router: APIRouter, service: QueueService, read: dict[str, Any])
         return json_answer(service.stats(unquote(name)), HTTPStatus.OK)
 
     @router.get(
-        "/queues/{name}/groups",
-        summary="Its consumer groups",
-        responses=answers(GroupView, many=True),
-        **read,
-    )
-    async def groups(name: Name) -> Response:
-        return json_answer(service.groups(unquote(name)), HTTPStatus.OK)
-
-    @router.get(
-        "/queues/{name}/consumers",
-        summary="Its consumers",
-        responses=answers(ConsumerView, many=True),
-        **read,
-    )
-    async def consumers(name: Name) -> Response:
-        return json_answer(service.consumers(unquote(name)), HTTPStatus.OK)
-
-    @router.get(
         "/queues/{name}/messages",
         summary="Messages with their bodies, without consuming them",
         responses=answers(PeekedMessage, many=True),
@@ -164,6 +147,37 @@ def _add_reading(router: APIRouter, service: QueueService, read: dict[str, Any])
     )
     async def explain(name: Name) -> Response:
         return json_answer(service.explain(unquote(name)), HTTPStatus.OK)
+
+
+def _add_groups(router: APIRouter, service: QueueService, read: dict[str, Any]) -> None:
+    @router.get(
+        "/queues/{name}/groups",
+        summary="Its consumer groups",
+        responses=answers(GroupView, many=True),
+        **read,
+    )
+    async def groups(
+        name: Name,
+        limit: Limit = 100,
+        after: Annotated[str, Query(description="Names behind this one: the last of the page before")] = "",
+    ) -> Response:
+        return json_answer(service.groups(unquote(name), after, limit), HTTPStatus.OK)
+
+    @router.get(
+        "/queues/{name}/consumers",
+        summary="Its consumers",
+        responses=answers(ConsumerView, many=True),
+        **read,
+    )
+    async def consumers(
+        name: Name,
+        limit: Limit = 100,
+        after_group: Annotated[
+            str, Query(description="Behind this group, or in it behind after: of the last of the page before")
+        ] = "",
+        after: Annotated[str, Query(description="In that group, client ids behind this one")] = "",
+    ) -> Response:
+        return json_answer(service.consumers(unquote(name), (after_group, after), limit), HTTPStatus.OK)
 
 
 def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) -> None:

@@ -25,7 +25,7 @@ LetterId = Annotated[str, Meta(max_length=80)]
 
 
 class QueueDetail(Struct, frozen=True, kw_only=True):
-    """A queue with its settings."""
+    """A queue with its settings, and its first 100 groups by name."""
 
     settings: QueueSettings
     stats: QueueStats
@@ -108,12 +108,12 @@ class QueueService(ABC):
         """Its figures alone."""
 
     @abstractmethod
-    def groups(self, name: str) -> Sequence[GroupView]:
-        """Its groups."""
+    def groups(self, name: str, after: str, limit: int) -> Sequence[GroupView]:
+        """Up to `limit` of its groups whose names sort behind `after`, in that order."""
 
     @abstractmethod
-    def consumers(self, name: str) -> Sequence[ConsumerView]:
-        """Of all its groups."""
+    def consumers(self, name: str, after: tuple[str, str], limit: int) -> Sequence[ConsumerView]:
+        """Up to `limit` of its consumers that sort behind `after`, a group and a client id, in that order."""
 
     @abstractmethod
     def message(self, name: str, message_id: str) -> MessageView:

@@ -22,6 +22,7 @@ from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
+from embermq.app.log_times import LogTimes
 from embermq.app.message_archive import read_archive
 from embermq.app.session_store import SessionSide, open_session_store
 from embermq.authorization.rule_set import RuleSet
@@ -113,7 +114,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     queue_store = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
 
     try:
-        alerts = _open_queues(broker, settings, queue_store, log_side, data_dir)
+        alerts, close_queues = _open_queues(broker, settings, queue_store, log_side, data_dir, post=post)
         stored, retained = side.load(log_side.behind(SqliteSessionStore(reader).load()))
         stored = log_side.begin(stored)
         _restore_shared(settings, log_side, state, shared)
@@ -152,7 +153,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         ticks,
         side.apart,
         retention,
-        partial(_call_all, [alerts.close, *ends, log_side.close]),
+        partial(_call_all, [close_queues, *ends, log_side.close]),
         redelivered,
         queue_store,
         alerts,
@@ -232,23 +233,25 @@ def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | Non
 
 
 def _open_queues(
-    broker: Broker, settings: Settings, store: QueueStore, log_side: LogSide, data_dir: Path
-) -> DeadLetterAlerts:
-    """Durable queues with what is stored of them; before sessions come, which have subscriptions to them."""
+    broker: Broker, settings: Settings, store: QueueStore, log_side: LogSide, data_dir: Path, *, post: Post
+) -> tuple[DeadLetterAlerts, Callable[[], None]]:
+    """Durable queues with what is stored of them; before sessions come, which have subscriptions to them. Returns who
+    is told of dead letters, and how to close what is open."""
+    times = LogTimes(log_side, post)
     alerts = WebhookAlerts(settings.webhook, data_dir)
     queues = MqttQueues(
         broker.state,
         broker.publishing.refusing,
         settings.queues,
         store,
-        log_side.log.offset_at,
+        times.find,
         alerts=alerts,
     )
     queues.restore()
     if log_side.is_apart and settings.queues.enabled:  # else they would be other queues of the same names
         enqueue_tail(queues.core, broker.state.tick, log_side.log, log_side.kept_to)
     broker.state.queues = queues
-    return alerts
+    return alerts, partial(_call_all, [times.close, alerts.close])
 
 
 def _open_retention(

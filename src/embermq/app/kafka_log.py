@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -38,6 +38,7 @@ from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
 from embermq.pipeline.settings import QUERIES
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_state import KnownLog
+from embermq.ports.message_log import MessageLog
 from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
@@ -148,6 +149,10 @@ class KafkaLog(LogSide):
     def open_for_retention(self) -> RetainedLog:
         log = self._retained = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         return RetainedLog(log, PublishedReaders(self.progress, log, QUERIES), NoEntries(), log.close)
+
+    def open_for_times(self) -> tuple[MessageLog, Callable[[], None]]:
+        log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
+        return log, log.close
 
     def look(self, queries: Iterable[str]) -> LogLook | None:
         log = self._retained

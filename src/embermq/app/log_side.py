@@ -61,6 +61,8 @@ class LogSide(ABC):
     ticks: TickStore
     is_apart: bool
     """Records are stored before the rest of their tick: what they say may be missing beside them after a crash."""
+    is_shared_by_threads = True
+    """Whether other threads see what has been logged."""
     kept_to = 0
     """Where that is so: everything of the ticks with records below this number was stored when the broker ended."""
     place = ""
@@ -114,6 +116,10 @@ class LogSide(ABC):
         """For another thread."""
 
     @abstractmethod
+    def open_for_times(self) -> tuple[MessageLog, Callable[[], None]]:
+        """The log for another thread that finds times in it, and how to close it. Raises StoreError."""
+
+    @abstractmethod
     def look(self, queries: Iterable[str]) -> LogLook | None:
         """Where the pipeline's queries stand; None where their files say it. Does not wait."""
 
@@ -153,6 +159,7 @@ class EmbeddedLog(LogSide):
         self._store = self.ticks = store
         self.log = SqliteMessageLog(reader, store)
         self.meaning = MEANING[settings.log.durability]
+        self.is_shared_by_threads = settings.log.durability != "memory"
         self.on_end = []
 
     def behind(self, stored: StoredState) -> StoredState:
@@ -181,6 +188,10 @@ class EmbeddedLog(LogSide):
 
         readers = SqliteLogReaders(self._path.parent)
         return RetainedLog(SqliteMessageLog(connection, self._store), readers, applications, close)
+
+    def open_for_times(self) -> tuple[MessageLog, Callable[[], None]]:
+        connection = open_reader(self._path)
+        return SqliteMessageLog(connection, self._store), connection.close
 
     def look(self, queries: Iterable[str]) -> LogLook | None:
         return None

@@ -15,6 +15,7 @@ from embermq.app.queue_file import read_queue_file
 from embermq.broker.state import BrokerState
 from embermq.queues.errors import SettingsRefused
 from embermq.queues.mqtt.side import MqttQueues
+from embermq.queues.settings import OFF
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -43,7 +44,10 @@ class QueueAdmin:
     def apply_file(self) -> None:
         """What `queues.file` says. What a queue cannot take now, since it is not empty, is told and left: only a broker
         that runs can empty it. Raises ValueError when the file has become unreadable since the settings were read."""
-        if self.desk is None or not self._settings.queues.file:
+        if not self._settings.queues.file:
+            return
+        if self.desk is None:
+            LOG.warning("queues.file is not applied: %s", OFF)
             return
         for settings in read_queue_file(self._settings.queues.file):
             try:
@@ -51,14 +55,14 @@ class QueueAdmin:
             except (SettingsRefused, QueueRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
-    def open_api(self) -> ASGIApp | None:
+    def open_api(self) -> ASGIApp:
         """For listeners that anybody may reach: by token."""
         from embermq.admin.access import TokenAccess
         from embermq.app.api_tokens import TokenFile
 
         return self._late(TokenAccess(TokenFile(self._data_dir), lambda: time.time_ns() // 1_000_000))
 
-    def own_api(self) -> ASGIApp | None:
+    def own_api(self) -> ASGIApp:
         """For the control socket: whoever can open it is the operator."""
         from embermq.admin.access import Everything
 
@@ -69,10 +73,20 @@ class QueueAdmin:
         if self.desk is not None:
             self.desk.close()
 
-    def _late(self, access: Access) -> ASGIApp | None:
+    def _late(self, access: Access) -> ASGIApp:
         from embermq.admin.late_api import LateApi
 
-        return None if self.desk is None else LateApi(partial(_make_api, self.desk, access))
+        if self.desk is None:
+            return LateApi(_make_refusal)
+        return LateApi(partial(_make_api, self.desk, access))
+
+
+def _make_refusal() -> ASGIApp:
+    from http import HTTPStatus
+
+    from embermq.admin.http import problem
+
+    return problem(HTTPStatus.CONFLICT, OFF, {})
 
 
 def _make_api(desk: QueueDesk, access: Access) -> ASGIApp:

@@ -45,6 +45,7 @@ from embermq.queues.inspection import (
     message_at,
     message_of,
     messages_after,
+    slowest_of,
     stats_of,
 )
 from embermq.queues.names import QueueKind, kind_of
@@ -64,7 +65,9 @@ UTF8_BYTES_MAX = 4
 QUEUES_SHOWN_MAX = 100
 """Queues that metrics name: each costs some 25 lines."""
 GROUPS_SHOWN_MAX = 20
-"""Groups of each that they name."""
+"""Groups of each that they name: those that have settled least."""
+GROUPS_IN_DETAIL_MAX = 100
+"""Groups that come with a queue itself; the others come page by page."""
 DELETE_TRIES = 50
 """Ticks that a delete waits for publishes that are under way."""
 
@@ -113,7 +116,8 @@ class QueueDesk(QueueService):
 
     def queue(self, name: str) -> QueueDetail:
         queue = self._find(name)
-        return QueueDetail(settings=queue.settings, stats=self.stats(name), groups=groups_of(queue))
+        groups = groups_of(queue, "", GROUPS_IN_DETAIL_MAX)
+        return QueueDetail(settings=queue.settings, stats=self.stats(name), groups=groups)
 
     def stats(self, name: str) -> QueueStats:
         return stats_of(self._find(name), self._ticks.look_at_clock())
@@ -126,17 +130,17 @@ class QueueDesk(QueueService):
         return QueueFigures(
             queues=len(found),
             shown=tuple(stats_of(queue, now_ms) for queue in shown),
-            groups={queue.settings.name: tuple(groups_of(queue)[:GROUPS_SHOWN_MAX]) for queue in shown},
+            groups={queue.settings.name: tuple(slowest_of(queue, GROUPS_SHOWN_MAX)) for queue in shown},
             latency={
                 queue.settings.name: (queue.latency.count, queue.latency.total_ms / 1_000) for queue in shown
             },
         )
 
-    def groups(self, name: str) -> Sequence[GroupView]:
-        return groups_of(self._find(name))
+    def groups(self, name: str, after: str, limit: int) -> Sequence[GroupView]:
+        return groups_of(self._find(name), after, limit)
 
-    def consumers(self, name: str) -> Sequence[ConsumerView]:
-        return consumers_of(self._find(name))
+    def consumers(self, name: str, after: tuple[str, str], limit: int) -> Sequence[ConsumerView]:
+        return consumers_of(self._find(name), after, limit)
 
     def message(self, name: str, message_id: str) -> MessageView:
         found = message_of(self._find(name), message_id)
@@ -228,7 +232,7 @@ class QueueDesk(QueueService):
             shown = ", ".join(repr(client_id) for client_id in nsmallest(NAMED_MAX, found.members))
             more = f" and {len(found.members) - NAMED_MAX} more" if len(found.members) > NAMED_MAX else ""
             raise QueueRefused(f"group {group} of queue {name} has consumers: {shown}{more}")
-        self._core.remove_group(name, group, self._ticks.look_at_clock())
+        self._core.remove_group(name, group)
         await self._durable()
 
     async def retry(self, name: str, letter_id: str) -> int:

@@ -1,5 +1,6 @@
 """A SUBSCRIBE of an application waits until the logs of its shared filters are there: a record that is stamped for a
-log that is not would stop the pipeline. What changes subscriptions on the same connection waits behind it.
+log that is not would stop the pipeline. One that founds a group of a durable queue at a time waits until the log has
+told where that is. What changes subscriptions on the same connection waits behind it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from functools import partial
 from msgspec import Struct
 
 from embermq.broker.link import Link
+from embermq.broker.queue_side import OffsetFound
 from embermq.broker.shared_logs import SharedLogs
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
-from embermq.ports.errors import StoreError
+from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.protocol.reason_codes import ReasonCode
 
 WAIT_MS = 10_000
@@ -37,18 +39,23 @@ NO_REFUSALS: Refusals = {}
 
 
 class _Waiting(Struct, eq=False):
-    """Of one connection. `missing` are the filters whose logs the first packet waits for."""
+    """Of one connection: `then` goes on with its first packet, `behind` are those after it."""
 
     link: Link
-    then: Then
-    missing: set[str]
-    refusals: Refusals
+    then: Callable[[], None]
     behind: deque[Callable[[], None]]
     timer: Timer | None = None
+    is_over: bool = False
+
+
+class _Place(Struct, eq=False):
+    """Where a time is in the log, as far as that is known."""
+
+    found: int | StoreError
 
 
 class LogsFirst:
-    """Asks for logs and keeps the order of a connection's packets."""
+    """Asks logs and keeps the order of a connection's packets."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
@@ -83,12 +90,32 @@ class LogsFirst:
         if not missing:
             then(refusals)
             return
-        waiting = _Waiting(link, then, missing, refusals, deque())
-        self._waiting[link] = waiting
-        due_ms = self._state.tick.now_ms + (self._state.connect_wait_ms or WAIT_MS)
-        waiting.timer = self._state.timers.at(due_ms, partial(self._give_up, waiting))
+        waiting = self._wait(link, partial(then, refusals), partial(_refuse_all, missing, refusals))
         for topic_filter in sorted(missing):
-            shared_logs.find(topic_filter, partial(self._found, waiting, topic_filter))
+            shared_logs.find(topic_filter, partial(self._found, waiting, missing, refusals, topic_filter))
+
+    def find(self, link: Link, ask: Callable[[OffsetFound], None], then: OffsetFound) -> None:
+        """Have the log asked where a time is; `then` is called once with that, possibly before this returns, also when
+        the connection is over by then."""
+        place = _Place(StoreUnavailable("the message log does not answer"))
+        waiting = self._wait(link, lambda: then(place.found), lambda: None)
+        ask(partial(self._found_place, waiting, place))
+
+    def _found_place(self, waiting: _Waiting, place: _Place, found: int | StoreError) -> None:
+        if not waiting.is_over:
+            place.found = found
+            self._go_on(waiting)
+
+    def _wait(self, link: Link, then: Callable[[], None], give_up: Callable[[], None]) -> _Waiting:
+        waiting = self._waiting[link] = _Waiting(link, then, deque())
+        due_ms = self._state.tick.now_ms + (self._state.connect_wait_ms or WAIT_MS)
+
+        def end() -> None:
+            give_up()
+            self._go_on(waiting)
+
+        waiting.timer = self._state.timers.at(due_ms, end)
+        return waiting
 
     def _let_go_after(
         self, shared_logs: SharedLogs, claimed: list[str], then: Then, refusals: Refusals
@@ -97,29 +124,30 @@ class LogsFirst:
         for topic_filter in claimed:
             shared_logs.let_go(topic_filter)
 
-    def _found(self, waiting: _Waiting, topic_filter: str, error: StoreError | None) -> None:
-        if topic_filter not in waiting.missing:
+    def _found(
+        self,
+        waiting: _Waiting,
+        missing: set[str],
+        refusals: Refusals,
+        topic_filter: str,
+        error: StoreError | None,
+    ) -> None:
+        if topic_filter not in missing:
             return  # it has been given up
-        waiting.missing.remove(topic_filter)
+        missing.remove(topic_filter)
         if error is not None:
-            waiting.refusals[topic_filter] = _away(topic_filter, str(error))
-        if not waiting.missing:
+            refusals[topic_filter] = _away(topic_filter, str(error))
+        if not missing:
             self._go_on(waiting)
 
-    def _give_up(self, waiting: _Waiting) -> None:
-        for topic_filter in waiting.missing:
-            waiting.refusals[topic_filter] = _away(topic_filter, "Kafka does not answer")
-        waiting.missing.clear()
-        self._go_on(waiting)
-
     def _go_on(self, waiting: _Waiting) -> None:
+        waiting.is_over = True
         self._state.timers.cancel(waiting.timer)
         link = waiting.link
         del self._waiting[link]
+        waiting.then()
         if link.closing or link.session is None:
-            waiting.then({})
             return
-        waiting.then(waiting.refusals)
         while waiting.behind:
             call = waiting.behind.popleft()
             call()
@@ -127,6 +155,12 @@ class LogsFirst:
             if newer is not None:  # it waits itself, and so does what came after it
                 newer.behind.extend(waiting.behind)
                 return
+
+
+def _refuse_all(missing: set[str], refusals: Refusals) -> None:
+    for topic_filter in missing:
+        refusals[topic_filter] = _away(topic_filter, "Kafka does not answer")
+    missing.clear()
 
 
 def _away(topic_filter: str, reason: str) -> Refusal:

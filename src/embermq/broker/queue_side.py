@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embermq.authorization.rules import ADMIN_PREFIX
+from embermq.ports.errors import StoreError
 from embermq.protocol.reason_codes import ReasonCode
 
 if TYPE_CHECKING:
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from embermq.model.log_record import Origin
     from embermq.model.message import Message
     from embermq.model.session import SubscriptionRow
-    from embermq.protocol.packets import Publish, Subscription
+    from embermq.protocol.packets import Publish, Subscribe, Subscription
     from embermq.protocol.properties import Properties
 
 QUEUE_PREFIX = "$queue/"
 """Topics below it are names of queues, never matched by ordinary subscriptions."""
 PUBLISHED_PREFIXES = (QUEUE_PREFIX, ADMIN_PREFIX)
+
+
+OffsetFound = Callable[[int | StoreError], None]
+"""Told the first offset of the log that was committed at a time or after it, or why nobody knows."""
 
 
 class QueueSide(ABC):
@@ -68,9 +73,21 @@ class QueueSide(ABC):
         asked: Subscription,
         identifier: int,
         properties: Properties | None,
+        *,
+        start: int | StoreError | None,
     ) -> tuple[int, str]:
         """A SUBSCRIBE to a filter below `$queue/`, shared or not: the reason code of the SUBACK, as the version of the
-        client wants it, and for a refusal why. Rights have been asked. It waits for the commit of the tick."""
+        client wants it, and for a refusal why. Rights have been asked. `start` is what `find_offset` told of its
+        `start_time`. It waits for the commit of the tick."""
+
+    @abstractmethod
+    def start_time(self, link: Link, session: Session, packet: Subscribe) -> int:
+        """The time, Unix milliseconds, at which a group is to begin that this SUBSCRIBE founds: the log has to be asked
+        before. 0 when it founds none, or one that begins elsewhere."""
+
+    @abstractmethod
+    def find_offset(self, time_ms: int, then: OffsetFound) -> None:
+        """Ask the log; `then` is called once on the broker's thread, when it has answered."""
 
     @abstractmethod
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:

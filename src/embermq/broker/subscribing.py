@@ -10,6 +10,7 @@ from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.model.session import SubscriptionRow
+from embermq.ports.errors import StoreError
 from embermq.protocol.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
@@ -39,12 +40,26 @@ class Subscribing:
         if unavailable is not None and link.version == ProtocolVersion.V5:
             link.disconnect(unavailable)
             return
-        shared_logs = self._state.shared_logs
-        if shared_logs is None or not session.is_application:
-            self._subscribe(link, packet, NO_REFUSALS)
+        queues = self._state.queues
+        if queues is not None and packet.properties is not None and packet.properties.user_properties:
+            time_ms = queues.start_time(link, session, packet)
+            if time_ms:
+                ask = partial(queues.find_offset, time_ms)
+                self._logs_first.find(link, ask, partial(self._subscribe_from, link, packet))
+                return
+        self._subscribe_from(link, packet, None)
+
+    def _subscribe_from(self, link: Link, packet: Subscribe, start: int | StoreError | None) -> None:
+        """`start` is for queues: see `QueueSide.subscribe`."""
+        session = link.session
+        if session is None or link.closing:
             return
-        filters = self._filters_with_logs(session, packet)
-        self._logs_first.ask(link, shared_logs, filters, partial(self._subscribe, link, packet))
+        shared_logs = self._state.shared_logs
+        then = partial(self._subscribe, link, packet, start)
+        if shared_logs is None or not session.is_application:
+            then(NO_REFUSALS)
+            return
+        self._logs_first.ask(link, shared_logs, self._filters_with_logs(session, packet), then)
 
     def _filters_with_logs(self, session: Session, packet: Subscribe) -> list[str]:
         """Of the shared subscriptions that nothing else is against."""
@@ -62,7 +77,9 @@ class Subscribing:
                 filters.add(place[1])
         return sorted(filters)
 
-    def _subscribe(self, link: Link, packet: Subscribe, refusals: Refusals) -> None:
+    def _subscribe(
+        self, link: Link, packet: Subscribe, start: int | StoreError | None, refusals: Refusals
+    ) -> None:
         session = link.session
         if session is None or link.closing:
             return
@@ -88,7 +105,9 @@ class Subscribing:
                 codes.append(V3_FAILURE if code is None else code)
                 continue
             if state.queues is not None and place[1].startswith(QUEUE_PREFIX):
-                code, text = state.queues.subscribe(link, session, asked, identifier, packet.properties)
+                code, text = state.queues.subscribe(
+                    link, session, asked, identifier, packet.properties, start=start
+                )
                 codes.append(code)
                 reason = reason or text
                 has_queue = True

@@ -15,7 +15,8 @@ from embermq.app.errors import UserError
 from embermq.cli import dead_letters
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
-from embermq.cli.paths import QUEUES, queue_path
+from embermq.cli.paths import QUEUES, queue_path, quoted
+from embermq.cli.queue_groups import all_consumers, all_groups, print_consumers, print_groups
 from embermq.cli.terminal import confirm, print_json, shown, table
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ SETTINGS_BYTES_MAX = 64 * 1024
 HEADINGS = ("queue", "ordering", "depth", "in flight", "backoff", "groups", "consumers", "oldest s")
 
 app = typer.Typer(
-    help="Durable queues: list, show, explain, peek, create, configure, purge, delete, dlq.",
+    help="Durable queues: list, show, explain, peek, create, configure, purge, delete, remove-group, dlq.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -72,7 +73,8 @@ def show(
     """Show a queue with its settings, groups and consumers."""
     with running_broker(data_dir, config, assignments) as broker:
         found = msgspec.json.decode(broker.ask("GET", queue_path(name)))
-        found["consumers"] = msgspec.json.decode(broker.ask("GET", f"{queue_path(name)}/consumers"))
+        found["groups"] = list(all_groups(broker, queue_path(name)))
+        found["consumers"] = list(all_consumers(broker, queue_path(name)))
     if as_json:
         print_json(found)
         return
@@ -81,31 +83,9 @@ def show(
         for key, value in section.items():
             print(f"{key:<32} {_word(value)}")
         print()
-    groups = [
-        (
-            shown(one["name"]),
-            f"{one['lag']:,}",
-            f"{one['in_flight']:,}",
-            f"{one['in_backoff']:,}",
-            f"{one['consumers']:,}",
-        )
-        for one in found["groups"]
-    ]
-    for line in table([("group", "lag", "in flight", "backoff", "consumers"), *groups], names=1):
-        print(line)
+    print_groups(found["groups"])
     print()
-    consumers = [
-        (
-            shown(one["client_id"]),
-            shown(one["group"]),
-            f"away until {one['away_until']}" if one["away_until"] else "connected",
-            "any" if one["partitions"] is None else _ranges(one["partitions"]),
-            f"{one['in_flight']} of {one['prefetch']}",
-        )
-        for one in found["consumers"]
-    ]
-    for line in table([("consumer", "group", "state", "partitions", "in flight"), *consumers], names=4):
-        print(line)
+    print_consumers(found["consumers"])
 
 
 @app.command("explain")
@@ -220,6 +200,23 @@ def delete(
     print(f"deleted {shown(name)} with {done['messages']:,} messages")
 
 
+@app.command("remove-group")
+def remove_group(
+    name: Name,
+    group: Annotated[str, typer.Argument(help="A group that has no consumers.")],
+    *,
+    yes: Yes = False,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Remove a consumer group without consumers, and the messages that no other group has to settle."""
+    confirm(f"group {shown(group)} of {shown(name)} goes with what it alone has not settled", yes=yes)
+    with running_broker(data_dir, config, assignments) as broker:
+        broker.ask("DELETE", f"{queue_path(name)}/groups/{quoted(group)}")
+    print(f"removed group {shown(group)} of {shown(name)}")
+
+
 def _all(broker: ControlClient, match: str) -> Iterator[dict[str, Any]]:
     """Page by page."""
     after = ""
@@ -277,13 +274,6 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None or value == "" else shown(str(value))
-
-
-def _ranges(numbers: list[int]) -> str:
-    if not numbers:
-        return "none"
-    is_block = numbers == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 1
-    return f"{numbers[0]}-{numbers[-1]}" if is_block else ", ".join(map(str, numbers))
 
 
 def _payload(one: dict[str, Any]) -> str:

@@ -14,6 +14,12 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
     "in_flight": ("messages that consumers hold", lambda queue: queue.in_flight),
     "in_backoff": ("messages that wait for a retry", lambda queue: queue.in_backoff),
     "blocked_keys": ("keys behind whose message others wait", lambda queue: queue.blocked_keys),
+    "groups": ("consumer groups", lambda queue: queue.groups),
+    "idle_groups": ("groups without consumers", lambda queue: queue.idle_groups),
+    "idle_lag": (
+        "messages that the slowest group without consumers has not settled",
+        lambda queue: queue.idle_lag,
+    ),
     "oldest_age_seconds": ("age of the oldest message", lambda queue: queue.oldest_age_s),
 }
 _COUNTERS: dict[str, tuple[str, Callable[[QueueStats], float]]] = {

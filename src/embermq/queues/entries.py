@@ -31,12 +31,14 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class _Block:
-    """`offsets` is -1 where there is no message; `owed`: how many groups have not settled it."""
+    """`offsets` is -1 where there is no message; `owed`: how many groups have not settled it; `latest`: no offset that
+    ever was here is greater."""
 
-    __slots__ = ("count", "expires", "keys", "offsets", "owed", "partitions")
+    __slots__ = ("count", "expires", "keys", "latest", "offsets", "owed", "partitions")
 
     def __init__(self) -> None:
         self.count = 0
+        self.latest = -1
         self.offsets = _NONE[:]
         self.expires = _ZEROS[:]
         self.partitions = _COUNTS[:]
@@ -62,6 +64,7 @@ class Entries(Mapping[int, Entry]):
             block = self._blocks[sequence >> _SHIFT] = _Block()
         at = sequence & _MASK
         block.offsets[at] = offset
+        block.latest = max(block.latest, offset)
         block.expires[at] = expires_ms
         block.partitions[at] = partition
         block.owed[at] = 0
@@ -130,14 +133,24 @@ class Entries(Mapping[int, Entry]):
         return end
 
     def at_offset(self, offset: int) -> int:
-        """The first message whose record stands at `offset` or behind; -1 when there is none."""
+        """The first message whose record stands at `offset` or behind; -1 when there is none. Looks at blocks, and at
+        the messages of a few."""
         for number in sorted(self._blocks):
-            offsets = self._blocks[number].offsets
-            if max(offsets) >= offset:  # a block has one message at least
-                return (number << _SHIFT) + next(
-                    at for at, each in enumerate(offsets) if each >= max(0, offset)
-                )
+            block = self._blocks[number]
+            if block.latest >= offset:
+                for at, each in enumerate(block.offsets):
+                    if each >= max(0, offset):
+                        return (number << _SHIFT) + at
         return -1
+
+    def count_from(self, sequence: int) -> int:
+        """How many there are at or behind it. Looks at blocks, and at the messages of one."""
+        first = sequence >> _SHIFT
+        count = sum(block.count for number, block in self._blocks.items() if number > first)
+        block = self._blocks.get(first)
+        if block is not None:
+            count += sum(offset >= 0 for offset in block.offsets[sequence & _MASK :])
+        return count
 
     def after(self, sequence: int) -> Iterator[int]:
         """Those above it, ascending, whatever stands before them; to be gone through before anything changes."""

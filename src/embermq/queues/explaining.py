@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from embermq.model.queue_rows import MessageState
 from embermq.queues.consumer import Consumer
-from embermq.queues.group import Group
+from embermq.queues.group import FILLED, Group
+from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.queue import Queue
 
 NAMED_MAX = 3
@@ -16,8 +17,9 @@ NAMED_MAX = 3
 
 
 class Reason(Struct, frozen=True):
-    """`group` is "" for what holds for the whole queue. `code` is for machines: empty, delayed, no_group, no_consumer,
-    consumer_gone, consumer_stalled, no_partition, window_full, key_blocked, backoff, under_way."""
+    """`group` is "" for what holds for the whole queue. `code` is for machines: full, empty, delayed, no_group,
+    no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, key_blocked, backoff, filling,
+    under_way."""
 
     group: str
     code: str
@@ -27,6 +29,9 @@ class Reason(Struct, frozen=True):
 def explain(queue: Queue, now_ms: int) -> list[Reason]:
     """Each thing that keeps messages from a consumer now; for a queue that delivers, that it does."""
     reasons: list[Reason] = []
+    depth, limit = queue.depth(), queue.settings.limits.max_queue_depth
+    if depth >= limit and kind_of(queue.settings.name) is not QueueKind.DEAD_LETTERS:
+        reasons.append(Reason("", "full", _about_depth(queue, depth, limit)))
     delayed, first_ms = len(queue.delayed), queue.delayed.first_ms()
     if delayed:
         reasons.append(
@@ -49,13 +54,27 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
     return reasons
 
 
+def _about_depth(queue: Queue, depth: int, limit: int) -> str:
+    told = f"the queue is full: {_count(depth, 'message')}, the limit is {limit}"
+    slowest = max(queue.groups.values(), key=lambda group: group.owed, default=None)
+    if slowest is None or not slowest.owed:
+        return told
+    who = f"group {slowest.name!r} has settled least of them"
+    if slowest.idle_since_ms:
+        who += f", has had no consumer since {_at(slowest.idle_since_ms)}"
+        who += f" and is removed at {_at(slowest.removed_at_ms())}"
+    return f"{told}; {who}"
+
+
 def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
     name = group.name
     if not group.owed:
         return [Reason(name, "empty", "the group has settled everything")]
     if not group.members:
-        since = f" since {_at(group.idle_since_ms)}" if group.idle_since_ms else ""
-        return [Reason(name, "no_consumer", f"no consumer{since}; {_count(group.owed, 'message')} wait")]
+        idle = ""
+        if group.idle_since_ms:
+            idle = f" since {_at(group.idle_since_ms)}, the group is removed at {_at(group.removed_at_ms())}"
+        return [Reason(name, "no_consumer", f"no consumer{idle}; {_count(group.owed, 'message')} wait")]
     members = list(group.members.values())
     away = [each for each in members if each.away_until_ms]
     reasons = _about_consumers(group, members, away)
@@ -68,6 +87,9 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
             Reason(name, "backoff", f"{whole} for a retry after a failure, the first until {_at(next_ms)}")
         )
     reasons += _about_keys(queue, group)
+    if group.unfilled_from != FILLED:
+        left = _count(queue.entries.count_from(group.unfilled_from), "message")
+        reasons.append(Reason(name, "filling", f"the group is new: it has yet to come to {left}"))
     if not reasons:
         in_flight = group.in_flight()
         reasons.append(

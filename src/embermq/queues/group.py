@@ -6,8 +6,9 @@ Each message is offered once and stays in the group until it is finished or drop
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -28,6 +29,8 @@ from embermq.queues.standing import NO_ATTEMPTS, Finish, Handed, Standing
 
 LOOKED_AT_MAX = 10_000
 """Messages that one call of `deliver` looks at; the rest is the next call's."""
+FILLED = sys.maxsize
+"""Above all sequences."""
 LEASE_OVER = "the lease is over"
 CONSUMER_GONE = "the consumer is gone"
 
@@ -44,10 +47,15 @@ class Group:
         settings: QueueSettings,
         timing: GroupSettings,
         entries: Entries,
+        *,
+        is_for: Callable[[str, int], bool],
     ) -> None:
+        """`is_for` tells whether a message is for the group of this name."""
         self.name = name
         self.first_sequence = first_sequence
         """It owes nothing below."""
+        self.unfilled_from = FILLED
+        """What the queue has from this sequence on it owes without having been offered it; see `pieces`."""
         self.owed = 0
         """Messages that it has not settled."""
         self.settled: set[int] = set()
@@ -63,6 +71,7 @@ class Group:
         self._settings = settings
         self._timing = timing
         self._entries = entries
+        self._is_for = is_for
         self._buries = kind_of(settings.name) is not QueueKind.DEAD_LETTERS
         self._pinned = settings.ordering is not Ordering.NONE
         self._lanes = self._new_lanes()
@@ -95,6 +104,10 @@ class Group:
 
     def drop(self, sequence: int, *, even_held: bool) -> bool:
         """The queue lets go of a message; False when a consumer holds it and it stays."""
+        if sequence >= self.unfilled_from:
+            self.owed -= 1
+            self.settled.add(sequence)
+            return True
         standing = self._standings.get(sequence)
         if standing is not None:
             if standing.state is MessageState.DELIVERED and not even_held:
@@ -108,7 +121,12 @@ class Group:
 
     def owes(self, sequence: int) -> bool:
         """Whether it has not settled a message that is for it."""
-        return sequence in self._entries and sequence not in self.settled and sequence >= self.first_sequence
+        return (
+            sequence in self._entries
+            and sequence not in self.settled
+            and sequence >= self.first_sequence
+            and (sequence < self.unfilled_from or self._is_for(self.name, sequence))
+        )
 
     def attempts_of(self, sequence: int) -> Attempts:
         """How often a message that the group owes was tried."""
@@ -183,6 +201,10 @@ class Group:
         """Messages that wait for a retry, and when the first of them comes; what was acked late meanwhile counts until
         then."""
         return (len(self._waits), self._waits[0][0]) if self._waits else (0, 0)
+
+    def removed_at_ms(self) -> int:
+        """When it goes unless a consumer comes [queues-18]; 0 while it has one."""
+        return self.idle_since_ms + self._timing.idle_expiry_ms if self.idle_since_ms else 0
 
     def rebalance_at_ms(self) -> int:
         """When joins that wait take effect; 0 when none waits."""
@@ -340,7 +362,7 @@ class Group:
         if self._rebalance_at_ms:
             times.append(self._rebalance_at_ms)
         if self.idle_since_ms:
-            times.append(self.idle_since_ms + self._timing.idle_expiry_ms)
+            times.append(self.removed_at_ms())
         return min(times, default=None)
 
     def deliver(self, now_ms: int) -> list[Handed]:

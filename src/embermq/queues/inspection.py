@@ -6,15 +6,17 @@ at messages, up to a bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from heapq import nlargest, nsmallest
 from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from embermq.model.queue_rows import Attempts, DeadLetter, MessageState
+from embermq.queues.consumer import Consumer
 from embermq.queues.group import Group
 from embermq.queues.names import kind_of
 from embermq.queues.queue import Queue
@@ -26,7 +28,8 @@ LOOKED_AT_MAX = 2_000
 
 class QueueStats(Struct, frozen=True, kw_only=True):
     """One queue as it is now. `depth` are messages that the slowest group has not settled, the delayed ones with them.
-    Counters are since the broker began; quantiles are of the last minute, in seconds, by quantile."""
+    `idle_groups` have no consumers, and `idle_lag` is what the slowest of these has not settled. Counters are since the
+    broker began; quantiles are of the last minute, in seconds, by quantile."""
 
     name: str
     kind: str
@@ -39,6 +42,8 @@ class QueueStats(Struct, frozen=True, kw_only=True):
     in_backoff: int
     blocked_keys: int
     groups: int
+    idle_groups: int
+    idle_lag: int
     consumers: int
     oldest: datetime | None
     oldest_age_s: float
@@ -66,7 +71,7 @@ class QueueFigures(Struct, frozen=True, kw_only=True):
 
 
 class GroupView(Struct, frozen=True, kw_only=True):
-    """One group. `lag` are messages that it has not settled."""
+    """One group. `lag` are messages that it has not settled; `removed_at` is when it goes unless a consumer comes."""
 
     name: str
     lag: int
@@ -76,6 +81,7 @@ class GroupView(Struct, frozen=True, kw_only=True):
     blocked_keys: int
     consumers: int
     idle_since: datetime | None
+    removed_at: datetime | None
     first_sequence: int
 
 
@@ -178,6 +184,8 @@ def stats_of(queue: Queue, now_ms: int) -> QueueStats:
         in_backoff=sum(group.in_backoff()[0] for group in groups),
         blocked_keys=sum(group.blocked_keys() for group in groups),
         groups=len(groups),
+        idle_groups=sum(group.idle_since_ms > 0 for group in groups),
+        idle_lag=max((group.owed for group in groups if group.idle_since_ms), default=0),
         consumers=sum(len(group.members) for group in groups),
         oldest=_time(oldest_ms),
         oldest_age_s=max(0, now_ms - oldest_ms) / 1_000 if oldest_ms else 0.0,
@@ -202,33 +210,47 @@ def oldest_ms_of(queue: Queue, now_ms: int) -> int:
     return arrived_ms if arrived_ms is not None else min(now_ms, by_deadline_ms)
 
 
-def groups_of(queue: Queue) -> list[GroupView]:
-    """By name."""
-    return [_group(queue.groups[name]) for name in sorted(queue.groups)]
+def groups_of(queue: Queue, after: str, limit: int) -> list[GroupView]:
+    """Up to `limit` groups behind the one called `after`, by name."""
+    names = nsmallest(limit, (name for name in queue.groups if name > after))
+    return [_group(queue.groups[name]) for name in names]
 
 
-def consumers_of(queue: Queue) -> list[ConsumerView]:
-    """By group, in the order in which partitions are given to them."""
+def slowest_of(queue: Queue, limit: int) -> list[GroupView]:
+    """Up to `limit` groups that have settled least."""
+    return [_group(group) for group in nlargest(limit, queue.groups.values(), key=lambda each: each.owed)]
+
+
+def consumers_of(queue: Queue, after: tuple[str, str], limit: int) -> list[ConsumerView]:
+    """Up to `limit` consumers behind a group and client id, by group, then client id."""
     found: list[ConsumerView] = []
-    for name in sorted(queue.groups):
-        group = queue.groups[name]
-        owned: dict[str, list[int]] = {}
-        for number, owner in enumerate(group.owners()):
-            owned.setdefault(owner, []).append(number)
-        is_pinned = group.is_pinned()
-        found += [
-            ConsumerView(
-                group=name,
-                client_id=member.client_id,
-                joined=_moment(member.joined_ms),
-                away_until=_time(member.away_until_ms),
-                in_flight=len(member.held),
-                prefetch=member.prefetch,
-                partitions=tuple(owned.get(member.client_id, ())) if is_pinned else None,
-            )
-            for member in sorted(group.members.values(), key=lambda each: (each.joined_ms, each.client_id))
-        ]
+    for name in sorted(name for name in queue.groups if name >= after[0]):
+        if len(found) >= limit:
+            break
+        members = queue.groups[name].members
+        behind = after[1] if name == after[0] else ""
+        chosen = nsmallest(limit - len(found), (each for each in members if each > behind))
+        found += _consumers(queue.groups[name], [members[client_id] for client_id in chosen])
     return found
+
+
+def _consumers(group: Group, members: Sequence[Consumer]) -> list[ConsumerView]:
+    owned: dict[str, list[int]] = {}
+    for number, owner in enumerate(group.owners()):
+        owned.setdefault(owner, []).append(number)
+    is_pinned = group.is_pinned()
+    return [
+        ConsumerView(
+            group=group.name,
+            client_id=member.client_id,
+            joined=_moment(member.joined_ms),
+            away_until=_time(member.away_until_ms),
+            in_flight=len(member.held),
+            prefetch=member.prefetch,
+            partitions=tuple(owned.get(member.client_id, ())) if is_pinned else None,
+        )
+        for member in members
+    ]
 
 
 def message_of(queue: Queue, message_id: str) -> MessageView | None:
@@ -291,6 +313,7 @@ def _group(group: Group) -> GroupView:
         blocked_keys=group.blocked_keys(),
         consumers=len(group.members),
         idle_since=_time(group.idle_since_ms),
+        removed_at=_time(group.removed_at_ms()),
         first_sequence=group.first_sequence,
     )
 

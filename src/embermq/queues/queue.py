@@ -34,9 +34,11 @@ from embermq.queues.dedup import DedupWindow
 from embermq.queues.delayed import DelayedMessages
 from embermq.queues.entries import Entries, Entry
 from embermq.queues.errors import QueueRefusal, TooLarge
-from embermq.queues.group import LOOKED_AT_MAX, Group
+from embermq.queues.group import Group
+from embermq.queues.heads import Heads
 from embermq.queues.latency import Arrivals, LatencyWindow
 from embermq.queues.partitioner import partition_of_key
+from embermq.queues.pieces import Pieces
 from embermq.queues.publication import Publication, Stamps
 from embermq.queues.settings import (
     GroupSettings,
@@ -91,9 +93,9 @@ class Queue:
         self._particulars: dict[int, Particulars] = {}
         self._origins: dict[tuple[str, str], int] = {}
         self._deadlines = Deadlines(self.entries, self._pending)
+        self.pieces = Pieces(self.entries, self.groups, self._offer, self._remove)
         self._dedup = DedupWindow(timing.dedup_window_ms, timing.dedup_ids_max)
-        self._head = 1
-        """Below it nothing is dropped for want of room."""
+        self._heads = Heads(self.entries, self.groups)
 
     # Messages come.
 
@@ -219,8 +221,8 @@ class Queue:
             self._store_group(group)
         return group
 
-    def remove_group(self, name: str, now_ms: int) -> None:
-        """What only this group owed is deleted, unless it was the last one [queues-17]."""
+    def remove_group(self, name: str) -> None:
+        """What only this group owed is deleted, in pieces, unless it was the last one [queues-17]."""
         group = self.groups.pop(name)
         writes = self._writes()
         key = (self.generation, name)
@@ -228,9 +230,7 @@ class Queue:
         for mark in [mark for mark in writes.marks if mark[:2] == key]:
             del writes.marks[mark]
         writes.ended_groups.add(key)
-        for sequence in [each for each in self.entries if group.owes(each)]:
-            if not self.entries.owe(sequence, -1) and self.groups:
-                self._remove(sequence)
+        self.pieces.let_go(group, self._next_sequence, frozenset(self._pending))
 
     def join(self, name: str, consumer: Newcomer, now_ms: int) -> None:
         """A consumer subscribes or comes back to the group `name`, which is made when it is missing."""
@@ -335,11 +335,13 @@ class Queue:
             self._drain(group, now_ms)
             if group.idle_since_ms and not was_idle:
                 self._store_group(group)
-            if group.idle_since_ms and now_ms >= group.idle_since_ms + self._timing.idle_expiry_ms:
-                self.remove_group(group.name, now_ms)
+            if 0 < group.removed_at_ms() <= now_ms:
+                self.remove_group(group.name)
 
     def next_due_ms(self) -> int | None:
-        """When `advance` and `deliver` have something to do; 0 for at once, None for never."""
+        """When `pieces`, `advance` and `deliver` have something to do; 0 for at once, None for never."""
+        if self.pieces:
+            return 0
         times = [due for group in self.groups.values() if (due := group.next_due_ms()) is not None]
         if self.delayed:
             times.append(self.delayed.first_ms())
@@ -398,6 +400,8 @@ class Queue:
         for entry in stored.entries:
             self._next_sequence = max(self._next_sequence, entry.sequence + 1)
             self._place(entry, entry.offset, stored.marks)
+            if self._was_left(entry.sequence):
+                self._remove(entry.sequence)
         for delayed in stored.delayed:
             self._next_sequence = max(self._next_sequence, delayed.ticket + 1)
         self.delayed.restore(stored.delayed)
@@ -406,6 +410,12 @@ class Queue:
         self._next_sequence = self._reserved = max(self._next_sequence, stored.row.sequences_reserved)
 
     # Inside.
+
+    def _was_left(self, sequence: int) -> bool:
+        """Whether all groups have settled a message: a crash was faster than the removal of the last that owed it."""
+        if self.entries.owed(sequence):
+            return False
+        return any(sequence in group.settled for group in self.groups.values())
 
     def _take_number(self) -> int:
         """Never one that was given before, not even by a broker that has ended since."""
@@ -470,21 +480,25 @@ class Queue:
     def _offer(self, group: Group, sequence: int, mark: Mark | None = None) -> None:
         if sequence < group.first_sequence:
             return
-        particulars = self._particulars.get(sequence)
-        is_others = particulars is not None and particulars.only_group not in ("", group.name)
-        if is_others or (mark is not None and mark.state in _SETTLED):
+        if sequence >= group.unfilled_from:
+            group.owed += 1  # its turn comes
+            return
+        if not self._is_for(group.name, sequence) or (mark is not None and mark.state in _SETTLED):
             group.settled.add(sequence)
             return
         self.entries.owe(sequence, 1)
         group.offer(sequence, mark)
 
     def _open_group(self, name: str, first_sequence: int, idle_since_ms: int) -> Group:
-        group = Group(name, first_sequence, self.settings, self._timing, self.entries)
+        group = Group(name, first_sequence, self.settings, self._timing, self.entries, is_for=self._is_for)
         group.idle_since_ms = idle_since_ms
         self.groups[name] = group
-        for sequence in self.entries:
-            self._offer(group, sequence)
+        self.pieces.fill(group)
         return group
+
+    def _is_for(self, group: str, sequence: int) -> bool:
+        particulars = self._particulars.get(sequence)
+        return particulars is None or particulars.only_group in ("", group)
 
     def _groups_of(self, client_id: str) -> list[str]:
         return [name for name, group in self.groups.items() if client_id in group.members]
@@ -512,7 +526,7 @@ class Queue:
             owed = self.entries.owe(sequence, -1)
             if finish.reason:
                 self._lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
-            if owed:
+            if owed or (self.pieces.filling and self.pieces.awaits(sequence)):
                 state = MessageState.DLQ if finish.reason else MessageState.ACKED
                 writes.marks[self.generation, group.name, sequence] = Mark(state)
             else:
@@ -530,10 +544,11 @@ class Queue:
         for group in owing:
             attempts = group.attempts_of(sequence)
             if group.drop(sequence, even_held=False):
-                self.entries.owe(sequence, -1)
+                if sequence < group.unfilled_from:
+                    self.entries.owe(sequence, -1)
                 self._lose(sequence, group.name, reason, attempts, now_ms)
                 self._writes().marks[self.generation, group.name, sequence] = Mark(MessageState.DLQ)
-        if not self.entries.owed(sequence):
+        if not any(group.owes(sequence) for group in owing):
             self._remove(sequence)
 
     def _lose(self, sequence: int, group: str, reason: str, attempts: Attempts, now_ms: int) -> None:
@@ -552,7 +567,10 @@ class Queue:
         self._writes().removed[self.generation, sequence] = self.entries.remove(sequence)
         self.latency.forget(sequence)
         for group in self.groups.values():
-            group.settled.discard(sequence)
+            if sequence in group.settled:
+                group.settled.discard(sequence)
+            elif sequence >= group.unfilled_from:
+                group.owed -= 1
         particulars = self._particulars.pop(sequence, None)
         if particulars is not None:
             self._origins.pop((particulars.only_group, particulars.origin_id), None)
@@ -565,29 +583,12 @@ class Queue:
             return True
         if limits.overflow is Overflow.DROP_NEW:
             return False
-        if limits.overflow is Overflow.DROP_HEAD and self._drop_head(now_ms):
-            return True
+        if limits.overflow is Overflow.DROP_HEAD:
+            head = self._heads.find(next(iter(self._pending), self._next_sequence))
+            if head:
+                self._end(head, DeadLetterReason.OVERFLOW, now_ms)
+                return True
         raise QueueRefusal(
             f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}",
             ReasonCode.QUOTA_EXCEEDED,
         )
-
-    def _drop_head(self, now_ms: int) -> bool:
-        """End the oldest message that the slowest group owes and nobody holds. What was passed over, since it was held
-        then, has its turn when nothing is left behind it."""
-        slowest = max(self.groups.values(), key=lambda group: group.owed, default=None)
-        end = next(iter(self._pending), self._next_sequence)
-        began = self._head
-        for _ in range(LOOKED_AT_MAX):
-            sequence = self.entries.first_from(self._head, end)
-            if sequence >= end:
-                if began == 1:
-                    return False
-                began = self._head = 1
-                continue
-            self._head = sequence + 1
-            is_owed = slowest is None or slowest.owes(sequence)
-            if is_owed and not any(group.holds(sequence) for group in self.groups.values()):
-                self._end(sequence, DeadLetterReason.OVERFLOW, now_ms)
-                return True
-        return False

@@ -14,6 +14,7 @@ from itertools import islice
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import QueueWrites, StoredQueue
 from embermq.queues.consumer import EARLIEST, Newcomer
+from embermq.queues.pieces import PIECE
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, Delivery, Queue
 from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
@@ -181,12 +182,12 @@ class Queues:
         queue.delete()
         return True
 
-    def remove_group(self, name: str, group: str, now_ms: int) -> bool:
+    def remove_group(self, name: str, group: str) -> bool:
         """See `Queue.remove_group`; False when there is no such group."""
         queue = self._queues.get(name)
         if queue is None or group not in queue.groups:
             return False
-        self._touch(name).remove_group(group, now_ms)
+        self._touch(name).remove_group(group)
         return True
 
     def retry_dead_letters(self, name: str, sequences: Iterable[int], now_ms: int) -> int:
@@ -209,8 +210,10 @@ class Queues:
                 if name in self._queues:
                     self._touch(name)
         deliveries: list[Delivery] = []
+        left = PIECE
         for _ in range(len(self._touched)):
             queue = self._touched.pop(next(islice(self._touched, 1)))
+            left = queue.pieces.work(left)
             queue.advance(now_ms)
             self._bury(queue, now_ms)
             self._note_stalled(queue)

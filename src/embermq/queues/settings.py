@@ -129,13 +129,17 @@ class GroupSettings(Struct, frozen=True):
     """Ids that one queue remembers; past it the oldest are forgotten."""
 
 
+OFF = "durable queues are switched off (queues.enabled)"
+"""What everybody hears who wants something of them."""
+
+
 class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Durable queues: what holds for all of them; composed by app into the one schema (section `queues`). What one
     queue may have of its own is in [durable queues](queues.md)."""
 
     enabled: bool = True
-    """Whether `$queue/...` topics are queues. Off: publishes and subscriptions to them are refused; what is stored
-    stays."""
+    """Whether `$queue/...` topics are queues. Off: publishes, wills and subscriptions to them are refused with 0x83,
+    the API answers 409, and `queues.file` is not applied; what is stored stays, and sessions may unsubscribe."""
     auto_create: bool = True
     """Whether a queue is made, with default settings, by the first publish or subscription that names it. Off: only by
     `queues.file`, the API, `embermq queues create` and `$admin/queue/<name>/config`."""

@@ -44,7 +44,7 @@ class Hand(HandDrivenBroker):
             self.broker.publishing.refusing,
             BrokerQueueSettings(),
             StandInQueueStore(self.store),
-            lambda _ms: 0,
+            lambda _ms, then: then(0),
             alerts=self.told,
         )
         self.state.queues = self.queues

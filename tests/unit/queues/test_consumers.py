@@ -35,7 +35,7 @@ class Hand(HandDrivenBroker):
             self.broker.publishing.refusing,
             settings or BrokerQueueSettings(),
             StandInQueueStore(self.store),
-            lambda _ms: 0,
+            lambda _ms, then: then(0),
         )
         self.state.queues = self.queues
 

@@ -49,25 +49,65 @@ def test_figures_of_a_queue() -> None:
     assert (stats.groups, stats.consumers, stats.oldest_age_s) == (1, 1, 2.0)
     assert (stats.enqueued, stats.delivered, stats.nacked, stats.acked) == (4, 1, 1, 0)
     assert stats.delivery_latency_s == {"0.5": 0.0, "0.95": 0.0, "0.99": 0.0}
-    (group,) = groups_of(bench.queues.queue("q"))
+    (group,) = groups_of(bench.queues.queue("q"), "", 9)
     assert (group.name, group.lag, group.next_retry) == ("g", 3, at(11_000))
 
 
-def test_consumers_in_the_order_of_their_partitions() -> None:
+def test_consumers_with_their_partitions() -> None:
     bench = Bench(partitions=3)
     bench.join("b")
     bench.wait("10ms")
     bench.join("a")
     bench.wait("1s")
     bench.publish()
-    first, second = consumers_of(bench.queues.queue("q"))
+    second, first = consumers_of(bench.queues.queue("q"), ("", ""), 9)
     assert (first.client_id, first.partitions, second.partitions) == ("b", (0,), (1, 2))
     assert first.in_flight + second.in_flight == 1 and first.joined == at(0)
     bench.leave("b", may_return=True)
-    assert consumers_of(bench.queues.queue("q"))[0].away_until == at(6_010)
+    assert consumers_of(bench.queues.queue("q"), ("g", "a"), 9)[0].away_until == at(6_010)
     free = Bench(ordering="none")
     free.join("c")
-    assert consumers_of(free.queues.queue("q"))[0].partitions is None
+    assert consumers_of(free.queues.queue("q"), ("", ""), 9)[0].partitions is None
+
+
+def test_groups_and_consumers_page_by_page() -> None:
+    bench = Bench()
+    for group in ("h", "g"):
+        for client in ("b", "a"):
+            bench.join(client, group)
+    queue = bench.queues.queue("q")
+    assert [one.name for one in groups_of(queue, "", 1)] == ["g"]
+    assert [one.name for one in groups_of(queue, "g", 9)] == ["h"]
+    assert not groups_of(queue, "h", 9)
+
+    def page(after: tuple[str, str], limit: int) -> list[tuple[str, str]]:
+        return [(one.group, one.client_id) for one in consumers_of(queue, after, limit)]
+
+    assert page(("", ""), 3) == [("g", "a"), ("g", "b"), ("h", "a")]
+    assert page(("h", "a"), 3) == [("h", "b")] and page(("g", "b"), 1) == [("h", "a")]
+    assert page(("h", "b"), 3) == [] == page(("i", ""), 3)
+
+
+def test_a_group_without_consumers_is_told_of_with_its_end() -> None:
+    bench = Bench(limits={"max_queue_depth": 2})
+    bench.join("c")
+    bench.publish(count=2)
+    bench.leave("c")
+    queue = bench.queues.queue("q")
+    stats = stats_of(queue, bench.now_ms)
+    assert (stats.idle_groups, stats.idle_lag) == (1, 2)
+    week_ms = 7 * 24 * 3_600_000
+    (group,) = groups_of(queue, "", 9)
+    assert (group.idle_since, group.removed_at) == (at(0), at(week_ms))
+    end = at(week_ms).isoformat(timespec="seconds")
+    assert words(bench, "no_consumer").endswith(f"the group is removed at {end}; 2 messages wait")
+    assert words(bench, "full").startswith("the queue is full: 2 messages, the limit is 2; group 'g' has")
+    assert words(bench, "full").endswith(
+        f"has had no consumer since {at(0).isoformat()} and is removed at {end}"
+    )
+    bench.join("c", epoch=2)
+    assert ("", "full") in codes(bench)
+    assert groups_of(queue, "", 9)[0].removed_at is None and not stats_of(queue, bench.now_ms).idle_groups
 
 
 def test_a_message_with_its_state_in_each_group() -> None:

@@ -205,6 +205,8 @@ def test_a_long_line_behind_a_key_is_looked_at_in_pieces() -> None:
         ticket = bench.queues.accept("q", Publication("k"), 1, 0, START_MS).ticket
         bench.queues.commit("q", ticket, 0)
     bench.publish("other")
+    bench.queues.open_group("q", "g", START_MS)
+    bench.wait("0s")
     bench.queues.join("q", "g", Newcomer("c", 1, 32), START_MS)
     calls = 0
     while bench.queues.next_due_ms() == 0:

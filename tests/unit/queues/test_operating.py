@@ -103,8 +103,8 @@ def test_a_group_is_removed_with_what_it_alone_owed() -> None:
     bench.publish()
     held = {delivery.client_id: delivery for delivery in bench.sent}
     bench.settle(held["c"], Verb.ACK)
-    assert bench.queues.remove_group("q", "h", bench.now_ms)
-    assert not bench.queues.remove_group("q", "h", bench.now_ms)
+    assert bench.queues.remove_group("q", "h")
+    assert not bench.queues.remove_group("q", "h")
     bench.run()
     assert not bench.rows.entries and list(bench.queues.queue("q").groups) == ["g"]
 

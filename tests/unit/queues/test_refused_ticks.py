@@ -27,7 +27,7 @@ class Hand(HandDrivenBroker):
             self.broker.publishing.refusing,
             BrokerQueueSettings(),
             StandInQueueStore(self.store),
-            lambda _ms: 0,
+            lambda _ms, then: then(0),
         )
         state.queues = self.queues
 

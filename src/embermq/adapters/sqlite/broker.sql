@@ -205,6 +205,14 @@ CREATE TABLE IF NOT EXISTS queue_group (
     PRIMARY KEY (queue, name)
 ) WITHOUT ROWID;
 
+-- Removed groups whose marks go bit by bit: nobody reads them any more. swept: those of messages below it are gone.
+CREATE TABLE IF NOT EXISTS queue_group_ended (
+    queue INTEGER NOT NULL,
+    name  TEXT    NOT NULL,
+    swept INTEGER NOT NULL,
+    PRIMARY KEY (queue, name)
+) WITHOUT ROWID;
+
 -- Messages, one row each. message_key: NULL without one. rest: what few have, NULL for the others (queue_rows.py beside
 -- this file).
 CREATE TABLE IF NOT EXISTS queue_entry (

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import deque
 
+from embermq.adapters.sqlite.connection import to_store_error
 from embermq.adapters.sqlite.tick_store import SqliteTickStore
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 
@@ -80,10 +81,14 @@ class SqliteMessageLog(MessageLog):
         return size or 0
 
     def offset_at(self, time_ms: int) -> int:
-        row = self._connection.execute(
-            "SELECT MIN(base_offset) FROM log_batch WHERE committed_ms >= ?", (time_ms,)
-        ).fetchone()
-        return self._store.log_end if row[0] is None else int(row[0])
+        end = self._store.log_end
+        try:
+            row = self._connection.execute(
+                "SELECT MIN(base_offset) FROM log_batch WHERE committed_ms >= ?", (time_ms,)
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot read the message log in broker.db") from error
+        return end if row[0] is None else int(row[0])
 
     def trim(self, below_offset: int) -> None:
         self._store.trim_below = max(self._store.trim_below, below_offset)

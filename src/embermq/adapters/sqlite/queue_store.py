@@ -30,6 +30,10 @@ _READING = "cannot read queues in broker.db"
 _BATCH = """
 SELECT base_offset, record_count, body FROM log_batch WHERE base_offset <= ? ORDER BY base_offset DESC LIMIT 1
 """
+_MARKS = """
+SELECT * FROM queue_mark WHERE queue = ?1
+AND message_group NOT IN (SELECT name FROM queue_group_ended WHERE queue = ?1)
+"""
 
 
 class _Request(Struct, frozen=True):
@@ -77,9 +81,7 @@ class SqliteQueueStore(QueueStore):
         )
         marks = {
             (generation, group, sequence): to_mark(state, due_ms, attempts)
-            for generation, sequence, group, state, due_ms, attempts in rows(
-                "SELECT * FROM queue_mark WHERE queue = ?"
-            )
+            for generation, sequence, group, state, due_ms, attempts in rows(_MARKS)
         }
         ids: dict[str, int] = dict(rows("SELECT dedup_id, until_ms FROM queue_dedup WHERE queue = ?"))
         return StoredQueue(queue, groups, self._entries(queue.generation), delayed, marks, ids)

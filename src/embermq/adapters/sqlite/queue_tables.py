@@ -11,6 +11,8 @@ from embermq.model.queue_rows import DelayedRow, QueueWrites
 
 SWEPT_MAX = 1_000
 """Rows of each table that one tick removes of queues that are deleted."""
+SWEPT_MARKS_MAX = 5_000
+"""Marks that one tick looks through for those of a group that was removed."""
 COPIED_MAX = 2_000
 """Records that one tick copies out of the log before it is trimmed; one batch of the log may have more."""
 
@@ -33,6 +35,11 @@ DELETE FROM queue_mark WHERE queue = ?1 AND sequence <= (
     SELECT MAX(sequence) FROM (SELECT sequence FROM queue_mark WHERE queue = ?1 ORDER BY sequence LIMIT ?2)
 )
 """
+_NEXT_MARKS = """
+SELECT MAX(sequence), COUNT(*) FROM (
+    SELECT sequence FROM queue_mark WHERE queue = ? AND sequence >= ? ORDER BY sequence LIMIT ?
+)
+"""
 
 
 class QueueTables:
@@ -43,7 +50,8 @@ class QueueTables:
         run = connection.execute
         (self._bodies_end,) = run('SELECT COALESCE(MAX("offset") + 1, 0) FROM queue_body').fetchone()
         """No body is kept at or above it."""
-        self.is_sweeping = run("SELECT 1 FROM queue_ended").fetchone() is not None
+        ended = run("SELECT 1 FROM queue_ended UNION ALL SELECT 1 FROM queue_group_ended")
+        self.is_sweeping = ended.fetchone() is not None
         """Whether `sweep` has something to do."""
 
     def apply(self, writes: QueueWrites, base: int) -> None:
@@ -88,8 +96,10 @@ class QueueTables:
             many("DELETE FROM queue WHERE generation = ?", queues)
             self.is_sweeping = True
         groups = list(writes.ended_groups)
-        many("DELETE FROM queue_group WHERE queue = ? AND name = ?", groups)
-        many("DELETE FROM queue_mark WHERE queue = ? AND message_group = ?", groups)
+        if groups:
+            many("DELETE FROM queue_group WHERE queue = ? AND name = ?", groups)
+            many("INSERT OR REPLACE INTO queue_group_ended VALUES (?, ?, 0)", groups)
+            self.is_sweeping = True
 
     def _put_queues(self, writes: QueueWrites) -> None:
         many = self._connection.executemany
@@ -106,10 +116,19 @@ class QueueTables:
                 " ON CONFLICT DO UPDATE SET value = MAX(value, ?1)",
                 (max(writes.queues) + 1,),
             )
+        for group in writes.groups:
+            self._clear(*group)
         many(
             "INSERT OR REPLACE INTO queue_group VALUES (?, ?, ?, ?)",
             [(row.queue, row.group, row.first_sequence, row.idle_since_ms) for row in writes.groups.values()],
         )
+
+    def _clear(self, queue: int, group: str) -> None:
+        """Nothing of a group that was removed is left to one of its name: at once, which it seldom comes to."""
+        run, key = self._connection.execute, (queue, group)
+        if run("SELECT 1 FROM queue_group_ended WHERE queue = ? AND name = ?", key).fetchone() is not None:
+            run("DELETE FROM queue_mark WHERE queue = ? AND message_group = ?", key)
+            run("DELETE FROM queue_group_ended WHERE queue = ? AND name = ?", key)
 
     def _remove(self, writes: QueueWrites) -> None:
         many = self._connection.executemany
@@ -157,8 +176,12 @@ class QueueTables:
             self._connection.executemany(_DROP_BODY, kept)
 
     def sweep(self) -> None:
-        """Remove some of what deleted queues have left."""
+        """Remove some of what groups and queues have left that are gone."""
         run = self._connection.execute
+        group = run("SELECT queue, name, swept FROM queue_group_ended LIMIT 1").fetchone()
+        if group is not None:
+            self._sweep_marks(*group)
+            return
         row = run("SELECT generation FROM queue_ended LIMIT 1").fetchone()
         if row is None:
             self.is_sweeping = False
@@ -170,6 +193,22 @@ class QueueTables:
             run("DELETE FROM queue_group WHERE queue = ?", (queue,))
             run("DELETE FROM queue_dedup WHERE queue = ?", (queue,))
             run("DELETE FROM queue_ended WHERE generation = ?", (queue,))
+
+    def _sweep_marks(self, queue: int, group: str, swept: int) -> None:
+        run = self._connection.execute
+        last, count = run(_NEXT_MARKS, (queue, swept, SWEPT_MARKS_MAX)).fetchone()
+        if count:
+            run(
+                "DELETE FROM queue_mark WHERE queue = ? AND message_group = ? AND sequence BETWEEN ? AND ?",
+                (queue, group, swept, last),
+            )
+        if count < SWEPT_MARKS_MAX:
+            run("DELETE FROM queue_group_ended WHERE queue = ? AND name = ?", (queue, group))
+        else:
+            run(
+                "UPDATE queue_group_ended SET swept = ? WHERE queue = ? AND name = ?",
+                (last + 1, queue, group),
+            )
 
     def _sweep(self, table: str, number: str, queue: int) -> int:
         rows = self._connection.execute(

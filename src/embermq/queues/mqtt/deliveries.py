@@ -39,7 +39,7 @@ READ_AHEAD_ALL = 256
 BULK_BYTES_MAX = 256 * 1024
 """Payloads put on one link in one tick."""
 ROUNDS_MAX = 8
-"""How often one tick asks the core; what is left is the next one's."""
+"""How often one tick asks the core, while it hands out something; what is left is the next one's."""
 RETRY_MS = 500
 """When bodies could not be read they are asked for again so much later."""
 
@@ -82,7 +82,8 @@ class Deliveries:
             for consumer in self.consumers.values():
                 later[consumer] = None
         for _ in range(ROUNDS_MAX):
-            for owed in self._core.run(now_ms):
+            handed = self._core.run(now_ms)
+            for owed in handed:
                 taker = self.consumers.get(owed.client_id)
                 if taker is None or taker.link is None or taker.session.epoch != owed.epoch:
                     self._core.leave(owed.queue, owed.stamps.group, owed.client_id, now_ms)
@@ -92,7 +93,7 @@ class Deliveries:
             self._leave_out()
             while later:
                 self.pump(later.popitem(last=False)[0])
-            if self._core.next_due_ms() != 0:
+            if not handed or self._core.next_due_ms() != 0:
                 break
 
     def next_due_ms(self) -> int | None:

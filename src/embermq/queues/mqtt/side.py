@@ -6,7 +6,7 @@ from functools import partial
 from embermq.authorization.rule_set import Permissions
 from embermq.authorization.rules import ADMIN_PREFIX
 from embermq.broker.link import Link
-from embermq.broker.queue_side import QueueSide
+from embermq.broker.queue_side import OffsetFound, QueueSide
 from embermq.broker.refusing import Refusing
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
@@ -15,8 +15,9 @@ from embermq.model.log_record import Origin
 from embermq.model.message import Message
 from embermq.model.session import SubscriptionRow
 from embermq.ports.dead_letter_alerts import DeadLetterAlerts
+from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
-from embermq.protocol.packets import Publish, Subscription
+from embermq.protocol.packets import Publish, Subscribe, Subscription
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
@@ -29,12 +30,10 @@ from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.mqtt.publishes import Publishes
 from embermq.queues.mqtt.responses import V3_FAILURE, Responses, is_of_responses
-from embermq.queues.mqtt.subscriptions import Subscriptions
+from embermq.queues.mqtt.subscriptions import Subscriptions, note_filter
 from embermq.queues.names import QueueKind, kind_of, parse_topic
 from embermq.queues.queues import Queues
-from embermq.queues.settings import BrokerQueueSettings
-
-OFF = "durable queues are switched off (queues.enabled)"
+from embermq.queues.settings import OFF, BrokerQueueSettings
 
 
 class MqttQueues(QueueSide):
@@ -46,13 +45,15 @@ class MqttQueues(QueueSide):
         refusing: Refusing,
         settings: BrokerQueueSettings,
         store: QueueStore,
-        offset_at: Callable[[int], int],
+        find_offset: Callable[[int, OffsetFound], None],
         *,
         alerts: DeadLetterAlerts | None = None,
     ) -> None:
-        """`offset_at` is the message log's; without `alerts` nobody is told of dead letters. Raises StoreError."""
+        """`find_offset` asks the message log where a time is, see `QueueSide.find_offset`; without `alerts` nobody is
+        told of dead letters. Raises StoreError."""
         self._state = state
         self._store = store
+        self._find_offset = find_offset
         self._alerts = alerts
         self.core = Queues(settings, store.next_generation(), lambda: state.tick.writes.queues)
         self._refusing = refusing
@@ -64,7 +65,6 @@ class MqttQueues(QueueSide):
             self.core,
             self.deliveries,
             self.creating,
-            offset_at=offset_at,
             allows_none=settings.allow_ack_mode_none,
         )
         self._publishes = Publishes(state, self.core, refusing, self.creating, self.bodies)
@@ -84,7 +84,10 @@ class MqttQueues(QueueSide):
     # The way in.
 
     def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
-        if topic.startswith(ADMIN_PREFIX) and self._is_enabled:
+        if not self._is_enabled:
+            self._refusing.refuse(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
+            return
+        if topic.startswith(ADMIN_PREFIX):
             self._configuring.publish(link, session, packet, topic)
             return
         try:
@@ -92,9 +95,7 @@ class MqttQueues(QueueSide):
         except NameRefused as refusal:
             self._refusing.refuse(link, packet, refusal.reason_code, refusal.message)
             return
-        if not self._is_enabled:
-            self._refusing.refuse(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
-        elif parsed.verb is not None:
+        if parsed.verb is not None:
             self._control.publish(link, session, packet, parsed.name, parsed.verb)
         elif kind_of(parsed.name) is QueueKind.RESPONSES:
             self._responses.publish(link, session, packet, topic, parsed.name)
@@ -137,6 +138,8 @@ class MqttQueues(QueueSide):
         asked: Subscription,
         identifier: int,
         properties: Properties | None,
+        *,
+        start: int | StoreError | None,
     ) -> tuple[int, str]:
         said = properties.user_properties if properties is not None else ()
         if not self._is_enabled:
@@ -144,16 +147,31 @@ class MqttQueues(QueueSide):
             return (ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if is_v5 else V3_FAILURE), OFF
         if is_of_responses(asked.topic_filter):
             return self._responses.subscribe(link, session, asked, identifier, said)
-        return self.subscriptions.subscribe(link, session, asked, identifier, said)
+        return self.subscriptions.subscribe(link, session, asked, identifier, said, start=start)
+
+    def start_time(self, link: Link, session: Session, packet: Subscribe) -> int:
+        return self.subscriptions.start_time(link, session, packet) if self._is_enabled else 0
+
+    def find_offset(self, time_ms: int, then: OffsetFound) -> None:
+        def found(offset: int | StoreError) -> None:
+            self.deliveries.begin_tick()
+            then(offset)
+
+        self._find_offset(time_ms, found)
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
         if is_of_responses(topic_filter):
             return self._responses.unsubscribe(session, topic_filter)
+        if not self._is_enabled:
+            self.subscriptions.forget(session, topic_filter)
+            return True
         return self.subscriptions.unsubscribe(session, topic_filter)
 
     def restore_subscription(self, session: Session, row: SubscriptionRow) -> None:
         if self._is_enabled:
             self.subscriptions.restore(session, row)
+        else:
+            note_filter(session, row.topic_filter)  # so that it can be taken back
 
     def connected(self, session: Session) -> None:
         self.subscriptions.connected(session)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from embermq.broker.link import Link
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.model.session import SubscriptionRow
-from embermq.protocol.packets import Subscription
+from embermq.ports.errors import StoreError
+from embermq.protocol.packets import Subscribe, Subscription
+from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.queues.consumer import LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.mqtt.consumer import MqttConsumer
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.mqtt.deliveries import Deliveries
-from embermq.queues.mqtt.subscription import Asker, QueueSubscription, Start, read_subscription, restored
-from embermq.queues.names import QUEUE_PREFIX
+from embermq.queues.mqtt.responses import is_of_responses
+from embermq.queues.mqtt.subscription import (
+    START_POSITION,
+    Asker,
+    QueueSubscription,
+    Start,
+    read_subscription,
+    restored,
+)
+from embermq.queues.names import QUEUE_PREFIX, is_queue_filter
 from embermq.queues.publication import UserProperties
 from embermq.queues.queues import Queues
 
@@ -35,15 +44,12 @@ class Subscriptions:
         deliveries: Deliveries,
         creating: Creating,
         *,
-        offset_at: Callable[[int], int],
         allows_none: bool,
     ) -> None:
-        """`offset_at` is the message log's."""
         self._state = state
         self._core = core
         self._deliveries = deliveries
         self._creating = creating
-        self._offset_at = offset_at
         self._allows_none = allows_none
         self._homeless: dict[str, set[str]] = {}
         """By queue that is not there, client ids of connected consumers that may not make it."""
@@ -52,12 +58,39 @@ class Subscriptions:
 
     # The client's words
 
+    def start_time(self, link: Link, session: Session, packet: Subscribe) -> int:
+        """See `QueueSide.start_time`."""
+        said = packet.properties.user_properties if packet.properties is not None else ()
+        if all(name != START_POSITION for name, _ in said):
+            return 0
+        asker = Asker(session.client_id, link.version, self._allows_none)
+        for asked in packet.subscriptions:
+            if not is_queue_filter(asked.topic_filter) or is_of_responses(asked.topic_filter):
+                continue
+            try:
+                subscription, start = read_subscription(asked.topic_filter, asked.qos, 0, said, asker)
+            except QueueRefusal:
+                continue  # it is refused when its turn comes
+            may = session.permissions is None or session.permissions.may_subscribe(
+                QUEUE_PREFIX + subscription.queue
+            )
+            if start.time_ms and may and not self._has_group(subscription):
+                return start.time_ms
+        return 0
+
     def subscribe(
-        self, link: Link, session: Session, asked: Subscription, identifier: int, properties: UserProperties
+        self,
+        link: Link,
+        session: Session,
+        asked: Subscription,
+        identifier: int,
+        properties: UserProperties,
+        *,
+        start: int | StoreError | None,
     ) -> tuple[int, str]:
         """See `QueueSide.subscribe`."""
         try:
-            subscription = self._subscribe(link, session, asked, identifier, properties)
+            subscription = self._subscribe(link, session, asked, identifier, properties, start=start)
         except QueueRefusal as refusal:
             self._state.counters.queue_subscriptions_refused += 1
             is_v5 = link.version is ProtocolVersion.V5
@@ -65,21 +98,29 @@ class Subscriptions:
         return subscription.qos, ""
 
     def _subscribe(
-        self, link: Link, session: Session, asked: Subscription, identifier: int, properties: UserProperties
+        self,
+        link: Link,
+        session: Session,
+        asked: Subscription,
+        identifier: int,
+        properties: UserProperties,
+        *,
+        start: int | StoreError | None,
     ) -> QueueSubscription:
         tick = self._state.tick
         qos = min(asked.qos, self._state.settings.max_qos)
         asker = Asker(session.client_id, link.version, self._allows_none)
-        subscription, start = read_subscription(asked.topic_filter, qos, identifier, properties, asker)
+        subscription, begins = read_subscription(asked.topic_filter, qos, identifier, properties, asker)
         self._creating.check(subscription.queue, session.permissions)
         self._creating.check_group(*subscription.place)
-        self._core.open_group(*subscription.place, tick.now_ms, start=self._sequence(subscription, start))
+        sequence = self._sequence(subscription, begins, start)
+        self._core.open_group(*subscription.place, tick.now_ms, start=sequence)
         consumer = self._consumer(session)
         before = consumer.subscriptions.get(asked.topic_filter)
         if before is not None and before.place != subscription.place:
             self._leave(consumer, asked.topic_filter)
         consumer.put(subscription)
-        _note_filter(session, asked.topic_filter)
+        note_filter(session, asked.topic_filter)
         if session.persistent:
             row = SubscriptionRow(asked.topic_filter, subscription.qos, identifier, 0, subscription.stored)
             tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
@@ -87,13 +128,25 @@ class Subscriptions:
         tick.batch.after_commit.append(partial(self._take_place, session, link, subscription))
         return subscription
 
-    def _sequence(self, subscription: QueueSubscription, start: Start) -> int:
+    def _has_group(self, subscription: QueueSubscription) -> bool:
+        queue = self._core.find(subscription.queue)
+        return queue is not None and subscription.group in queue.groups
+
+    def _sequence(
+        self, subscription: QueueSubscription, start: Start, offset: int | StoreError | None
+    ) -> int:
+        """Where the group begins, if it is new. `offset` is where its time is in the log."""
         if start.is_latest:
             return LATEST
-        if start.time_ms:
-            found = self._core.queue(subscription.queue).entries.at_offset(self._offset_at(start.time_ms))
-            return LATEST if found < 0 else found
-        return start.sequence
+        if not start.time_ms or self._has_group(subscription):
+            return start.sequence
+        if not isinstance(offset, int):
+            raise QueueRefusal(
+                f"{START_POSITION} cannot be found: {offset or 'the group was removed just now'}",
+                ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+            )
+        found = self._core.queue(subscription.queue).entries.at_offset(offset)
+        return LATEST if found < 0 else found
 
     def _take_place(self, session: Session, link: Link, subscription: QueueSubscription) -> None:
         consumer = self._deliveries.consumers.get(session.client_id)
@@ -156,14 +209,18 @@ class Subscriptions:
         if consumer is None or topic_filter not in consumer.subscriptions:
             return False
         self._leave(consumer, topic_filter)
-        session.queue_filters -= {topic_filter}
-        session.subscription_bytes -= len(topic_filter.encode())
-        if session.persistent:
-            self._state.tick.session_writes.subscriptions.append((session.generation, topic_filter, None))
+        self.forget(session, topic_filter)
         if not consumer.subscriptions:
             self._deliveries.close(consumer)
             del self._deliveries.consumers[session.client_id]
         return True
+
+    def forget(self, session: Session, topic_filter: str) -> None:
+        """It is none of the session's any more."""
+        session.queue_filters -= {topic_filter}
+        session.subscription_bytes -= len(topic_filter.encode())
+        if session.persistent:
+            self._state.tick.session_writes.subscriptions.append((session.generation, topic_filter, None))
 
     def _leave(self, consumer: MqttConsumer, topic_filter: str) -> None:
         place = consumer.remove(topic_filter)
@@ -188,7 +245,7 @@ class Subscriptions:
         except ValueError:
             return  # of a broker that knew no queues: the filter matched nothing, and does so now
         self._consumer(session).put(subscription)
-        _note_filter(session, row.topic_filter)
+        note_filter(session, row.topic_filter)
 
     def connected(self, session: Session) -> None:
         """Its client is here: it takes its places, with what it still has [queues-19]."""
@@ -221,7 +278,7 @@ class Subscriptions:
         return True
 
 
-def _note_filter(session: Session, topic_filter: str) -> None:
+def note_filter(session: Session, topic_filter: str) -> None:
     """It counts as a subscription of the session does."""
     if topic_filter not in session.queue_filters:
         session.queue_filters |= {topic_filter}

@@ -1,0 +1,71 @@
+"""Where a time is in the message log, found on a thread of its own: a log may take long to answer."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+
+from msgspec import Struct
+
+from embermq.adapters.sqlite.tick_store import Post
+from embermq.app.log_side import LogSide
+from embermq.broker.logs_first import WAIT_MS
+from embermq.broker.queue_side import OffsetFound
+from embermq.ports.errors import StoreError
+from embermq.ports.message_log import MessageLog
+
+CLOSE_S = 1.0
+"""How long the end of the broker waits for an answer that nobody needs any more."""
+
+
+class _Question(Struct, frozen=True):
+    time_ms: int
+    then: OffsetFound
+    asked_s: float
+
+
+class LogTimes:
+    """Questions are answered one after another; one that has waited too long, so that who asked has given up, is not
+    asked at all."""
+
+    def __init__(self, log_side: LogSide, post: Post) -> None:
+        self._log_side = log_side
+        self._post = post
+        self._asked: SimpleQueue[_Question | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def find(self, time_ms: int, then: OffsetFound) -> None:
+        """See `QueueSide.find_offset`."""
+        if not self._log_side.is_shared_by_threads:
+            then(self._log_side.log.offset_at(time_ms))
+            return
+        if self._thread is None:
+            self._thread = Thread(target=self._answer_forever, name="log times", daemon=True)
+            self._thread.start()
+        self._asked.put(_Question(time_ms, then, time.monotonic()))
+
+    def close(self) -> None:
+        """A log that does not answer is not waited for."""
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join(CLOSE_S)
+            self._thread = None
+
+    def _answer_forever(self) -> None:
+        log: MessageLog | None = None
+        close = None
+        while (question := self._asked.get()) is not None:
+            if time.monotonic() - question.asked_s > WAIT_MS / 1_000:
+                continue
+            answer: int | StoreError
+            try:
+                if log is None:
+                    log, close = self._log_side.open_for_times()
+                answer = log.offset_at(question.time_ms)
+            except StoreError as error:
+                answer = error
+            self._post(partial(question.then, answer))
+        if close is not None:
+            close()

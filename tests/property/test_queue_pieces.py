@@ -1,0 +1,163 @@
+"""Groups that come and go in pieces, between publishes, acks, purges and crashes: whatever the order, a group gets what
+was there when it came and what came later, in order, and a message is there for as long as somebody owes it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.support.queue_rows import QueueRows
+from tests.support.queue_writes import GatheredWrites
+
+from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
+from embermq.queues.names import Verb
+from embermq.queues.publication import Publication
+from embermq.queues.queue import Delivery
+from embermq.queues.queues import Queues
+from embermq.queues.settings import GroupSettings, parse_settings
+from embermq.queues.settling import Outcome, SettleRequest
+
+QUEUE = "work"
+GROUPS = ("a", "b", "c")
+NOW_MS = 1_000_000
+
+
+class PiecesModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = QueueRows()
+        self.log_end = 0
+        self.epoch = 0
+        self.owed: dict[str, set[int]] = {}
+        """By group, offsets that it has to settle."""
+        self.acked: dict[str, set[int]] = {}
+        self.held: dict[str, list[Delivery]] = {}
+        self.gathered = GatheredWrites()
+        self.queues = Queues(GroupSettings(), 1, self.gathered)
+        self.queues.configure(parse_settings(QUEUE, b'{"partitions": 1}'))
+        self.store()
+
+    def store(self) -> None:
+        self.rows.apply(self.gathered.take(), self.log_end)
+
+    def step(self) -> None:
+        """One tick: one piece."""
+        for delivery in self.queues.run(NOW_MS):
+            held = self.held[delivery.stamps.group]
+            assert delivery.offset in self.owed[delivery.stamps.group]
+            assert not held or held[-1].offset < delivery.offset, "no message is offered before an older one"
+            held.append(delivery)
+            self.queues.written(delivery, NOW_MS)
+        self.store()
+
+    @rule(count=st.integers(1, 6))
+    def publish(self, count: int) -> None:
+        tickets = [self.queues.accept(QUEUE, Publication(), 1, record, NOW_MS) for record in range(count)]
+        self.store()
+        for acceptance in tickets:
+            self.queues.commit(QUEUE, acceptance.ticket, self.log_end)
+            for owed in self.owed.values():
+                owed.add(self.log_end)
+            self.log_end += 1
+        self.step()
+
+    @rule(group=st.sampled_from(GROUPS), start=st.sampled_from([EARLIEST, EARLIEST, LATEST, 4]))
+    def come(self, group: str, start: int) -> None:
+        queue = self.queues.queue(QUEUE)
+        self.epoch += 1
+        if group not in self.owed:
+            first = queue.end() if start == LATEST else start
+            self.owed[group] = {queue.entries[each].offset for each in queue.entries if each >= first}
+            self.acked[group] = set()
+        self.held[group] = []
+        self.queues.join(QUEUE, group, Newcomer(f"{group}-1", self.epoch, 1_000, start=start), NOW_MS)
+        self.step()
+
+    @precondition(lambda self: any(self.held.values()))
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(sorted(one for one, held in self.held.items() if held)))
+        held = self.held[group]
+        delivery = held.pop(data.draw(st.integers(0, len(held) - 1)))
+        request = SettleRequest(Verb.ACK, (delivery.stamps.message_id,), group)
+        outcomes = self.queues.settle(QUEUE, request, delivery.client_id, delivery.epoch, NOW_MS)
+        assert outcomes == [Outcome.DONE]
+        self.owed[group].discard(delivery.offset)
+        self.acked[group].add(delivery.offset)
+        self.store()
+
+    @precondition(lambda self: self.owed)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(sorted(self.owed)))
+        self.queues.leave(QUEUE, group, f"{group}-1", NOW_MS)
+        assert self.queues.remove_group(QUEUE, group)
+        del self.owed[group], self.acked[group]
+        self.held.pop(group, None)
+        self.store()
+
+    @rule(limit=st.integers(1, 3))
+    def purge(self, limit: int) -> None:
+        entries = self.queues.queue(QUEUE).entries
+        gone = {entries[each].offset for each in list(entries)[:limit]}
+        self.queues.purge(QUEUE, self.queues.queue(QUEUE).end(), limit)
+        for group in self.owed:
+            self.owed[group] -= gone
+            self.held[group] = [each for each in self.held.get(group, []) if each.offset not in gone]
+        self.store()
+
+    @rule()
+    def tick(self) -> None:
+        self.step()
+
+    @rule()
+    def finish(self) -> None:
+        """Everything is offered, and gone, that is to be."""
+        for _ in range(1_000):
+            if self.queues.next_due_ms() != 0:
+                break
+            self.step()
+        entries = self.queues.queue(QUEUE).entries
+        for sequence in entries:
+            offset = entries[sequence].offset
+            owing = sum(offset in owed for owed in self.owed.values())
+            assert entries.owed(sequence) == owing
+            assert owing or not any(offset in acked for acked in self.acked.values()), "it had to go"
+        for group, held in self.held.items():
+            assert {delivery.offset for delivery in held} == self.owed[group]
+
+    @rule()
+    def kill(self) -> None:
+        self.gathered.take()
+        self.queues = Queues(GroupSettings(), 2, self.gathered)
+        self.queues.restore(self.rows.load(), NOW_MS)
+        for group in self.owed:
+            self.held[group] = []
+            self.epoch += 1
+            self.queues.join(QUEUE, group, Newcomer(f"{group}-1", self.epoch, 1_000), NOW_MS)
+        self.store()
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        queue = self.queues.queue(QUEUE)
+        assert queue.groups.keys() == self.owed.keys()
+        by_offset = {queue.entries[each].offset: each for each in queue.entries}
+        stored = {row.offset for row in self.rows.entries.values()}
+        for group, owed in self.owed.items():
+            assert {offset for offset, each in by_offset.items() if queue.groups[group].owes(each)} == owed
+            assert queue.groups[group].owed == len(owed) and owed <= stored
+
+
+@pytest.mark.promise("queues-17", "queues-18", "queues-43")
+def test_groups_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embermq.queues.queues.PIECE", 2)
+    run_state_machine_as_test(
+        PiecesModel, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+    )

@@ -1,0 +1,124 @@
+"""Where a time is in the message log, asked on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import pytest
+
+from embermq.app import log_times
+from embermq.app.log_times import LogTimes
+from embermq.ports.errors import StoreError, StoreUnavailable
+
+PATIENCE_S = 20.0
+
+
+class SlowLog:
+    """A log side and its log: answers when it is let go."""
+
+    is_shared_by_threads = True
+
+    def __init__(self) -> None:
+        self.began, self.goes_on = threading.Event(), threading.Event()
+        self.threads: list[str] = []
+        self.opened = self.closed = 0
+        self.failures: list[StoreError] = []
+
+    @property
+    def log(self) -> SlowLog:
+        return self
+
+    def open_for_times(self) -> tuple[SlowLog, Callable[[], None]]:
+        if self.failures:
+            raise self.failures.pop()
+        self.opened += 1
+        return self, self._close
+
+    def _close(self) -> None:
+        self.closed += 1
+
+    def offset_at(self, time_ms: int) -> int:
+        self.threads.append(threading.current_thread().name)
+        self.began.set()
+        assert self.goes_on.wait(PATIENCE_S)
+        return time_ms // 10
+
+
+class Asker:
+    """Stands for the event loop: what is posted waits here."""
+
+    def __init__(self, log: SlowLog) -> None:
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.found: list[int | StoreError] = []
+        self.times = LogTimes(log, self.posted.put)  # type: ignore[arg-type]
+
+    def finds(self, time_ms: int) -> None:
+        self.times.find(time_ms, self.found.append)
+
+    def takes(self) -> None:
+        self.posted.get(timeout=PATIENCE_S)()
+
+
+def test_who_asks_does_not_wait() -> None:
+    log = SlowLog()
+    asker = Asker(log)
+    asker.finds(1_000)
+    asker.finds(2_000)
+    assert asker.found == []
+    log.goes_on.set()
+    asker.takes()
+    asker.takes()
+    assert asker.found == [100, 200] and log.threads == ["log times"] * 2
+    asker.times.close()
+    assert (log.opened, log.closed) == (1, 1)
+
+
+def test_a_log_that_fails_is_asked_again_by_the_next() -> None:
+    log = SlowLog()
+    log.goes_on.set()
+    log.failures.append(StoreUnavailable("away"))
+    asker = Asker(log)
+    asker.finds(1)
+    asker.takes()
+    assert str(asker.found.pop()) == "away"
+    asker.finds(70)
+    asker.takes()
+    assert asker.found == [7]
+    asker.times.close()
+
+
+def test_what_nobody_waits_for_any_more_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = SlowLog()
+    asker = Asker(log)
+    asker.finds(10)
+    assert log.began.wait(PATIENCE_S)
+    asker.finds(20)
+    monkeypatch.setattr(log_times, "WAIT_MS", -1)
+    log.goes_on.set()
+    asker.takes()
+    asker.times.close()
+    assert asker.posted.empty() and asker.found == [1] and len(log.threads) == 1
+
+
+def test_what_other_threads_do_not_see_is_looked_up_at_once() -> None:
+    log = SlowLog()
+    log.is_shared_by_threads = False
+    log.goes_on.set()
+    asker = Asker(log)
+    asker.finds(30)
+    assert asker.found == [3] and log.threads == [threading.current_thread().name]
+    asker.times.close()
+
+
+def test_the_end_of_the_broker_waits_for_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_times, "CLOSE_S", 0.01)
+    log = SlowLog()
+    asker = Asker(log)
+    asker.finds(10)
+    assert log.began.wait(PATIENCE_S)
+    asker.times.close()
+    assert log.closed == 0
+    log.goes_on.set()
+    asker.takes()
