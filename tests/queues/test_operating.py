@@ -355,3 +355,27 @@ def test_queues_that_nobody_makes_by_using_them(tmp_path: Path) -> None:
 
     with queue_broker(tmp_path, QUEUES, queues__auto_create="false", queues__queues_max=3) as broker:
         run(scenario(broker))
+
+
+@pytest.mark.promise("queues-13", "queues-40")
+def test_a_consumer_whose_queue_was_deleted_is_served_when_it_is_made_again(tmp_path: Path) -> None:
+    made_by_hand = {"queues__auto_create": "false", "queues__disconnect_grace_ms": 100}
+    with queue_broker(tmp_path, QUEUES, **made_by_hand) as broker:
+
+        async def scenario() -> None:
+            assert api(broker, "PUT", "/queues/op$again", json={}).status_code == 201
+            away = await worker(broker, "again-1", clean_start=False, expiry_s=100)
+            await away.consumes("$queue/op/again")
+            away.abort()
+            await away.ended
+            wait_until(
+                lambda: api(broker, "DELETE", "/queues/op$again").status_code == 200, 30, "the grace is over"
+            )
+            back = await worker(broker, "again-1", clean_start=False, expiry_s=100)
+            await back.gets_nothing()
+            assert api(broker, "GET", "/queues/op$again").status_code == 404, "it may not make queues"
+            assert api(broker, "PUT", "/queues/op$again", json={}).status_code == 201
+            await back.enqueues("$queue/op/again", b"m")
+            await back.acks(await back.next())
+
+        run(scenario())

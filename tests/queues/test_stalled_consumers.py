@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.metrics import metric
@@ -37,6 +38,12 @@ retry_policy.initial_backoff = "10ms"
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with queue_broker(tmp_path_factory.mktemp("stalled"), QUEUES) as running:
         yield running
+
+
+def explained(broker: BrokerProcess, queue: str) -> list[tuple[str, str]]:
+    """Groups, and what keeps messages from their consumers."""
+    address = f"http://127.0.0.1:{broker.http_port}/api/v1/queues/{queue}/explain"
+    return [(each["group"], each["code"]) for each in httpx.get(address, timeout=30).json()]
 
 
 async def all_of(taker: Worker, payloads: set[bytes]) -> dict[bytes, Taken]:
@@ -97,7 +104,7 @@ def test_who_takes_again_has_its_partitions_again(broker: BrokerProcess) -> None
     run(scenario())
 
 
-@pytest.mark.promise("queues-22")
+@pytest.mark.promise("queues-22", "queues-42a")
 def test_a_lone_consumer_gets_it_as_soon_as_there_is_room(broker: BrokerProcess) -> None:
     async def scenario() -> None:
         topic = "$queue/beside"
@@ -112,6 +119,7 @@ def test_a_lone_consumer_gets_it_as_soon_as_there_is_room(broker: BrokerProcess)
         while time.monotonic() < until:
             await full.ping()
         await full.gets_nothing()
+        assert explained(broker, "beside") == [("lone", "consumer_stalled")]
         full.send(Puback(plain.packet.packet_id))
         taken = await full.next()
         assert (taken.payload, taken.count) == (b"work", 1)

@@ -144,6 +144,7 @@ def test_who_has_left_is_not_waited_for_when_a_queue_is_made_again() -> None:
             again.drops()
         else:
             again.unsubscribes(TOPIC)
+        assert not hand.queues.subscriptions._homeless
         hand.queues.core.configure(parse_settings("work", b"{}"))
         hand.rests()
         queue = hand.queues.core.find("work")
