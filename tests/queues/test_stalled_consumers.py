@@ -30,6 +30,7 @@ retry_policy.initial_backoff = "10ms"
         ("strict", "strict", 1),
         ("again", "partition", 2),
         ("beside", "partition", 1),
+        ("socket", "partition", 2),
     )
 )
 
@@ -47,11 +48,11 @@ def explained(broker: BrokerProcess, queue: str) -> list[tuple[str, str]]:
 
 
 async def all_of(taker: Worker, payloads: set[bytes]) -> dict[bytes, Taken]:
-    """What it is sent, acked as it comes, until each payload has been there."""
+    """What it is sent, acked as it comes, until each payload has been there; the first delivery of each."""
     found: dict[bytes, Taken] = {}
     while found.keys() != payloads:
         taken = await taker.next()
-        found[taken.payload] = taken
+        found.setdefault(taken.payload, taken)
         await taker.says("ack", taken)
     return found
 
@@ -124,5 +125,23 @@ def test_a_lone_consumer_gets_it_as_soon_as_there_is_room(broker: BrokerProcess)
         taken = await full.next()
         assert (taken.payload, taken.count) == (b"work", 1)
         await full.acks(taken)
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-22", "queues-32")
+def test_what_waits_for_a_socket_that_takes_nothing_goes_to_another_consumer(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        topic, payloads = "$queue/socket", {bytes([number]) * 900_000 for number in range(16)}
+        slow = await worker(broker, "socket-1")
+        await slow.consumes(topic)
+        slow.pause_reading()
+        publisher = await worker(broker, "publisher")
+        await publisher.enqueues(topic, *sorted(payloads))
+        other = await worker(broker, "socket-2")
+        await other.consumes(topic, prefetch="1")
+        found = await all_of(other, payloads)
+        assert slow.is_open, "it is there all the time"
+        assert {found[payload].count for payload in sorted(payloads)[-4:]} == {1}
 
     run(scenario())
