@@ -34,6 +34,7 @@ test: $(TEST_READY) ## All checks and tests (ARGS='-k retained', WORKERS=0 for o
 	@scripts/debian-packages
 	@scripts/foreign-clients
 	@$(BIN)/python scripts/kafka
+	@$(BIN)/python scripts/spark-classes
 	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: check
@@ -78,6 +79,7 @@ demo: $(TEST_READY) ## A vehicle fleet and one application, counted to the last 
 faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
 	@scripts/debian-packages
 	@$(BIN)/python scripts/kafka
+	@$(BIN)/python scripts/spark-classes
 	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults \
 		tests/kafka_pipeline/test_kills.py tests/kafka_pipeline/test_outages.py \
 		tests/pipeline/test_kafka_dispatch.py --timeout=1800 $(ARGS)

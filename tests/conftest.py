@@ -13,6 +13,7 @@ import pytest
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.sharing import Machine
+from tests.support.spark_classes import fast_start
 
 if TYPE_CHECKING:
     from tests.support.kafka_server import KafkaCluster, KafkaServer
@@ -40,8 +41,7 @@ def pytest_configure() -> None:
     fast."""
     for variable in [name for name in os.environ if name.startswith("EMBERMQ_")]:
         del os.environ[variable]
-    # Spark lives for seconds in a test: compiling it well costs more than it gains, 23 CPU s a start instead of 13.
-    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
+    os.environ |= fast_start()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
