@@ -7,7 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 from tests.support.broker_process import BrokerProcess
+from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.old_broker import OldBroker
 from tests.support.redis_cluster import RedisCluster
@@ -25,9 +27,11 @@ from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
-from embermq.app.migration import redis_place
+from embermq.app.config import Settings
+from embermq.app.migration import MigrationOrder, redis_place, run_migration
 from embermq.model.redis_layout import client_keys, decode_message, decode_session
 from embermq.model.session_writes import QUEUE_SEQ_STEP
+from embermq.pipeline import batch
 from embermq.pipeline.errors import MigrationError
 from embermq.pipeline.jobs.migrate import MigrationReport, MigrationTerms, migrate
 from embermq.pipeline.sinks.migration_file import Counts, MigrationFile, Rejected
@@ -159,6 +163,31 @@ def command(old: OldBroker, target: str, data_dir: Path, *words: str) -> subproc
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.fixture
+def migrated_here(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[OldBroker, str, Path], MigrationReport]:
+    """What the command does, in the Spark that is here already."""
+
+    def migrated(old: OldBroker, target: str, data_dir: Path) -> MigrationReport:
+        spark = request.getfixturevalue("spark")
+        monkeypatch.setattr(batch, "batch_session", lambda *_: nullcontext(spark))
+        order = MigrationOrder(
+            source=old.url,
+            schema="public",
+            target=target,
+            dry_run=False,
+            rejects=None,
+            message_ttl_s=None,
+            session_expiry_s=None,
+            zero_expires=False,
+            tasks=2,
+        )
+        return run_migration(order, Settings(data_dir=str(data_dir)), lambda *_: None)
+
+    return migrated
 
 
 def pieces_done(data_dir: Path) -> int:
@@ -394,9 +423,14 @@ def test_into_a_cluster(runner: Runner, old: OldBroker, redis_cluster: RedisClus
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 @pytest.mark.promise("device-12")
 def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
-    old: OldBroker, redis_server: RedisServer, tmp_path: Path, store: str
+    old: OldBroker,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    store: str,
+    migrated_here: Callable[[OldBroker, str, Path], MigrationReport],
 ) -> None:
-    """QoS 2 that the client has confirmed goes on with PUBREL; everything else comes as it was numbered."""
+    """QoS 2 that the client has confirmed goes on with PUBREL; everything else comes as it was numbered. The one is
+    brought over by the command, the other by what the command does, in the Spark that is here already."""
 
     def packet_id_of(serial: int) -> int:
         return (serial + 65_520) % 65_534 + 1
@@ -414,10 +448,13 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
         )
     data_dir = tmp_path / "broker"
     target = redis_server.url if store == "redis" else "sqlite"
-    process = command(old, target, data_dir, "--json")
-    output, errors = process.communicate(timeout=JOB_S)
-    assert process.returncode == 0 and not errors, errors
-    report = msgspec.json.decode(output, type=MigrationReport)
+    if store == "sqlite":
+        process = command(old, target, data_dir, "--json")
+        output, errors = process.communicate(timeout=JOB_S)
+        assert process.returncode == 0 and not errors, errors
+        report = msgspec.json.decode(output, type=MigrationReport)
+    else:
+        report = migrated_here(old, target, data_dir)
     assert report.counts.written == 30
     assert report.target == (redis_server.url if store == "redis" else str(data_dir / "broker.db"))
 
@@ -444,11 +481,8 @@ def test_what_stands_in_the_way_is_told_before_anything_is_written(
     password = old.url.partition(":")[2].partition("@")[0].rpartition(":")[2]
 
     def refused(source: str, target: str, *words: str) -> str:
-        done = subprocess.run(
-            [*MIGRATE, "--from", source, "--to", target, "--data-dir", str(data_dir), *words],
-            capture_output=True,
-            text=True,
-            timeout=60,
+        done = run_program(
+            *("pipeline", "migrate", "--from", source, "--to", target, "--data-dir"), data_dir, *words
         )
         assert done.returncode in (1, 2) and not done.stdout
         assert "Traceback" not in done.stderr and password not in done.stderr
