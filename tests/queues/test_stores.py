@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import worker
 from tests.support.redis_server import RedisServer
+
+from embermq.protocol.packets import Subscription
 
 TOPIC = "$queue/stores"
 COUNT = 30
@@ -104,3 +109,33 @@ def test_a_record_that_kafka_has_is_enqueued_when_the_rest_of_its_tick_was_lost(
             connection.execute("UPDATE meta SET value = ? WHERE name = 'log_end'", (last,))
         broker.start()
         run(take(broker, [*PAYLOADS, b"QoS 2"]))
+
+
+@pytest.mark.promise("queues-18")
+def test_a_start_at_a_time_waits_for_kafka_alone(kafka: KafkaServer, tmp_path: Path) -> None:
+    """Kafka stands still while it is asked where a time is: only who asked waits."""
+    topic = "$queue/times"
+
+    async def scenario() -> None:
+        asker, other = await worker(broker, "asker-1"), await worker(broker, "other-1")
+        await other.enqueues(topic, b"before")
+        moment = datetime.fromtimestamp(time.time() + 0.002, UTC)
+        while datetime.now(UTC) <= moment:
+            await other.ping()
+        await other.enqueues(topic, b"behind")
+        kafka.pause()
+        try:
+            start = moment.isoformat(timespec="milliseconds")
+            answer = asyncio.ensure_future(asker.consumes(topic, start_position=start))
+            await asker.ping()
+            assert await other.subscribe(Subscription("plain", 0)) == (0,)
+            await asker.publish("plain", b"goes on")
+            assert (await other.next()).payload == b"goes on"
+            assert not answer.done()
+        finally:
+            kafka.resume()
+        assert (await answer).reason_codes == (1,)
+        assert (await asker.next()).payload == b"behind"
+
+    with BrokerProcess(tmp_path / "data", settings=kafka_place(kafka)) as broker:
+        run(scenario())
