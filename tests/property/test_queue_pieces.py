@@ -41,7 +41,9 @@ class PiecesModel(RuleBasedStateMachine):
         self.held: dict[str, list[Delivery]] = {}
         self.gathered = GatheredWrites()
         self.queues = Queues(GroupSettings(), 1, self.gathered)
-        self.queues.configure(parse_settings(QUEUE, b'{"partitions": 1}'))
+        self.queues.configure(
+            parse_settings(QUEUE, b'{"partitions": 1, "retry_policy": {"max_retries": 1000}}')
+        )
         self.store()
 
     def store(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from embermq.broker.link import Link
-from embermq.broker.session import Session
+from embermq.broker.session import Delivery, Session
 from embermq.broker.settings import MqttSettings
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
@@ -112,3 +112,30 @@ def test_at_the_end_only_a_socket_that_took_everything_counts_as_having_it() -> 
         desk.consumer.end()
     assert (free.began, slow.began, over.began) == ([1], [], [])
     assert free.writing.next_due_ms is None and slow.writing.next_due_ms is None
+
+
+def test_who_has_taken_everything_and_has_room_takes_more() -> None:
+    desk = Desk()
+    consumer, session = desk.consumer, desk.consumer.session
+    session.window_max = 1
+
+    def takes() -> bool:
+        return consumer.takes
+
+    assert takes()
+    desk.sends(1)
+    desk.pipe.writes(100)
+    desk.writing.look(0)
+    assert not takes(), "the socket has not"
+    desk.pipe.left = 0
+    desk.writing.look(1)
+    assert takes()
+    for state in ("paused", "closing"):
+        setattr(desk.pipe, state, True)
+        assert not takes()
+        setattr(desk.pipe, state, False)
+    session.window[1] = Delivery(Message("t", b"", 1, False, "p", 5, 0), b"", 0, 1, False, ())
+    assert not takes(), "its window is full"
+    session.window.clear()
+    consumer.link = None
+    assert not takes()

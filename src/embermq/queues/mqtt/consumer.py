@@ -102,7 +102,8 @@ class MqttConsumer:
         """Whether its socket has taken everything, and its window has room."""
         session, link = self.session, self.link
         has_room = not session.resend and len(session.window) < session.window_max
-        return has_room and link is not None and not link.paused and not self.is_writing
+        is_open = link is not None and not (link.paused or link.closing)
+        return has_room and is_open and not self.is_writing
 
     def put_out(self, owed: Owed) -> None:
         """The core has handed it out: it is sent after what was handed out before."""
