@@ -269,9 +269,8 @@ class QueueDesk(QueueService):
             if letter is not None and wanted.matches(letter_id, letter):
                 sequences.append(sequence)
         count = self._put_back(dead, sequences)
-        await (
-            self._durable()
-        )  # also when there was nothing to do: an answer that was lost is made good by this one
+        # Also when there was nothing to do: this answer stands for one that was lost.
+        await self._durable()
         return PutBack(put_back=count, held=len(sequences) - count, gone=len(letter_ids) - len(sequences))
 
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
