@@ -48,6 +48,7 @@ lint: $(TEST_READY) ## Ruff, the house rules of scripts/tidy, and that the gener
 	@$(BIN)/python scripts/tidy
 	@$(BIN)/python scripts/configuration-page --check
 	@$(BIN)/python scripts/conformance-page --check
+	@$(BIN)/python scripts/rpc-messages --check
 
 .PHONY: format
 format: $(TEST_READY) ## Rewrite the source in the one format

@@ -89,6 +89,8 @@ class RunningBroker:
             f"listeners.mqtt=127.0.0.1:{self.port}",
             "--set",
             f"listeners.http=127.0.0.1:{self.http_port}",
+            "--set",
+            "listeners.grpc=",
             *self.variant.arguments,
         ]
         self._spawn(command)

@@ -25,6 +25,7 @@ async def running_broker(application_ids: str) -> AsyncIterator[int]:
             *(EMBERMQ, "run", "--data-dir", data_dir),
             *("--set", "listeners.mqtt=127.0.0.1:0"),
             *("--set", "listeners.http=127.0.0.1:0"),
+            *("--set", "listeners.grpc=127.0.0.1:0"),
             *("--set", f"clients.application_ids={application_ids}"),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

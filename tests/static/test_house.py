@@ -19,6 +19,7 @@ COMMANDS: dict[str, list[str]] = {
     "contracts": [f"{BIN}/lint-imports"],
     "conformance": [sys.executable, "scripts/conformance-page", "--check"],
     "configuration": [sys.executable, "scripts/configuration-page", "--check"],
+    "messages": [sys.executable, "scripts/rpc-messages", "--check"],
     "promises": [sys.executable, "scripts/promises"],
 }
 

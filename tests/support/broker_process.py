@@ -93,6 +93,7 @@ class BrokerProcess:
         given = {
             "listeners.mqtt": f"127.0.0.1:{self.port}",
             "listeners.http": f"127.0.0.1:{self.http_port}",
+            "listeners.grpc": "",
             **self.settings,
         }
         words = [*self.wrapper, str(EMBERMQ), "run", "--data-dir", str(self.data_dir)]

@@ -1,6 +1,6 @@
-"""What operators and their tools read over HTTP, over one service façade.
+"""What operators and their tools read and do over HTTP and gRPC, over façades that know neither.
 
-Rules: handlers translate between HTTP and `service.AdminService` and decide nothing; errors are
-application/problem+json; every answer is made at once, nothing here waits for a store. The façade is implemented in
-`app`, which is also the only caller.
+Rules: handlers translate between a protocol and `service`, `session_service` or `queue_service`, and decide nothing;
+errors are application/problem+json, or a gRPC status, with the same words. The façades are implemented in `app`, which
+is also the only caller. `queue_admin_pb2` is written by scripts/rpc-messages.
 """

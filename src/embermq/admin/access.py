@@ -6,24 +6,18 @@ Tokens are random, so a plain hash of them is as good as none to whoever reads i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Protocol
 
 from msgspec import Struct
-from starlette.requests import Request
 
 SCHEME = "bearer"
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _PROXY_HEADERS = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 _PROXY_PREFIX = "x-forwarded-"
-_SAME_SITE = ("same-origin", "none")
-"""What browsers say of requests that their user made, or a page of ours."""
-_PROXY_VERSION = "1.0"
-"""Which programs do not speak any more, and nginx does to what stands behind it."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,10 +66,21 @@ class AccessRefused(Exception):
         self.status = status
 
 
+class Caller(Protocol):
+    """Who asks, over whatever protocol. `authorization` is what HTTP calls so, "" without."""
+
+    @property
+    def authorization(self) -> str: ...
+
+    def is_of_this_machine(self) -> bool:
+        """Whether it is surely a program here, and not a proxy or a browser's page."""
+        ...
+
+
 class Everything:
     """For a socket that only the operator can open."""
 
-    def check(self, request: Request, wanted: Scope) -> str:
+    def check(self, caller: Caller, wanted: Scope) -> str:
         """Nothing is refused; who asks has no name."""
         return ""
 
@@ -88,7 +93,7 @@ class TokenAccess:
         self._now_ms = now_ms
         self._complaint = ""
 
-    def check(self, request: Request, wanted: Scope) -> str:
+    def check(self, caller: Caller, wanted: Scope) -> str:
         """The name of the token that allows it, "" when none is needed. Raises AccessRefused."""
         try:
             tokens = self._tokens.all()
@@ -98,10 +103,14 @@ class TokenAccess:
                 403, "the tokens of the API cannot be read; the broker's log says more"
             ) from None
         self._complaint = ""
-        given = request.headers.get("authorization", "")
+        given = caller.authorization
         if not tokens and not given:
-            self._check_local(request)
-            return ""
+            if caller.is_of_this_machine():
+                return ""
+            raise AccessRefused(
+                403,
+                "without tokens the API is for this machine alone: embermq tokens create NAME --scope SCOPE",
+            )
         scheme, _, secret = given.partition(" ")
         if scheme.lower() != SCHEME or not secret.strip():
             raise AccessRefused(401, "a token is needed: Authorization: Bearer TOKEN")
@@ -120,24 +129,6 @@ class TokenAccess:
             self._complaint = text
             _log.error("nobody may use the API, its tokens cannot be read: %s", text)
 
-    def _check_local(self, request: Request) -> None:
-        """Another page in a browser on this machine, and a proxy on it, are others. A proxy that says nothing of itself
-        cannot be told from a program here."""
-        peer = request.client.host if request.client is not None else ""
-        host = request.headers.get("host", "")
-        origin = request.headers.get("origin")
-        is_own = origin is None or origin.partition("://")[2] == host
-        is_own = is_own and request.headers.get("sec-fetch-site", "none") in _SAME_SITE
-        is_proxied = request.scope.get("http_version") == _PROXY_VERSION or any(
-            header in _PROXY_HEADERS or header.startswith(_PROXY_PREFIX) for header in request.headers
-        )
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        if not _is_loopback(peer) or is_proxied or not is_own or name not in _LOCAL_NAMES:
-            raise AccessRefused(
-                403,
-                "without tokens the API is for this machine alone: embermq tokens create NAME --scope SCOPE",
-            )
-
 
 class Clock(Protocol):
     """Unix milliseconds."""
@@ -150,9 +141,25 @@ class Clock(Protocol):
 class Access(Protocol):
     """Decides about one request."""
 
-    def check(self, request: Request, wanted: Scope) -> str:
+    def check(self, caller: Caller, wanted: Scope) -> str:
         """Raises AccessRefused."""
         ...
+
+
+def names_a_proxy(headers: Iterable[str]) -> bool:
+    """Whether there is one among these names, in lower case, that only proxies send."""
+    return any(header in _PROXY_HEADERS or header.startswith(_PROXY_PREFIX) for header in headers)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is an address of this machine alone, also an IPv4 one that is written as IPv6."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
 
 
 def token_hash(secret: str) -> str:
@@ -167,10 +174,3 @@ def _find(tokens: Mapping[str, ApiToken], secret: str) -> ApiToken | None:
         if compare_digest(token.hash, hashed):
             found = token
     return found
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

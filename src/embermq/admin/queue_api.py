@@ -13,6 +13,7 @@ from starlette.responses import Response
 from embermq.admin.access import Access, Scope
 from embermq.admin.api_schema import answers, problems, takes
 from embermq.admin.http import json_answer, problem
+from embermq.admin.http_caller import HttpCaller
 from embermq.admin.queue_service import (
     Configured,
     Done,
@@ -92,7 +93,7 @@ def queue_router(service: QueueService, access: Access) -> APIRouter:
 
 def _needs(access: Access, scope: Scope) -> dict[str, Any]:
     def check(request: Request) -> None:
-        access.check(request, scope)
+        access.check(HttpCaller(request), scope)
 
     async def checked(request: Request) -> None:
         check(request)

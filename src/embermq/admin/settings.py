@@ -1,4 +1,4 @@
-"""Settings of the HTTP surface; composed by app into the broker's one schema (section `http`)."""
+"""Settings of HTTP and gRPC; composed by app into the broker's one schema (sections `http` and `grpc`)."""
 
 from typing import Annotated
 
@@ -19,3 +19,24 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How long requests under way may take when the broker stops."""
     header_bytes_max: Annotated[int, Meta(ge=1_024, le=1024 * 1024)] = 16 * 1024
     """Bytes of a request before its body."""
+
+
+class GrpcSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of the gRPC server; where it listens is `listeners.grpc`."""
+
+    connections_max: Annotated[int, Meta(ge=1, le=10_000)] = 64
+    """Connections at a time; one more is closed."""
+    calls_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    """Calls at a time; one more is answered with RESOURCE_EXHAUSTED."""
+    message_bytes_max: Annotated[int, Meta(ge=1_024, le=16 * 1024 * 1024)] = 64 * 1024
+    """Bytes of a request; a larger one is answered with RESOURCE_EXHAUSTED."""
+    metadata_bytes_max: Annotated[int, Meta(ge=1_024, le=1024 * 1024)] = 16 * 1024
+    """Bytes of a call's metadata."""
+    request_timeout_s: Annotated[int, Meta(ge=1, le=600)] = 10
+    """From the connection's start until it speaks gRPC, and from a call's start until its request is there."""
+    call_timeout_s: Annotated[int, Meta(ge=1, le=3_600)] = 60
+    """How long a call may take, whatever its deadline says."""
+    idle_timeout_s: Annotated[int, Meta(ge=1, le=86_400)] = 300
+    """How long a connection may stay open without a call."""
+    stop_timeout_s: Annotated[int, Meta(ge=1, le=60)] = 1
+    """How long calls under way may take when the broker stops."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,8 @@ from embermq.queues.settings import OFF
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from embermq.admin.access import Access
+    from embermq.admin.access import Access, TokenAccess
+    from embermq.admin.rpc_server import RpcServer
 
 LOG = logging.getLogger("embermq")
 
@@ -57,16 +60,25 @@ class QueueAdmin:
 
     def open_api(self) -> ASGIApp:
         """For listeners that anybody may reach: by token."""
-        from embermq.admin.access import TokenAccess
-        from embermq.app.api_tokens import TokenFile
+        return self._late(self._token_access())
 
-        return self._late(TokenAccess(TokenFile(self._data_dir), lambda: time.time_ns() // 1_000_000))
+    async def rpc_server(self, *, is_near: bool) -> RpcServer:
+        """For gRPC, by token; its library is loaded away from the event loop. Only where queues are switched on."""
+        assert self.desk is not None
+        kind = await asyncio.to_thread(_rpc_server_class)
+        return kind(self.desk, self._token_access(), self._settings.grpc, is_near=is_near)
 
     def own_api(self) -> ASGIApp:
         """For the control socket: whoever can open it is the operator."""
         from embermq.admin.access import Everything
 
         return self._late(Everything())
+
+    def _token_access(self) -> TokenAccess:
+        from embermq.admin.access import TokenAccess
+        from embermq.app.api_tokens import TokenFile
+
+        return TokenAccess(TokenFile(self._data_dir), lambda: time.time_ns() // 1_000_000)
 
     def close(self) -> None:
         """What goes on by itself ends."""
@@ -93,3 +105,12 @@ def _make_api(desk: QueueDesk, access: Access) -> ASGIApp:
     from embermq.admin.api import create_api
 
     return create_api(desk, access)
+
+
+def _rpc_server_class() -> type[RpcServer]:
+    # It would write to standard error what any stranger does, and has handlers for forks that are no use to us.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from embermq.admin.rpc_server import RpcServer
+
+    return RpcServer

@@ -23,9 +23,11 @@ from embermq.app.control import ControlSide
 from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
+from embermq.app.http_side import HttpSide
 from embermq.app.parked_desk import ParkedDesk
 from embermq.app.pipeline_side import driver_settings, missing_jars
 from embermq.app.queue_admin import QueueAdmin
+from embermq.app.rpc_side import RpcSide
 from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
 from embermq.app.settings import SQLITE
@@ -39,7 +41,6 @@ from embermq.ports.users import Users
 from embermq.protocol.errors import ProtocolError
 from embermq.server.listeners import compose_listeners
 from embermq.server.mqtt_server import MqttServer
-from embermq.server.settings import Address
 from embermq.server.tick_loop import TickLoop
 from embermq.server.tls import TlsFileError
 
@@ -128,6 +129,13 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
     )
 
 
+class _Surfaces(Struct):
+    """What operators and their tools ask, besides the control socket."""
+
+    http: HttpSide
+    grpc: RpcSide
+
+
 class _EndedEarlyError(Exception):
     """A start waits for its stores, perhaps for minutes, and nothing has begun that would have to be ended."""
 
@@ -162,7 +170,7 @@ class _Application:
         embedded.log_side.on_end.append(self._on_log_end)
         try:
             parts.queues.apply_file()
-            http = await self._open(parts.server, service, parts.queues)
+            surfaces = await self._open(parts.server, service, parts.queues)
             await parts.control.open(
                 SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life),
                 ParkedDesk(embedded.broker, ticks, embedded.parking),
@@ -191,7 +199,7 @@ class _Application:
         await self._stop.wait()
         for task in housekeeping:
             task.cancel()
-        await self._close(parts, http)
+        await self._close(parts, surfaces)
         return self._exit_code
 
     def _on_log_end(self, error: StoreError) -> None:
@@ -200,11 +208,16 @@ class _Application:
         self._exit_code = 1
         self._stop.set()
 
-    async def _close(self, parts: _Parts, http: "HttpSide") -> None:
+    async def _close(self, parts: _Parts, surfaces: "_Surfaces") -> None:
         """In reverse order of need: first those who bring work, last the stores."""
         began = time.monotonic()
         parts.queues.close()
-        stopping = [parts.server.stop(), http.stop(), parts.control.stop()]
+        stopping = [
+            parts.server.stop(),
+            surfaces.http.stop(),
+            surfaces.grpc.stop(),
+            parts.control.stop(),
+        ]
         if parts.supervisor is not None:
             stopping.append(parts.supervisor.stop(self._settings.pipeline.stop_timeout_s))
         await asyncio.gather(*stopping)
@@ -216,9 +229,11 @@ class _Application:
         parts.users.close()
         LOG.info("stopped in %.1f s", time.monotonic() - began)
 
-    async def _open(self, server: MqttServer, service: BrokerService, queues: QueueAdmin) -> "HttpSide":
+    async def _open(self, server: MqttServer, service: BrokerService, queues: QueueAdmin) -> "_Surfaces":
         settings, bound = self._settings, service.bound
-        http = HttpSide(settings, service, queues)
+        surfaces = _Surfaces(
+            HttpSide(settings, service, queues), RpcSide(self._data_dir, settings.grpc, queues)
+        )
         for listener in compose_listeners(
             settings.listeners, settings.listener, settings.tls, settings.websocket
         ):
@@ -228,12 +243,15 @@ class _Application:
                 raise StartError(f"{listener.key(error.name)}: {error}") from error
             except OSError as error:
                 raise _cannot_listen(listener.kind, listener.address, error) from error
-        for address in settings.listeners.tcp_addresses("http"):
-            try:
-                bound["http"] = [*bound.get("http", []), *await http.open([address])]
-            except OSError as error:
-                raise _cannot_listen("http", address, error) from error
-        return http
+        for name, open_at in (("http", surfaces.http.open), ("grpc", surfaces.grpc.open)):
+            for address in settings.listeners.tcp_addresses(name):
+                try:
+                    opened = await open_at([address])
+                except OSError as error:
+                    raise _cannot_listen(name, address, error) from error
+                if opened:
+                    bound[name] = [*bound.get(name, []), *opened]
+        return surfaces
 
     def _on_hangup(self, server: MqttServer, reload_rules: Callable[[], Awaitable[None]]) -> None:
         """SIGHUP: certificates may have been renewed, rules changed."""
@@ -271,43 +289,6 @@ def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | Non
     from embermq.pipeline.supervisor import PipelineSupervisor
 
     return PipelineSupervisor(driver_settings(settings), data_dir)
-
-
-class HttpSide:
-    """The HTTP surface: its libraries are only loaded when there is a listener for it."""
-
-    def __init__(self, settings: Settings, service: BrokerService, queues: QueueAdmin) -> None:
-        self._settings = settings
-        self._service = service
-        self._queues = queues
-        self._stops: list[Callable[[], Awaitable[None]]] = []
-
-    async def open(self, addresses: list[Address]) -> list[Address]:
-        """Bind and serve."""
-        from embermq.admin.http import HttpServer, create_app
-
-        sockets = [_bind(address) for address in addresses]
-        server = HttpServer(create_app(self._service, self._queues.open_api()), self._settings.http)
-        await server.start(sockets)
-        self._stops.append(server.stop)
-        return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
-
-    async def stop(self) -> None:
-        """Finish requests under way."""
-        for stop in self._stops:
-            await stop()
-
-
-def _bind(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((address.host, address.port))
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 def _cannot_listen(listener: str, address: object, error: OSError) -> StartError:

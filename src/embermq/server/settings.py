@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-SERVED: tuple[str, ...] = ("mqtt", "mqtts", "ws", "wss", "http")
-"""Listeners of this version; the others are in the schema so that they are refused by name."""
 TCP_ONLY = ("http", "grpc")
 UNIX_PREFIX = "unix:"
 UNIX_PATH_BYTES_MAX = 107
@@ -108,8 +106,8 @@ class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """MQTT over WebSocket and TLS, usually on port 8084; needs `tls.cert`."""
     http: str | tuple[str, ...] = "127.0.0.1:8080"
     """`/health`, `/ready`, `/metrics` and `/api/v1/pipeline`; without a password, so keep it to yourself."""
-    grpc: str | tuple[str, ...] = ()
-    """gRPC; not served by this version."""
+    grpc: str | tuple[str, ...] = "127.0.0.1:9090"
+    """The API of durable queues over gRPC."""
 
     def addresses(self, listener: str) -> tuple[Address | UnixAddress, ...]:
         """The addresses of `mqtt`, `wss`, ...; raises ValueError as `parse_address` does."""
@@ -196,7 +194,7 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def check_settings(settings: ListenerSettings) -> None:
-    """Raise ValueError, naming the setting, for an address that cannot be, or a listener that is not served."""
+    """Raise ValueError, naming the setting, for an address that cannot be."""
     seen: dict[Address | UnixAddress, str] = {}
     for listener in settings.__struct_fields__:
         try:
@@ -205,8 +203,6 @@ def check_settings(settings: ListenerSettings) -> None:
             )
         except ValueError as error:
             raise ValueError(f"listeners.{listener}: {error}") from None
-        if addresses and listener not in SERVED:
-            raise ValueError(f"listeners.{listener}: not served by this version; leave it empty")
         for address in addresses:
             if isinstance(address, Address) and not address.port:
                 continue

@@ -14,8 +14,18 @@ from starlette.routing import Mount
 from tests.support.queue_bench import START_MS
 from tests.support.queue_desk import DeskBench
 
-from embermq.admin.access import Access, AccessRefused, ApiToken, Everything, Scope, TokenAccess, token_hash
+from embermq.admin.access import (
+    Access,
+    AccessRefused,
+    ApiToken,
+    Everything,
+    Scope,
+    TokenAccess,
+    is_loopback,
+    token_hash,
+)
 from embermq.admin.api import create_api
+from embermq.admin.http_caller import HttpCaller
 from embermq.admin.late_api import LateApi, named_path
 from embermq.model.message import Message
 from embermq.queues.consumer import Newcomer
@@ -448,6 +458,25 @@ def test_without_a_token_this_machine_alone_gets_in() -> None:
     served(DeskBench(), outside, access, peer="192.0.2.7")
 
 
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:192.0.2.7", False),
+        ("192.0.2.7", False),
+        ("::", False),
+        ("fe80::1%eth0", False),
+        ("localhost", False),  # peers have addresses
+        ("", False),
+    ],
+)
+def test_addresses_of_this_machine(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
 def test_a_proxy_that_speaks_http_1_0_is_not_this_machine() -> None:
     def request(version: str) -> Request:
         headers = [(b"host", b"127.0.0.1:8080")]
@@ -455,9 +484,9 @@ def test_a_proxy_that_speaks_http_1_0_is_not_this_machine() -> None:
         return Request(scope)
 
     access = TokenAccess(Tokens(), lambda: 0)
-    assert access.check(request("1.1"), Scope.ADMIN) == ""
+    assert access.check(HttpCaller(request("1.1")), Scope.ADMIN) == ""
     with pytest.raises(AccessRefused, match="this machine alone"):
-        access.check(request("1.0"), Scope.READ)
+        access.check(HttpCaller(request("1.0")), Scope.READ)
 
 
 def test_tokens_that_cannot_be_read_let_nobody_in(caplog: pytest.LogCaptureFixture) -> None:

@@ -76,10 +76,11 @@ def test_a_listener_has_one_address_or_several_or_none() -> None:
     check_settings(settings)
 
 
-@pytest.mark.parametrize("listener", ["grpc"])
-def test_a_listener_that_is_not_served_is_refused_by_name(listener: str) -> None:
-    with pytest.raises(ValueError, match=rf"listeners\.{listener}: not served by this version"):
-        check_settings(ListenerSettings(**{listener: "127.0.0.1:9999"}))
+@pytest.mark.parametrize("listener", ["http", "grpc"])
+def test_what_operators_ask_is_on_this_machine_alone_and_over_tcp(listener: str) -> None:
+    assert all(address.is_loopback for address in ListenerSettings().tcp_addresses(listener))
+    with pytest.raises(ValueError, match=rf"listeners\.{listener}: 'unix:/x': the port"):
+        check_settings(ListenerSettings(**{listener: "unix:/x"}))
 
 
 def test_an_address_stands_once_unless_any_port_will_do() -> None:

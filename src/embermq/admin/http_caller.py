@@ -1,0 +1,34 @@
+"""Who asks over HTTP."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from embermq.admin.access import is_loopback, names_a_proxy
+
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_SAME_SITE = ("same-origin", "none")
+"""What browsers say of requests that their user made, or a page of ours."""
+_PROXY_VERSION = "1.0"
+"""Which programs do not speak any more, and nginx does to what stands behind it."""
+
+
+class HttpCaller:
+    """By one request."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self.authorization = request.headers.get("authorization", "")
+
+    def is_of_this_machine(self) -> bool:
+        """Another page in a browser on this machine, and a proxy on it, are others. A proxy that says nothing of itself
+        cannot be told from a program here."""
+        request = self._request
+        peer = request.client.host if request.client is not None else ""
+        host = request.headers.get("host", "")
+        origin = request.headers.get("origin")
+        is_own = origin is None or origin.partition("://")[2] == host
+        is_own = is_own and request.headers.get("sec-fetch-site", "none") in _SAME_SITE
+        is_proxied = request.scope.get("http_version") == _PROXY_VERSION or names_a_proxy(request.headers)
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return is_loopback(peer) and not is_proxied and is_own and name in _LOCAL_NAMES

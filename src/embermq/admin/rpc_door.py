@@ -1,0 +1,182 @@
+"""The door of gRPC: accepts connections, and hands those over that speak HTTP/2 to the server behind it.
+
+grpcio accepts as many connections as come, tells nothing of who comes, and is there from the start. This costs a
+listening socket until somebody comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import cast
+
+from embermq.admin.access import is_loopback
+from embermq.admin.settings import GrpcSettings
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What every client begins with [RFC 9113 3.4]."""
+BACKLOG = 128
+
+_log = logging.getLogger(__name__)
+Behind = Callable[[bool], Awaitable[str]]
+"""The path of the Unix socket of the server for callers that are near, on this machine, or for the others. Raises
+OSError."""
+
+
+class RpcDoor:
+    """One for all listeners. `behind` is asked for each connection that has spoken."""
+
+    def __init__(self, behind: Behind, settings: GrpcSettings) -> None:
+        self.behind = behind
+        self.settings = settings
+        self.visitors: set[_Visitor] = set()
+        self.handing_over: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.AbstractServer] = []
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+
+    def enter(self, visitor: _Visitor) -> bool:
+        """False when there is no room."""
+        if len(self.visitors) >= self.settings.connections_max:
+            return False
+        self.visitors.add(visitor)
+        self._is_empty.clear()
+        return True
+
+    def leave(self, visitor: _Visitor) -> None:
+        """It has gone."""
+        self.visitors.discard(visitor)
+        if not self.visitors:
+            self._is_empty.set()
+
+    async def open(self, listener: socket.socket) -> None:
+        """Accept connections on a socket that is bound already. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_server(lambda: _Visitor(self), sock=listener, backlog=BACKLOG))
+
+    def close(self) -> None:
+        """Nobody comes any more; those who are there stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
+    async def cut_off(self, after_s: float) -> None:
+        """Those who are still there after so long, in which they may read what was said to them last."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await self._is_empty.wait()
+        for task in list(self.handing_over):
+            task.cancel()
+        for visitor in list(self.visitors):
+            visitor.cut_off()
+
+
+class _Half(asyncio.Protocol):
+    """One end of a connection; what it reads is written to the other one."""
+
+    def __init__(self, other: _Half | None = None) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other = other
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are of no common kind
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other._is_open:
+            assert self.other.transport is not None
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other._is_open:
+            assert self.other.transport is not None
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        other, self.transport, self.other = self.other, None, None
+        if other is not None and other._is_open:
+            assert other.transport is not None
+            other.transport.close()
+
+    @property
+    def _is_open(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing()
+
+
+class _Visitor(_Half):
+    """Who has connected. Nothing is loaded, and nothing started, before it has said the whole of the preface."""
+
+    def __init__(self, door: RpcDoor) -> None:
+        super().__init__()
+        self._door = door
+        self._said = b""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_handed_over = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        door, loop = self._door, asyncio.get_running_loop()
+        if not door.enter(self):
+            transport.close()
+            return
+        self._deadline = loop.call_later(door.settings.request_timeout_s, self.cut_off)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        self._said += data
+        if not (self._said.startswith(PREFACE) or PREFACE.startswith(self._said)):
+            self.cut_off()
+        elif len(self._said) >= len(PREFACE) and self.transport is not None and not self._is_handed_over:
+            self._is_handed_over = True
+            self._rest()
+            self.transport.pause_reading()
+            task = asyncio.get_running_loop().create_task(self._hand_over())
+            self._door.handing_over.add(task)
+            task.add_done_callback(self._door.handing_over.discard)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        self._door.leave(self)
+        super().connection_lost(exc)
+
+    def cut_off(self) -> None:
+        """The connection ends now."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _rest(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    async def _hand_over(self) -> None:
+        assert self.transport is not None
+        peer = self.transport.get_extra_info("peername")
+        try:
+            path = await self._door.behind(bool(peer) and is_loopback(peer[0]))
+            _, behind = await asyncio.get_running_loop().create_unix_connection(lambda: _Half(self), path)
+        except OSError as error:
+            _log.error("gRPC cannot be answered: %s", error)
+            self.cut_off()
+            return
+        except Exception:
+            _log.exception("gRPC cannot be answered")
+            self.cut_off()
+            return
+        if not self._is_open or behind.transport is None:  # one of them has left meanwhile
+            self.cut_off()
+            if behind.transport is not None:
+                behind.transport.abort()
+            return
+        self.other = behind
+        behind.transport.write(self._said)
+        self._said = b""
+        self.transport.resume_reading()

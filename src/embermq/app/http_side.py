@@ -1,0 +1,54 @@
+"""The HTTP surface of a running broker."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from embermq.app.config import Settings
+from embermq.app.queue_admin import QueueAdmin
+from embermq.app.service import BrokerService
+from embermq.server.settings import Address
+
+
+class HttpSide:
+    """Its libraries are only loaded when there is a listener for it."""
+
+    def __init__(self, settings: Settings, service: BrokerService, queues: QueueAdmin) -> None:
+        self._settings = settings
+        self._service = service
+        self._queues = queues
+        self._stops: list[Callable[[], Awaitable[None]]] = []
+
+    async def open(self, addresses: Sequence[Address]) -> list[Address]:
+        """Bind and serve; returns where. Raises OSError."""
+        from embermq.admin.http import HttpServer, create_app
+
+        sockets = [bind(address) for address in addresses]
+        server = HttpServer(create_app(self._service, self._queues.open_api()), self._settings.http)
+        await server.start(sockets)
+        self._stops.append(server.stop)
+        return [bound_to(sock) for sock in sockets]
+
+    async def stop(self) -> None:
+        """Finish requests under way."""
+        for stop in self._stops:
+            await stop()
+
+
+def bind(address: Address) -> socket.socket:
+    """A socket to listen on. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((address.host, address.port))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def bound_to(sock: socket.socket) -> Address:
+    """Its address, with the port that it was given."""
+    return Address(*sock.getsockname()[:2])

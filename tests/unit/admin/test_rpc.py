@@ -1,0 +1,559 @@
+"""gRPC over the desk and the core: what is answered, what is refused, whom the door lets in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import uvloop
+from google.protobuf.timestamp_pb2 import Timestamp
+from msgspec import Struct
+from msgspec.structs import fields
+from tests.support.queue_bench import START_MS
+from tests.support.queue_desk import DeskBench
+from tests.support.rpc_client import OWN_CONNECTION, ended, stub_class
+
+from embermq.admin import queue_admin_pb2 as pb
+from embermq.admin.access import Access, ApiToken, Caller, Everything, Scope, TokenAccess, token_hash
+from embermq.admin.queue_service import Configured, PutBack, QueueDetail, RetryJob
+from embermq.admin.rpc_calls import CALLS, SERVICE
+from embermq.admin.rpc_door import RpcDoor
+from embermq.admin.rpc_server import RpcServer
+from embermq.admin.settings import GrpcSettings
+from embermq.model.message import Message
+from embermq.queues.explaining import Reason
+from embermq.queues.inspection import (
+    ConsumerView,
+    DeadLetterView,
+    GroupView,
+    LetterFilter,
+    MessageView,
+    QueueStats,
+    StandingView,
+)
+from embermq.queues.names import Verb
+from embermq.queues.settings import (
+    DeadLetterConfig,
+    Limits,
+    Performance,
+    QueueSettings,
+    RetryPolicy,
+)
+
+ANSWER_S = 10
+READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
+QUEUE = pb.QueueRequest(name="q")
+
+
+class Tokens(dict[str, ApiToken]):
+    """In memory."""
+
+    def add(self, scope: Scope) -> str:
+        self[scope] = ApiToken(scope, scope, token_hash("emq_" + scope), 0)
+        return "emq_" + scope
+
+    def all(self) -> Tokens:
+        return self
+
+
+class Asking:
+    """A client on a port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OWN_CONNECTION)
+        self._stub = stub_class()(self.channel)
+
+    async def __call__(self, name: str, request: Any, **metadata: str) -> Any:
+        given = [(key.replace("_", "-"), value) for key, value in metadata.items()]
+        return await getattr(self._stub, name)(request, timeout=ANSWER_S, metadata=given)
+
+    async def refused(self, name: str, request: Any, **metadata: str) -> tuple[str, str]:
+        try:
+            answer = await self(name, request, **metadata)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+        raise AssertionError(f"{name} was answered: {answer}")
+
+    async def code(self, name: str, request: Any, **metadata: str) -> str:
+        """The status alone, OK or not."""
+        try:
+            await self(name, request, **metadata)
+        except grpc.aio.AioRpcError as error:
+            found: str = error.code().name
+            return found
+        return "OK"
+
+    async def begun(self, name: str, **metadata: str) -> tuple[str, str]:
+        """The status of a call whose request never comes."""
+        call = self.channel.stream_unary(f"/{SERVICE}/{name}")(
+            metadata=list(metadata.items()), timeout=ANSWER_S
+        )
+        return (await call.code()).name, await call.details() or ""
+
+
+@asynccontextmanager
+async def served(
+    bench: DeskBench, folder: Path, access: Access | None = None, **settings: int
+) -> AsyncIterator[Asking]:
+    """Door and servers on a port of their own."""
+    given = GrpcSettings(**settings)
+    servers: dict[bool, RpcServer] = {}
+
+    async def behind(is_near: bool) -> str:
+        path = str(folder / f"near-{is_near}")
+        if is_near not in servers:
+            servers[is_near] = RpcServer(bench.desk, access or Everything(), given, is_near=is_near)
+            await servers[is_near].start(path)
+        return path
+
+    door = RpcDoor(behind, given)
+    listener = socket.create_server(("127.0.0.1", 0))
+    await door.open(listener)
+    asking = Asking(listener.getsockname()[1])
+    try:
+        yield asking
+    finally:
+        await asking.channel.close()
+        door.close()
+        for server in servers.values():
+            await server.stop()
+        await door.cut_off(1.0)
+
+
+def carried_out(
+    bench: DeskBench,
+    folder: Path,
+    work: Callable[[Asking], Awaitable[None]],
+    access: Access | None = None,
+    **settings: int,
+) -> None:
+    async def run() -> None:
+        async with served(bench, folder, access, **settings) as ask:
+            await work(ask)
+
+    uvloop.run(run())
+
+
+KINDS: list[tuple[type[Any], type[Struct]]] = [
+    (pb.QueueStats, QueueStats),
+    (pb.Queue, QueueDetail),
+    (pb.Group, GroupView),
+    (pb.Consumer, ConsumerView),
+    (pb.Message, MessageView),
+    (pb.Standing, StandingView),
+    (pb.Reason, Reason),
+    (pb.DeadLetter, DeadLetterView),
+    (pb.RetryJob, RetryJob),
+    (pb.RedriveDeadLettersResponse, PutBack),
+    (pb.PutQueueResponse, Configured),
+    (pb.QueueSettings, QueueSettings),
+    (pb.RetryPolicy, RetryPolicy),
+    (pb.DeadLetterConfig, DeadLetterConfig),
+    (pb.Limits, Limits),
+    (pb.Performance, Performance),
+]
+
+
+@pytest.mark.parametrize(("kind", "struct"), KINDS, ids=lambda each: each.__name__)
+def test_what_the_facade_says_has_a_field_of_the_same_name(kind: type[Any], struct: type[Struct]) -> None:
+    assert {info.name for info in fields(struct)} == set(kind.DESCRIPTOR.fields_by_name)
+
+
+def test_a_filter_can_ask_for_all_that_the_facade_can_look_for() -> None:
+    theirs = {
+        name + ("_ms" if name.startswith("moved") else "")
+        for name in pb.LetterFilter.DESCRIPTOR.fields_by_name
+    }
+    assert theirs == {info.name for info in fields(LetterFilter)} - {"queue"}
+
+
+def test_every_call_of_the_description_is_answered() -> None:
+    described = pb.DESCRIPTOR.services_by_name["QueueAdmin"].methods_by_name
+    assert set(CALLS) == set(described)
+    for name, call in CALLS.items():
+        assert described[name].input_type.full_name == call.request.DESCRIPTOR.full_name
+        words = (Path(__file__).parents[3] / "src/embermq/admin/queue_admin.proto").read_text()
+        comment = words.partition(f"  rpc {name}(")[0].rstrip().rpartition("\n")[2]
+        assert comment.endswith(f"Scope {call.scope}."), name
+
+
+@pytest.mark.promise("queues-41")
+def test_a_queue_is_made_changed_shown_and_deleted(tmp_path: Path) -> None:
+    bench = DeskBench()
+
+    async def work(ask: Asking) -> None:
+        settings = pb.QueueSettings(partitions=4, limits=pb.Limits(message_ttl="90s"))
+        made = await ask("PutQueue", pb.PutQueueRequest(name="tasks/images", settings=settings))
+        assert made.created and made.settings.partitions == 4 and made.settings.limits.message_ttl == "90s"
+        assert bench.commits, "answered when it is durable"
+        assert not made.settings.dlq_config.HasField("alert_webhook")
+        assert made.settings.retry_policy.max_backoff == "5m"
+        changed = await ask("PutQueue", pb.PutQueueRequest(name="$queue/tasks/images"))
+        assert not changed.created and changed.settings.partitions == 10
+        shown = await ask("GetQueue", pb.QueueRequest(name="tasks/images"))
+        assert shown.settings == changed.settings and shown.stats.name == "tasks/images"
+        listed = await ask("ListQueues", pb.ListQueuesRequest(match="tasks/*"))
+        assert [one.name for one in listed.queues] == ["tasks/images"]
+        first = await ask("ListQueues", pb.ListQueuesRequest(limit=1))
+        assert [one.name for one in first.queues] == ["q"]
+        rest = await ask("ListQueues", pb.ListQueuesRequest(after="q"))
+        assert [one.name for one in rest.queues] == ["tasks/images"]
+        assert (await ask("DeleteQueue", pb.QueueRequest(name="tasks/images"))).messages == 0
+        assert [row.name for row in bench.rows.queues.values()] == ["q"]
+
+    carried_out(bench, tmp_path, work)
+
+
+@pytest.mark.promise("queues-33", "queues-41")
+def test_settings_that_cannot_be_are_refused_by_name(tmp_path: Path) -> None:
+    async def work(ask: Asking) -> None:
+        for settings, told in (
+            (pb.QueueSettings(partitions=0), "partitions"),
+            (pb.QueueSettings(ordering="sideways"), "ordering"),
+            (pb.QueueSettings(ordering="strict", partitions=2), "partitions: is 2, ordering strict has 1"),
+            (pb.QueueSettings(retry_policy=pb.RetryPolicy(max_backoff="soon")), "'soon' is no duration"),
+            (pb.QueueSettings(retry_policy=pb.RetryPolicy(backoff_multiplier=float("nan"))), "backoff_multi"),
+            (pb.QueueSettings(name="b"), "name: is 'b'"),
+        ):
+            code, words = await ask.refused("PutQueue", pb.PutQueueRequest(name="a", settings=settings))
+            assert code == "INVALID_ARGUMENT" and told in words, words
+        for name, told in (("a//b", "empty level"), ("responses/me", "responses/"), ("", "name: is empty")):
+            code, words = await ask.refused("PutQueue", pb.PutQueueRequest(name=name))
+            assert code == "INVALID_ARGUMENT" and told in words, words
+        assert [one.name for one in (await ask("ListQueues", pb.ListQueuesRequest())).queues] == ["q"]
+        assert (await ask("PutQueue", pb.PutQueueRequest(name="a"))).created
+        code, words = await ask.refused("PutQueue", pb.PutQueueRequest(name="b"))
+        assert code == "FAILED_PRECONDITION" and "queues_max is 2" in words
+
+    carried_out(DeskBench(queues_max=2), tmp_path, work)
+
+
+@pytest.mark.promise("queues-20", "queues-41")
+def test_messages_consumers_groups_and_why(tmp_path: Path) -> None:
+    bench = DeskBench()
+    bench.bodies = {
+        0: Message("$queue/q", b"one", 1, False, "p", 5, START_MS),
+        1: Message("$queue/q", b"\xff", 1, False, "p", 5, START_MS),
+        2: None,
+        3: Message("$queue/q", "ä".encode() * 40_000, 1, False, "p", 4, START_MS),
+    }
+    bench.join("c", prefetch=1)
+    bench.publish("k")
+    bench.publish(count=3)
+
+    async def work(ask: Asking) -> None:
+        peeked = (await ask("PeekMessages", pb.PeekMessagesRequest(name="q"))).messages
+        assert [one.payload for one in peeked[:3]] == [b"one", b"\xff", b""]
+        assert [one.HasField("payload") for one in peeked[:3]] == [True, True, False]
+        assert peeked[3].payload_bytes == 80_000 and peeked[3].payload == "ä".encode() * 32_768
+        assert [one.about.HasField("key") for one in peeked] == [True, False, False, False]
+        assert peeked[0].publisher == "p"
+        behind = await ask("PeekMessages", pb.PeekMessagesRequest(name="q", after=1, limit=1))
+        assert [one.about.sequence for one in behind.messages] == [2]
+        request = pb.GetMessageRequest(name="q", message_id=peeked[0].about.id)
+        message = await ask("GetMessage", request)
+        (state,) = message.states
+        assert (state.state, state.holder, state.deliveries) == ("DELIVERED", "c", 1)
+        assert state.lease_until.ToMilliseconds() == START_MS + 30_000
+        assert message.arrived.ToMilliseconds() == START_MS and not state.HasField("next_retry")
+        (consumer,) = (await ask("ListConsumers", pb.ListConsumersRequest(name="q"))).consumers
+        assert consumer.client_id == "c" and list(consumer.partitions) == list(range(10))
+        assert consumer.joined.ToMilliseconds() == START_MS
+        (group,) = (await ask("ListGroups", pb.ListGroupsRequest(name="q"))).groups
+        assert group.lag == 4 and not group.HasField("idle_since")
+        assert list((await ask("GetQueue", QUEUE)).groups) == [group]
+        (why,) = (await ask("ExplainQueue", QUEUE)).reasons
+        assert why.code == "window_full" and "'c' may have no more" in why.text
+        stats = await ask("GetQueueStats", QUEUE)
+        assert (stats.in_flight, stats.depth, stats.oldest.ToMilliseconds()) == (1, 4, START_MS)
+        assert set(stats.delivery_latency_s) == {"0.5", "0.95", "0.99"}
+
+    carried_out(bench, tmp_path, work)
+
+
+@pytest.mark.promise("queues-35", "queues-41")
+def test_dead_letters_are_listed_and_put_back(tmp_path: Path) -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish(count=4)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+
+    async def work(ask: Asking) -> None:
+        letters = (await ask("ListDeadLetters", pb.ListDeadLettersRequest(name="q"))).letters
+        assert [(one.queue, one.group, one.reason, one.last_error) for one in letters] == [
+            ("q", "g", "rejected", "why")
+        ] * 4
+        page = pb.ListDeadLettersRequest(name="dlq/q", after=letters[0].id, limit=2)
+        assert list((await ask("ListDeadLetters", page)).letters) == letters[1:3]
+        when = letters[0].moved
+        after, before = pb.LetterFilter(moved_after=when), pb.LetterFilter(moved_before=when)
+        later = Timestamp(seconds=when.seconds + 1, nanos=when.nanos)
+        until = pb.LetterFilter(moved_before=later, error="w*", message_id=letters[3].message_id)
+        for wanted, count in ((after, 0), (before, 0), (until, 1), (pb.LetterFilter(group="h"), 0)):
+            found = await ask("ListDeadLetters", pb.ListDeadLettersRequest(name="q", filter=wanted))
+            assert len(found.letters) == count, wanted
+        one = await ask("RetryDeadLetter", pb.RetryDeadLetterRequest(name="q", id=letters[0].id))
+        assert one.messages == 1
+        code, words = await ask.refused("RetryDeadLetter", pb.RetryDeadLetterRequest(name="q", id="x"))
+        assert code == "NOT_FOUND" and "no dead letter 'x'" in words
+        asked = pb.RedriveDeadLettersRequest(name="q", ids=[letters[0].id, "1-99"])
+        done = await ask("RedriveDeadLetters", asked)
+        assert (done.put_back, done.held, done.gone) == (0, 0, 2)
+        some = await ask("RetryDeadLetters", pb.RetryDeadLettersRequest(name="q", limit=1))
+        assert some.messages == 1 and not some.HasField("job")
+        assert await ask.refused("GetRetry", QUEUE) == ("NOT_FOUND", "no retry with a rate has been started")
+        slow = await ask("RetryDeadLetters", pb.RetryDeadLettersRequest(name="q", rate=0.001))
+        assert (slow.job.matched, slow.job.running, slow.job.rate) == (2, True, 0.001)
+        code, words = await ask.refused("RetryDeadLetters", pb.RetryDeadLettersRequest(name="q", rate=1))
+        assert code == "FAILED_PRECONDITION" and "already" in words
+        assert (await ask("GetRetry", QUEUE)).running
+        assert not (await ask("StopRetry", QUEUE)).running
+        assert await ask.refused("StopRetry", QUEUE) == ("NOT_FOUND", "no retry runs")
+
+    carried_out(bench, tmp_path, work)
+
+
+@pytest.mark.promise("queues-41")
+def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    retry, letters = "RetryDeadLetters", "ListDeadLetters"
+    far = Timestamp(seconds=-1)
+
+    async def work(ask: Asking) -> None:
+        for name, request, told in (
+            ("ListQueues", pb.ListQueuesRequest(limit=1_001), "limit: 1001 is more than 1000"),
+            ("ListQueues", pb.ListQueuesRequest(match="?" * 301), "match: has 301 characters"),
+            ("PeekMessages", pb.PeekMessagesRequest(name="q", limit=101), "limit: 101 is more than 100"),
+            ("ListGroups", pb.ListGroupsRequest(name="q", limit=1_001), "limit"),
+            ("ListConsumers", pb.ListConsumersRequest(name="q", limit=1_001), "limit"),
+            (letters, pb.ListDeadLettersRequest(name="q", limit=1_001), "limit"),
+            (letters, pb.ListDeadLettersRequest(name="q", after="x" * 81), "after: has 81 characters"),
+            (letters, pb.ListDeadLettersRequest(name="q", filter={"error": "*" * 301}), "filter.error"),
+            (letters, pb.ListDeadLettersRequest(name="q", filter={"message_id": "1" * 81}), "message_id"),
+            (letters, pb.ListDeadLettersRequest(name="q", filter={"moved_after": far}), "moved_after: -1 s"),
+            (retry, pb.RetryDeadLettersRequest(name="q", rate=-1), "rate: is -1"),
+            (retry, pb.RetryDeadLettersRequest(name="q", rate=float("nan")), "rate: is nan"),
+            (retry, pb.RetryDeadLettersRequest(name="q", rate=float("inf")), "rate: is inf"),
+            (retry, pb.RetryDeadLettersRequest(name="q", rate=1, limit=5), "together with a rate"),
+            (retry, pb.RetryDeadLettersRequest(name="q", limit=100_001), "limit: 100001"),
+            ("GetQueue", pb.QueueRequest(), "name: is empty"),
+            ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="q"), "ids: there are 0"),
+            ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="q", ids=["x"] * 1_001), "are 1001"),
+            ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="q", ids=["x" * 81]), "81 characters"),
+        ):
+            code, words = await ask.refused(name, request)
+            assert code == "INVALID_ARGUMENT" and told in words, (name, words)
+        raw = ask.channel.unary_unary(f"/{SERVICE}/GetQueue")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await raw(b"\xff\xff\xff", timeout=ANSWER_S)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "not the message of this call" in (refused.value.details() or "")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await ask.channel.unary_unary(f"/{SERVICE}/Nothing")(b"", timeout=ANSWER_S)
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    carried_out(DeskBench(), tmp_path, work)
+
+
+@pytest.mark.promise("queues-41")
+def test_every_call_says_that_there_is_no_such_queue(tmp_path: Path) -> None:
+    async def work(ask: Asking) -> None:
+        for name, call in CALLS.items():
+            if name not in ("ListQueues", "PutQueue"):
+                more = {"ids": ["1-1"]} if name == "RedriveDeadLetters" else {}
+                code, words = await ask.refused(name, call.request(name="none", **more))
+                assert (code, words) == ("NOT_FOUND", "there is no queue 'none'"), name
+
+    carried_out(DeskBench(), tmp_path, work)
+
+
+@pytest.mark.promise("queues-41")
+def test_tokens_have_scopes(tmp_path: Path) -> None:
+    tokens = Tokens()
+    access = TokenAccess(tokens, lambda: 1_000)
+    secrets = {scope: tokens.add(scope) for scope in Scope}
+    ranks = {scope: rank for rank, scope in enumerate(Scope)}
+
+    async def work(ask: Asking) -> None:
+        for name, call in CALLS.items():
+            others: dict[str, dict[str, Any]] = {
+                "ListQueues": {},
+                "PutQueue": {"name": "none//"},
+                "RedriveDeadLetters": {"name": "none", "ids": ["1-1"]},
+            }
+            wanted = others.get(name, {"name": "none"})
+            request = call.request(**wanted)
+            answer = {"ListQueues": "OK", "PutQueue": "INVALID_ARGUMENT"}.get(name, "NOT_FOUND")
+            for scope, secret in secrets.items():
+                code = await ask.code(name, request, authorization=f"Bearer {secret}")
+                if ranks[scope] < ranks[call.scope]:
+                    assert code == "PERMISSION_DENIED", (name, scope)
+                else:
+                    assert code == answer, (name, scope)
+            for wrong in ("", "Bearer nonsense", "Bearer ", "Basic x"):
+                code, words = await ask.refused(name, request, **({"authorization": wrong} if wrong else {}))
+                assert code == "UNAUTHENTICATED" and "nonsense" not in words
+
+    carried_out(DeskBench(), tmp_path, work, access)
+
+
+@pytest.mark.promise("queues-41")
+@pytest.mark.parametrize("is_near", [True, False])
+def test_without_a_token_this_machine_alone_gets_in(
+    is_near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embermq.admin.rpc_door.is_loopback", lambda host: is_near and host == "127.0.0.1")
+    tokens = Tokens()
+
+    async def work(ask: Asking) -> None:
+        if is_near:
+            assert (await ask("GetQueueStats", QUEUE)).name == "q"
+        for metadata in (
+            {"x_forwarded_for": "192.0.2.7"},
+            {"x_forwarded_proto": "https"},
+            {"via": "2 proxy"},
+            {"origin": "http://evil.example"},
+            {"x_grpc_web": "1"},
+            *([] if is_near else [{}]),
+        ):
+            for name, request in (("ListQueues", pb.ListQueuesRequest()), ("PurgeQueue", QUEUE)):
+                code, words = await ask.refused(name, request, **metadata)
+                assert code == "PERMISSION_DENIED" and "embermq tokens create" in words
+        code, _ = await ask.refused("GetQueueStats", QUEUE, authorization="Bearer x")
+        assert code == "UNAUTHENTICATED"
+        secret = tokens.add(READ)
+        assert (await ask("GetQueueStats", QUEUE, authorization=f"Bearer {secret}")).name == "q"
+        assert (await ask.refused("GetQueueStats", QUEUE))[0] == "UNAUTHENTICATED"
+
+    carried_out(DeskBench(), tmp_path, work, TokenAccess(tokens, lambda: 0))
+
+
+@pytest.mark.promise("queues-41")
+def test_requests_have_limits(tmp_path: Path) -> None:
+    async def work(ask: Asking) -> None:
+        code, words = await ask.refused("GetQueue", pb.QueueRequest(name="n" * 5_000))
+        assert code == "RESOURCE_EXHAUSTED" and "larger than max" in words
+        code, _ = await ask.refused("GetQueue", QUEUE, padding="x" * 8_000)
+        assert code == "RESOURCE_EXHAUSTED"
+        assert await ask.begun("GetQueue") == (
+            "DEADLINE_EXCEEDED",
+            "the request has not come in within 1 s",
+        )
+        assert (await ask("GetQueueStats", QUEUE)).name == "q"
+
+    bench = DeskBench()
+    carried_out(bench, tmp_path, work, message_bytes_max=4_096, metadata_bytes_max=4_096, request_timeout_s=1)
+
+
+def test_a_token_is_asked_for_before_a_body_is_read(tmp_path: Path) -> None:
+    tokens = Tokens()
+    secret = tokens.add(READ)
+
+    async def work(ask: Asking) -> None:
+        assert (await ask.begun("GetQueue"))[0] == "UNAUTHENTICATED"
+        assert (await ask.begun("PurgeQueue", authorization=f"Bearer {secret}"))[0] == "PERMISSION_DENIED"
+
+    carried_out(DeskBench(), tmp_path, work, TokenAccess(tokens, lambda: 0), request_timeout_s=600)
+
+
+class Counting(Everything):
+    """Knows how many calls have begun."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Semaphore(0)
+
+    def check(self, caller: Caller, wanted: Scope) -> str:
+        self.begun.release()
+        return super().check(caller, wanted)
+
+
+@pytest.mark.promise("queues-41")
+def test_calls_at_a_time_have_a_limit(tmp_path: Path) -> None:
+    access = Counting()
+
+    async def work(ask: Asking) -> None:
+        others = [Asking(ask.port) for _ in range(2)]
+        held = [asyncio.create_task(other.begun("GetQueue")) for other in others]
+        async with asyncio.timeout(ANSWER_S):
+            for _ in held:
+                await access.begun.acquire()
+        assert await ask.code("GetQueueStats", QUEUE) == "RESOURCE_EXHAUSTED"
+        for task, other in zip(held, others, strict=True):
+            task.cancel()
+            await other.channel.close()
+
+    carried_out(DeskBench(), tmp_path, work, access, calls_max=2, request_timeout_s=60)
+
+
+@pytest.mark.promise("queues-41")
+def test_a_store_that_does_not_answer_and_a_fault_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("embermq.app.queue_desk.STORE_WAIT_S", 0.01)
+    bench = DeskBench()
+
+    async def work(ask: Asking) -> None:
+        bench.failing = 1_000_000
+        code, words = await ask.refused("PurgeQueue", QUEUE)
+        assert code == "UNAVAILABLE" and "has not confirmed it in 0.01 s" in words
+        bench.failing = 0
+
+        def broken(name: str) -> None:
+            raise RuntimeError("a secret text")
+
+        monkeypatch.setattr(bench.desk, "stats", broken)
+        assert await ask.refused("GetQueueStats", QUEUE) == ("INTERNAL", "the broker's log says more")
+
+    carried_out(bench, tmp_path, work)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("embermq")] == [
+        "GetQueueStats failed"
+    ]
+
+
+def test_a_call_takes_no_longer_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = DeskBench()
+    monkeypatch.setattr(bench, "wake", lambda: None)
+
+    async def work(ask: Asking) -> None:
+        code, words = await ask.refused("PurgeQueue", QUEUE)
+        assert (code, words) == ("DEADLINE_EXCEEDED", "it has taken longer than 1 s; some of it may be done")
+
+    carried_out(bench, tmp_path, work, call_timeout_s=1)
+
+
+def test_connections_at_a_time_have_a_limit(tmp_path: Path) -> None:
+    async def work(ask: Asking) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", ask.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", ask.port)
+        assert await ended(reader) == b""
+        for _, other in [*held, (reader, writer)]:
+            other.close()
+            await other.wait_closed()
+        async with asyncio.timeout(ANSWER_S):
+            while (code := await ask.code("GetQueueStats", QUEUE)) == "UNAVAILABLE":
+                pass  # the server may not know yet that they have left
+        assert code == "OK"
+
+    carried_out(DeskBench(), tmp_path, work, connections_max=2)
+
+
+def test_large_answers_go_through_a_slow_reader(tmp_path: Path) -> None:
+    """The door holds no more than its sockets do, and loses nothing."""
+    bench = DeskBench()
+    body = bytes(range(256)) * 256
+    bench.bodies = {offset: Message("$queue/q", body, 1, False, "p", 5, START_MS) for offset in range(60)}
+    bench.publish(count=60)
+
+    async def work(ask: Asking) -> None:
+        found = await ask("PeekMessages", pb.PeekMessagesRequest(name="q", limit=100))
+        assert len(found.messages) == 48, "as many as 3 MiB hold"
+        assert all(one.payload == body for one in found.messages)
+
+    carried_out(bench, tmp_path, work)
