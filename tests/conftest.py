@@ -182,9 +182,10 @@ def kafka(running_kafka: KafkaServer) -> KafkaServer:
     return running_kafka
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """One cluster for all tests, which take it as `kafka_cluster`."""
+    """One cluster for the tests of a module, which take it as `kafka_cluster`: few do, and three nodes that idle take a
+    tenth of a core."""
     from tests.support.kafka_server import KafkaCluster
 
     with KafkaCluster(tmp_path_factory.mktemp("kafka-cluster")) as cluster:
