@@ -25,7 +25,7 @@ TOPIC = f"$queue/{QUEUE}"
 WORKERS = "workers"
 BACKLOG_MAX = 200
 """Messages that are enqueued and not settled: a test is to end soon after its producers."""
-HOLD_S = 0.2
+HOLD_S = 0.1
 
 Item = tuple[str, int]
 """A message: its key, and its number in the key."""
@@ -185,7 +185,7 @@ class Consumer(ReturningClient):
 
     def _settle(self, client: MqttClient, item: Item, message_id: str) -> None:
         chance = 0.0 if self.finishing else self._random.random()
-        if chance > 0.985:  # it hangs, and goes with all that it holds
+        if chance > 0.99:  # it hangs, and goes with all that it holds
             asyncio.get_running_loop().call_later(self._random.uniform(0.0, HOLD_S), client.abort)
             return
         verb = "ack" if chance < 0.8 else "nack" if chance < 0.9 else "reject"
