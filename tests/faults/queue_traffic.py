@@ -8,7 +8,7 @@ apart: only an answer is a promise.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from random import Random
 
 from tests.faults.traffic import Place, ReturningClient
@@ -23,7 +23,7 @@ V5 = ProtocolVersion.V5
 QUEUE = "kill"
 TOPIC = f"$queue/{QUEUE}"
 WORKERS = "workers"
-BACKLOG_MAX = 200
+BACKLOG_MAX = 40
 """Messages that are enqueued and not settled: a test is to end soon after its producers."""
 HOLD_S = 0.1
 
@@ -197,25 +197,42 @@ class Consumer(ReturningClient):
 
 
 class Reader(ReturningClient):
-    """Reads a queue in a group of its own, and acks by PUBACK."""
+    """Reads a queue in a group of its own, and acks by PUBACK, `behind` messages later: others have settled by then."""
 
-    def __init__(self, place: Place, client_id: str, topic: str, seen: set[Item] | Counter[Item]) -> None:
+    def __init__(
+        self, place: Place, client_id: str, topic: str, seen: set[Item] | Counter[Item], *, behind: int = 0
+    ) -> None:
         super().__init__(place, client_id, V5)
         self._topic = topic
         self._seen = seen
+        self._behind = behind
+        self._held: deque[int] = deque()
 
     async def entered(self, client: MqttClient, properties: Properties | None) -> None:
         if self.connections == 1:
-            await _subscribe(client, self._topic, self.client_id, "puback", "50")
+            await _subscribe(client, self._topic, self.client_id, "puback", str(self._behind + 50))
+
+    def finish(self) -> None:
+        """Everything that is held, and what comes."""
+        self._behind = 0
+        if self.client is not None:
+            self._settle(self.client)
+
+    def _settle(self, client: MqttClient) -> None:
+        while len(self._held) > self._behind:
+            client.send_bytes(puback(self._held.popleft()))
 
     def take(self, client: MqttClient, packet: Packet) -> None:
-        if isinstance(packet, Publish):
+        if isinstance(packet, Connack):
+            self._held.clear()
+        elif isinstance(packet, Publish):
             item = item_of(packet.payload)
             if isinstance(self._seen, Counter):
                 self._seen[item] += 1
             else:
                 self._seen.add(item)
-            client.send_bytes(puback(packet.packet_id))
+            self._held.append(packet.packet_id)
+            self._settle(client)
 
 
 async def _subscribe(client: MqttClient, topic: str, group: str, mode: str, prefetch: str) -> None:

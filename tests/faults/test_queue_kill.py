@@ -70,7 +70,7 @@ async def lives(broker: BrokerProcess, random: Random, library: str) -> None:
         Producer(place, f"producer-{name}", ledger, [f"{name}{n}" for n in range(5)]) for name in "ab"
     ]
     consumers = [Consumer(place, f"worker-{number}", ledger, random) for number in range(3)]
-    audit = Reader(place, "audit", TOPIC, ledger.audited)
+    audit = Reader(place, "audit", TOPIC, ledger.audited, behind=8)
     reader = Reader(place, "reader", f"$queue/dlq/{QUEUE}", ledger.letters)
     everybody = [audit, *consumers, *producers]
     for each in everybody:
@@ -93,8 +93,10 @@ async def lives(broker: BrokerProcess, random: Random, library: str) -> None:
         producer.finishing = True
     for consumer in consumers:
         consumer.finishing = True
+    audit.finish()
     await wait_for(lambda: all(each.is_done for each in producers), 30, "everything is answered")
-    await wait_for(lambda: ledger.backlog <= 0, 30, "every message was settled once")
+    await wait_for(lambda: ledger.faults or ledger.backlog <= 0, 30, "every message was settled once")
+    assert not ledger.faults, ledger.faults[:5]
     reader.start()
     await asyncio.to_thread(wait_until, lambda: is_empty(broker), 30, "all is settled", poll_s=0.1)
     for each in (*everybody, reader):
