@@ -270,8 +270,8 @@ def test_a_name_may_have_255_bytes_and_a_will_neither_settles_nor_configures(bro
         client = await worker(broker, "longest-1")
         for name in ("n" * 255, "ö" * 127 + "n"):
             assert (await told(client, f"$queue/{name}", b"m")).reason_code == 0
-        heir = Worker("longest-2")
         for topic in ("$queue/one/$ack", "$admin/queue/one/config"):
+            heir = Worker("longest-2")
             connack = await heir.connect(broker.port, will=Will(topic, b"", 1, False))
             assert connack.reason_code == 0x90
 
