@@ -185,14 +185,13 @@ async def enter_watcher(port: int, before: MqttClient | None = None) -> MqttClie
     return watcher
 
 
-@pytest.mark.promise("device-1")
-@pytest.mark.parametrize(("durability", "survives"), [("fsync", True), ("os", True), ("memory", False)])
-def test_what_the_levels_of_durability_survive_when_only_the_broker_dies(
-    durability: str, survives: bool, tmp_path: Path
-) -> None:
-    """`memory` answers before it writes: what came in the last moments is gone, what is older is there, in order."""
-    count = 2_000
-    with BrokerProcess(tmp_path, settings={"log.durability": durability}) as broker:
+LEVEL_MESSAGES = 2_000
+LEVEL_TRIES = 5
+
+
+def stored_when_killed_at_the_last_answer(data_dir: Path, durability: str) -> int:
+    """How many of LEVEL_MESSAGES, each of them acknowledged, are in the log of the next start."""
+    with BrokerProcess(data_dir, settings={"log.durability": durability}) as broker:
 
         async def scenario() -> None:
             done: list[int] = []
@@ -200,20 +199,37 @@ def test_what_the_levels_of_durability_survive_when_only_the_broker_dies(
             def kill_when_last(packet: Packet) -> None:
                 if isinstance(packet, Puback):
                     done.append(packet.packet_id)
-                    if len(done) == count:
+                    if len(done) == LEVEL_MESSAGES:
                         broker.kill()
 
             publisher = MqttClient("publisher", keeps=False)
             await publisher.connect(broker.port)
             publisher.on_packet = kill_when_last
-            for number in range(1, count + 1):
+            for number in range(1, LEVEL_MESSAGES + 1):
                 publisher.send(Publish("level", b"%d" % number, 1, number))
                 if number % 100 == 0:
                     await wait_for(lambda number=number: len(done) >= number - 50)  # type: ignore[misc]
             await publisher.ended
-            assert done == list(range(1, count + 1))
+            assert done == list(range(1, LEVEL_MESSAGES + 1))
 
         run(scenario())
         broker.start()
-        end = log_extent(tmp_path)[1]
-        assert end == count if survives else 0 < end < count
+        return log_extent(data_dir)[1]
+
+
+@pytest.mark.promise("device-1")
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_what_is_written_before_the_answer_survives_when_only_the_broker_dies(
+    durability: str, tmp_path: Path
+) -> None:
+    assert stored_when_killed_at_the_last_answer(tmp_path, durability) == LEVEL_MESSAGES
+
+
+@pytest.mark.promise("device-1")
+def test_the_level_memory_answers_before_it_writes(tmp_path: Path) -> None:
+    """What came in the last moments is gone, what is older is there. On a busy machine the kill may come so late that
+    all is written by then, or so early that nothing is: so it is tried several times."""
+    ends: list[int] = []
+    while len(ends) < LEVEL_TRIES and not any(0 < end < LEVEL_MESSAGES for end in ends):
+        ends.append(stored_when_killed_at_the_last_answer(tmp_path / str(len(ends)), "memory"))
+    assert 0 < ends[-1] < LEVEL_MESSAGES, ends
