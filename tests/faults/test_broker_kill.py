@@ -37,7 +37,7 @@ async def kill_and_restart(
     after_kill()
     while random.random() < 0.3:
         broker.launch()
-        await asyncio.sleep(random.uniform(0.1, 0.7))
+        await asyncio.sleep(random.uniform(0.0, 0.4))
         broker.kill()
         after_kill()
     await asyncio.to_thread(broker.start)

@@ -58,7 +58,7 @@ async def restart(broker: BrokerProcess, random: Random) -> None:
     broker.kill()
     while random.random() < 0.3:
         broker.launch()
-        await asyncio.sleep(random.uniform(0.1, 1.0))
+        await asyncio.sleep(random.uniform(0.0, 0.6))
         broker.kill()
     await asyncio.to_thread(broker.start)
 
@@ -102,7 +102,7 @@ def test_broker_and_kafka_are_killed_and_sessions_are_in_redis(
             await asyncio.to_thread(second)
             if random.random() < 0.5:
                 broker.launch()
-                await asyncio.sleep(random.uniform(0.0, 1.0))
+                await asyncio.sleep(random.uniform(0.0, 0.6))
                 broker.kill()
             await asyncio.to_thread(kafka.start)
             await asyncio.to_thread(broker.start)

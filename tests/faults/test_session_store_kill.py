@@ -118,7 +118,7 @@ def test_the_broker_is_killed(seed: int, redis_server: RedisServer, tmp_path: Pa
             broker.kill()
             while random.random() < 0.3:
                 broker.launch()
-                await asyncio.sleep(random.uniform(0.1, 0.9))
+                await asyncio.sleep(random.uniform(0.0, 0.4))
                 broker.kill()
             await asyncio.to_thread(broker.start)
 
