@@ -55,7 +55,7 @@ class BrokerProcess:
         self.env = dict(env or {})
         self.arguments = tuple(arguments)
         self.wrapper = tuple(wrapper)
-        self.installed = installed or bool(self.wrapper) or "LD_PRELOAD" in self.env
+        self.installed = installed
         self.port = free_port()
         self.http_port = free_port()
         self._mark = uuid4().hex
@@ -121,7 +121,7 @@ class BrokerProcess:
         assert not self.is_running
         environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBERMQ_")}
         environment |= self.env | {_MARK: self._mark, "PYTHONUNBUFFERED": "1"}
-        if not self.installed:
+        if not (self.installed or self.wrapper or "LD_PRELOAD" in self.env):
             with open(os.devnull, "rb") as nothing:
                 self._process = ForkedProgram(
                     self.command(),
