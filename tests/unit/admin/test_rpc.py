@@ -541,7 +541,7 @@ def test_connections_at_a_time_have_a_limit(tmp_path: Path) -> None:
                 pass  # the server may not know yet that they have left
         assert code == "OK"
 
-    carried_out(DeskBench(), tmp_path, work, connections_max=2)
+    carried_out(DeskBench(), tmp_path, work, connections_max=2, request_timeout_s=600)
 
 
 def test_large_answers_go_through_a_slow_reader(tmp_path: Path) -> None:
