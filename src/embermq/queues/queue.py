@@ -221,6 +221,12 @@ class Queue:
             self._store_group(group)
         return group
 
+    def at_offset(self, offset: int) -> int:
+        """The first message whose record stands at `offset` or behind, as that of a publish under way will."""
+        coming = next(iter(self._pending), self._next_sequence)
+        found = self.entries.at_offset(offset)
+        return coming if found < 0 else min(found, coming)
+
     def remove_group(self, name: str) -> None:
         """What only this group owed is deleted, in pieces, unless it was the last one [queues-17]."""
         group = self.groups.pop(name)

@@ -86,6 +86,17 @@ def test_the_answer_waits_for_the_log_and_others_do_not() -> None:
 
 
 @pytest.mark.promise("queues-18")
+def test_what_is_being_committed_is_not_passed_over() -> None:
+    hand = Hand()
+    publisher = hand.with_messages()
+    link = hand.connects("c")
+    asks(link)
+    publisher.publishes(TOPIC, b"5", first_id=90)
+    hand.answers(5)
+    assert link.payloads == [b"5"]
+
+
+@pytest.mark.promise("queues-18")
 def test_what_changes_subscriptions_on_the_connection_keeps_its_order() -> None:
     hand = Hand()
     hand.with_messages()

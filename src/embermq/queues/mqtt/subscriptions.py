@@ -145,8 +145,7 @@ class Subscriptions:
                 f"{START_POSITION} cannot be found: {offset or 'the group was removed just now'}",
                 ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
             )
-        found = self._core.queue(subscription.queue).entries.at_offset(offset)
-        return LATEST if found < 0 else found
+        return self._core.queue(subscription.queue).at_offset(offset)
 
     def _take_place(self, session: Session, link: Link, subscription: QueueSubscription) -> None:
         consumer = self._deliveries.consumers.get(session.client_id)
