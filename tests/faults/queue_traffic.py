@@ -177,17 +177,20 @@ class Consumer(ReturningClient):
         elif isinstance(packet, Puback) and packet.packet_id in self._settling:
             self._ledger.answered(*self._settling.pop(packet.packet_id), packet)
         elif isinstance(packet, Publish):
-            client.send_bytes(puback(packet.packet_id))
             message_id = dict(_properties(packet))["message-id"]
             item = item_of(packet.payload)
             self._ledger.delivered(item, message_id)
-            self._settle(client, item, message_id)
+            chance = 0.0 if self.finishing else self._random.random()
+            if (
+                chance < 0.995
+            ):  # else it is given back when the connection has ended, and not when its lease has
+                client.send_bytes(puback(packet.packet_id))
+            if chance > 0.99:  # it hangs, and goes with all that it holds
+                asyncio.get_running_loop().call_later(self._random.uniform(0.0, HOLD_S), client.abort)
+            else:
+                self._settle(client, item, message_id, chance)
 
-    def _settle(self, client: MqttClient, item: Item, message_id: str) -> None:
-        chance = 0.0 if self.finishing else self._random.random()
-        if chance > 0.99:  # it hangs, and goes with all that it holds
-            asyncio.get_running_loop().call_later(self._random.uniform(0.0, HOLD_S), client.abort)
-            return
+    def _settle(self, client: MqttClient, item: Item, message_id: str, chance: float) -> None:
         verb = "ack" if chance < 0.8 else "nack" if chance < 0.9 else "reject"
         self._packet_id = self._packet_id % 60_000 + 1
         self._settling[self._packet_id] = (verb, item)

@@ -29,6 +29,8 @@ partitions = 6
 retry_policy.nack_delay = "immediate"
 retry_policy.max_retries = 1000
 retry_policy.initial_backoff = "10ms"
+retry_policy.max_backoff = "100ms"
+performance.delivery_timeout = "1500ms"
 """
 STEPS = {"write": (60, 700), "sync": (6, 50), "send": (40, 450)}
 """Kinds of calls (dying.c), and before which of them a life ends."""
@@ -81,6 +83,7 @@ async def lives(broker: BrokerProcess, random: Random, library: str) -> None:
         broker.kill()
         at = str(random.randint(*STEPS[kind]))
         broker.env = {"LD_PRELOAD": library, "DYING_BEFORE": kind, "DYING_AT": at}
+        broker.installed = True  # what is forked has its library already
         broker.launch()
         await wait_for(lambda: has_died(broker, producers), LIFE_S, f"the end before {kind} {at}")
         for each in everybody:
