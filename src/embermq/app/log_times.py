@@ -16,6 +16,8 @@ from embermq.broker.queue_side import OffsetFound
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 
+NEVER_MS = 253_370_764_800_000
+"""The year 9999."""
 CLOSE_S = 1.0
 """How long the end of the broker waits for an answer that nobody needs any more."""
 
@@ -39,7 +41,7 @@ class LogTimes:
     def find(self, time_ms: int, then: OffsetFound) -> None:
         """See `QueueSide.find_offset`."""
         if not self._log_side.is_shared_by_threads:
-            then(self._log_side.log.offset_at(time_ms))
+            then(_offset(self._log_side.log, time_ms))
             return
         if self._thread is None:
             self._thread = Thread(target=self._answer_forever, name="log times", daemon=True)
@@ -63,9 +65,17 @@ class LogTimes:
             try:
                 if log is None:
                     log, close = self._log_side.open_for_times()
-                answer = log.offset_at(question.time_ms)
+                answer = _offset(log, question.time_ms)
             except StoreError as error:
                 answer = error
             self._post(partial(question.then, answer))
         if close is not None:
             close()
+
+
+def _offset(log: MessageLog, time_ms: int) -> int:
+    """Of what the log has let go of nobody knows when it came, and queues may have it still: when the time is before
+    all that is left, it is 0. Raises StoreError."""
+    found = log.offset_at(time_ms)
+    is_before_all = found == log.offset_at(0) and found < log.offset_at(NEVER_MS)
+    return 0 if is_before_all else found

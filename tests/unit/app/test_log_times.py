@@ -23,6 +23,8 @@ class SlowLog:
     def __init__(self) -> None:
         self.began, self.goes_on = threading.Event(), threading.Event()
         self.threads: list[str] = []
+        """Where it was asked for a time that may have been."""
+        self.start, self.end = 0, 1_000
         self.opened = self.closed = 0
         self.failures: list[StoreError] = []
 
@@ -40,10 +42,11 @@ class SlowLog:
         self.closed += 1
 
     def offset_at(self, time_ms: int) -> int:
-        self.threads.append(threading.current_thread().name)
+        if 0 < time_ms < log_times.NEVER_MS:
+            self.threads.append(threading.current_thread().name)
         self.began.set()
         assert self.goes_on.wait(PATIENCE_S)
-        return time_ms // 10
+        return min(max(self.start, time_ms // 10), self.end)
 
 
 class Asker:
@@ -109,6 +112,24 @@ def test_what_other_threads_do_not_see_is_looked_up_at_once() -> None:
     asker = Asker(log)
     asker.finds(30)
     assert asker.found == [3] and log.threads == [threading.current_thread().name]
+    asker.times.close()
+
+
+@pytest.mark.promise("queues-18")
+def test_a_time_before_all_that_is_left_is_the_beginning() -> None:
+    log = SlowLog()
+    log.goes_on.set()
+    log.start = 50
+    asker = Asker(log)
+    for time_ms in (400, 510):
+        asker.finds(time_ms)
+        asker.takes()
+    log.start = log.end
+    asker.finds(20_000)
+    asker.takes()
+    assert asker.found == [0, 51, 1_000], (
+        "what queues have of before may be later; nothing is left: it is over"
+    )
     asker.times.close()
 
 
