@@ -100,9 +100,13 @@ class _Half(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         other, self.transport, self.other = self.other, None, None
-        if other is not None and other._is_open:
-            assert other.transport is not None
-            other.transport.close()
+        if other is not None:
+            other.end()
+
+    def end(self) -> None:
+        """Nothing comes any more for this end; it closes when it has written what there was."""
+        if self.transport is not None:
+            self.transport.close()
 
     @property
     def _is_open(self) -> bool:
@@ -110,7 +114,11 @@ class _Half(asyncio.Protocol):
 
 
 class _Visitor(_Half):
-    """Who has connected. Nothing is loaded, and nothing started, before it has said the whole of the preface."""
+    """Who has connected. Nothing is loaded, and nothing started, before it has said the whole of the preface.
+
+    It ends when it does not take within `request_timeout_s` what waits for it: the server behind cannot tell, since
+    it is not read meanwhile.
+    """
 
     def __init__(self, door: RpcDoor) -> None:
         super().__init__()
@@ -121,11 +129,10 @@ class _Visitor(_Half):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        door, loop = self._door, asyncio.get_running_loop()
-        if not door.enter(self):
+        if not self._door.enter(self):
             transport.close()
             return
-        self._deadline = loop.call_later(door.settings.request_timeout_s, self.cut_off)
+        self._give_time()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -142,15 +149,36 @@ class _Visitor(_Half):
             self._door.handing_over.add(task)
             task.add_done_callback(self._door.handing_over.discard)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._give_time()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._is_open:
+            self._rest()
+
+    def end(self) -> None:
+        super().end()
+        self._give_time()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._rest()
         self._door.leave(self)
+        behind = self.other
         super().connection_lost(exc)
+        if behind is not None and behind.transport is not None:
+            behind.transport.abort()  # else it may wait for ever for a server that waits to be read
 
     def cut_off(self) -> None:
         """The connection ends now."""
         if self.transport is not None:
             self.transport.abort()
+
+    def _give_time(self) -> None:
+        if self._deadline is None and self.transport is not None:
+            limit_s = self._door.settings.request_timeout_s
+            self._deadline = asyncio.get_running_loop().call_later(limit_s, self.cut_off)
 
     def _rest(self) -> None:
         if self._deadline is not None:

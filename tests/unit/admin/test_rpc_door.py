@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import uvloop
 from tests.support.rpc_client import ended
+from tests.support.waiting import wait_for
 
 from embermq.admin.rpc_door import PREFACE, RpcDoor
 from embermq.admin.settings import GrpcSettings
@@ -56,3 +60,75 @@ def test_a_server_that_cannot_begin_is_told_in_the_log(caplog: pytest.LogCapture
 
     uvloop.run(scenario())
     assert [record.getMessage() for record in caplog.records] == ["gRPC cannot be answered"]
+
+
+@pytest.mark.parametrize("told_bytes", [30_000, 8 * 1024 * 1024])
+def test_who_takes_nothing_of_what_it_is_told_is_sent_away(tmp_path: Path, told_bytes: int) -> None:
+    """Also when all of it has left the server behind, which has ended the connection."""
+
+    async def scenario() -> None:
+        path = str(tmp_path / "behind.sock")
+
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(bytes(told_bytes))
+            writer.close()
+
+        async def behind(_: bool) -> str:
+            return path
+
+        loop = asyncio.get_running_loop()
+        server = await asyncio.start_unix_server(serve, path)
+        door = RpcDoor(behind, GrpcSettings(request_timeout_s=1))
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as caller:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel keeps little
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            caller.setblocking(False)
+            await door.open(listener)
+            await loop.sock_connect(caller, listener.getsockname())
+            await loop.sock_sendall(caller, PREFACE)
+            try:
+                await wait_for(lambda: bool(door.visitors), 5, "the caller is in")
+                await wait_for(lambda: not door.visitors, 5, "it is sent away")
+            finally:
+                door.close()
+                server.close()
+                await door.cut_off(0)
+
+    uvloop.run(scenario())
+
+
+def test_nothing_is_left_of_a_caller_who_has_gone_while_the_server_did_not_read(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        path = str(tmp_path / "behind.sock")
+
+        async def behind(_: bool) -> str:
+            return path
+
+        loop = asyncio.get_running_loop()
+        door = RpcDoor(behind, GrpcSettings(request_timeout_s=5))
+        listener = socket.create_server(("127.0.0.1", 0))
+        await door.open(listener)
+        with socket.socket(socket.AF_UNIX) as server, socket.socket() as caller:
+            server.bind(path)
+            server.listen()
+            server.setblocking(False)
+            caller.setblocking(False)
+            await loop.sock_connect(caller, listener.getsockname())
+            await loop.sock_sendall(caller, PREFACE)
+            served, _ = await loop.sock_accept(server)
+            with served:
+                for _ in range(100):
+                    with suppress(BlockingIOError):
+                        caller.send(bytes(1024 * 1024))
+                    await asyncio.sleep(0.01)
+                ends = select.poll()
+                ends.register(served, 0)
+                assert not ends.poll(0)
+                for visitor in list(door.visitors):
+                    visitor.cut_off()
+                try:
+                    await wait_for(lambda: ends.poll(0), 5, "the server hears of it")
+                finally:
+                    door.close()
+
+    uvloop.run(scenario())
