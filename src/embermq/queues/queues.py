@@ -197,7 +197,11 @@ class Queues:
             taken = dead.take_dead_letter(sequence)
             if taken is not None:
                 entry, letter = taken
-                self._touch(letter.queue).retry(entry, letter, now_ms)
+                source = self._touch(letter.queue)
+                group = source.groups.get(letter.group)
+                # A group that was founded anew since may have the message itself: one id means one message.
+                if group is None or not group.owes(source.sequence_of(group.name, letter.message_id)):
+                    source.retry(entry, letter, now_ms)
                 count += 1
         return count
 

@@ -326,3 +326,23 @@ def test_a_start_lets_go_of_what_the_removal_of_a_group_had_left() -> None:
     bench.restart()
     queue = bench.queues.queue("q")
     assert not bench.rows.entries and not bench.rows.marks and not queue.entries and queue.depth() == 0
+
+
+def test_a_dead_letter_of_a_message_that_its_group_owes_again_makes_no_second_one() -> None:
+    bench = Bench(partitions=1)
+    bench.join("d", "b")
+    bench.join("c", "a")
+    bench.publish("k")
+    first = next(each for each in bench.take() if each.stamps.group == "a")
+    assert bench.settle(first, Verb.REJECT) is Outcome.DONE
+    bench.queues.leave("q", "a", "c", bench.now_ms)
+    assert bench.queues.remove_group("q", "a")
+    bench.run()
+    bench.join("c", "a", epoch=2)
+    again = bench.one()
+    assert again.stamps.message_id == first.stamps.message_id
+    letters = list(bench.queues.queue("dlq/q").entries)
+    assert bench.queues.retry_dead_letters("dlq/q", letters, bench.now_ms) == 1
+    bench.run()
+    assert bench.settle(again, Verb.ACK) is Outcome.DONE, "its id means it alone"
+    assert bench.take() == [] and bench.queues.queue("q").groups["a"].owed == 0
