@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.support.rpc_client import RpcClient
 from tests.support.waiting import wait_until
 
 from embermq.admin import queue_admin_pb2 as pb
+from embermq.server.settings import DEFAULT_GRPC
 
 QUEUES = """
 [[queues]]
@@ -357,6 +359,15 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         assert broker.wait() == 1
         assert f"listeners.grpc: cannot listen on 127.0.0.1:{port}: Address already in use" in broker.output()
         broker.close()
+
+
+def test_a_broker_that_nobody_told_of_grpc_does_without_where_its_port_is_taken(tmp_path: Path) -> None:
+    host, _, port = DEFAULT_GRPC.rpartition(":")
+    with ExitStack() as taken:
+        with suppress(OSError):  # another program has it already, which is as good
+            taken.enter_context(socket.create_server((host, int(port))))
+        with BrokerProcess(tmp_path / "data", settings={"listeners.grpc": DEFAULT_GRPC}) as broker:
+            assert f"no gRPC: another program has {DEFAULT_GRPC}" in broker.output()
 
 
 def test_a_call_under_way_is_finished_when_the_broker_stops(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -78,7 +79,8 @@ class ForkedProgram:
 
     def _send(self, number: signal.Signals) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(self.pid, number)
 
     def _is_readable(self, timeout_s: float) -> bool:
         if self._answers.fileno() < 0:  # somebody else has heard of the end

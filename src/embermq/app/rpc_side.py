@@ -51,8 +51,9 @@ class RpcSide:
     async def stop(self) -> None:
         """Finish calls under way."""
         self._door.close()
-        await asyncio.gather(*(server.stop() for server in self._servers.values()))
-        await self._door.cut_off(self._settings.stop_timeout_s)
+        # Who does not read its answer would hold up the one that has it.
+        waits = [server.stop() for server in self._servers.values()]
+        await asyncio.gather(self._door.cut_off(self._settings.stop_timeout_s), *waits)
         for is_near in self._servers:
             with suppress(FileNotFoundError):
                 os.unlink(self._path(is_near))

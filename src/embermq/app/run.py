@@ -1,6 +1,7 @@
 """`embermq run`: everything together, from the lock on the data directory to the last byte written."""
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -248,7 +249,11 @@ class _Application:
                 try:
                     opened = await open_at([address])
                 except OSError as error:
-                    raise _cannot_listen(name, address, error) from error
+                    is_unasked = name == "grpc" and settings.listeners.has_default_grpc
+                    if not is_unasked or error.errno != errno.EADDRINUSE:
+                        raise _cannot_listen(name, address, error) from error
+                    LOG.warning("no gRPC: another program has %s; set listeners.grpc, or to nothing", address)
+                    continue
                 if opened:
                     bound[name] = [*bound.get(name, []), *opened]
         return surfaces

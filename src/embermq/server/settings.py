@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 TCP_ONLY = ("http", "grpc")
+DEFAULT_GRPC = "127.0.0.1:9090"
 UNIX_PREFIX = "unix:"
 UNIX_PATH_BYTES_MAX = 107
 """What the kernel takes as the path of a Unix socket."""
@@ -106,8 +107,14 @@ class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """MQTT over WebSocket and TLS, usually on port 8084; needs `tls.cert`."""
     http: str | tuple[str, ...] = "127.0.0.1:8080"
     """`/health`, `/ready`, `/metrics` and `/api/v1/pipeline`; without a password, so keep it to yourself."""
-    grpc: str | tuple[str, ...] = "127.0.0.1:9090"
-    """The API of durable queues over gRPC."""
+    grpc: str | tuple[str, ...] = DEFAULT_GRPC
+    """The API of durable queues over gRPC. Where another program has just this address, the broker says so and does
+    without."""
+
+    @property
+    def has_default_grpc(self) -> bool:
+        """Whether nobody has asked for gRPC: other programs use its port too."""
+        return self.grpc == DEFAULT_GRPC
 
     def addresses(self, listener: str) -> tuple[Address | UnixAddress, ...]:
         """The addresses of `mqtt`, `wss`, ...; raises ValueError as `parse_address` does."""
