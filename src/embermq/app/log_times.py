@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 from queue import SimpleQueue
@@ -16,6 +17,7 @@ from embermq.broker.queue_side import OffsetFound
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 
+LOG = logging.getLogger("embermq")
 NEVER_MS = 253_370_764_800_000
 """The year 9999."""
 CLOSE_S = 1.0
@@ -68,6 +70,9 @@ class LogTimes:
                 answer = _offset(log, question.time_ms)
             except StoreError as error:
                 answer = error
+            except Exception as error:  # whatever it was, nobody who asks later would be answered
+                LOG.exception("a time in the message log cannot be found")
+                answer = StoreError(f"a time in the message log cannot be found: {error!r}")
             self._post(partial(question.then, answer))
         if close is not None:
             close()

@@ -26,7 +26,7 @@ class SlowLog:
         """Where it was asked for a time that may have been."""
         self.start, self.end = 0, 1_000
         self.opened = self.closed = 0
-        self.failures: list[StoreError] = []
+        self.failures: list[Exception] = []
 
     @property
     def log(self) -> SlowLog:
@@ -143,3 +143,17 @@ def test_the_end_of_the_broker_waits_for_no_log(monkeypatch: pytest.MonkeyPatch)
     assert log.closed == 0
     log.goes_on.set()
     asker.takes()
+
+
+def test_whatever_happens_the_next_one_is_answered() -> None:
+    log = SlowLog()
+    log.failures, asker = [ValueError("no such thing")], Asker(log)
+    log.goes_on.set()
+    asker.finds(1_000)
+    asker.takes()
+    (problem,) = asker.found
+    assert isinstance(problem, StoreError) and "no such thing" in str(problem)
+    asker.finds(2_000)
+    asker.takes()
+    assert asker.found[1:] == [200]
+    asker.times.close()
