@@ -65,13 +65,13 @@ async def watch(host: str, port: int) -> Counter[str]:
 
 async def main(host: str, port: int) -> None:
     """Place the orders, and watch what becomes of those that fail."""
-    shop = asyncio.create_task(sell(host, port))
-    async with Client(host, port, client_id="checkout-1") as client:
-        for order in ORDERS:
-            await client.queue(QUEUE).publish(order)
-    reasons = await watch(host, port)
-    shop.cancel()
-    await asyncio.gather(shop, return_exceptions=True)
+    async with asyncio.TaskGroup() as group:
+        shop = group.create_task(sell(host, port))
+        async with Client(host, port, client_id="checkout-1") as client:
+            for order in ORDERS:
+                await client.queue(QUEUE).publish(order)
+        reasons = await watch(host, port)
+        shop.cancel()
     print(", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())))
 
 

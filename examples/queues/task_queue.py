@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from uuid import uuid4
 
 from embermq_client import Client, Message
 
@@ -55,18 +56,19 @@ async def work(number: int, host: str, port: int, done: asyncio.Queue[str]) -> N
 
 
 async def main(host: str, port: int) -> None:
-    """Start the workers, hand out the tasks, wait until each has an end."""
+    """Start the workers, hand out the tasks, wait until each has an end. A worker that fails ends the program."""
     done: asyncio.Queue[str] = asyncio.Queue()
-    workers = [asyncio.create_task(work(number, host, port, done)) for number in range(WORKERS)]
-    async with Client(host, port, client_id="uploads-1") as client:
-        queue = client.queue(QUEUE)
-        for number in range(TASKS):
-            # The id makes this safe to repeat: a task that is there already is not enqueued twice.
-            await queue.publish(f"image-{number}", dedup_id=f"image-{number}")
-    finished = {await done.get() for _ in range(TASKS)}
-    for worker in workers:
-        worker.cancel()
-    await asyncio.gather(*workers, return_exceptions=True)
+    order = uuid4().hex
+    async with asyncio.TaskGroup() as group:
+        workers = [group.create_task(work(number, host, port, done)) for number in range(WORKERS)]
+        async with Client(host, port, client_id="uploads-1") as client:
+            queue = client.queue(QUEUE)
+            for number in range(TASKS):
+                # The id makes this safe to repeat: a task of this order that is there already is not enqueued twice.
+                await queue.publish(f"image-{number}", dedup_id=f"{order}/image-{number}")
+        finished = {await done.get() for _ in range(TASKS)}
+        for worker in workers:
+            worker.cancel()
     print(f"{len(finished)} of {TASKS} tasks are finished")
 
 

@@ -54,18 +54,18 @@ async def handle(number: int, host: str, port: int, ledger: Ledger) -> None:
 
 
 async def main(host: str, port: int) -> None:
-    """Publish what the users do, in the order in which they do it."""
+    """Publish what the users do, in the order in which they do it. A consumer that fails ends the program."""
     ledger = Ledger()
-    consumers = [asyncio.create_task(handle(number, host, port, ledger)) for number in range(CONSUMERS)]
-    async with Client(host, port, client_id="website-1") as client:
-        queue = client.queue(QUEUE)
-        for event in EVENTS:
-            for user in USERS:
-                await queue.publish(event, key=user)
-    await ledger.complete.wait()
-    for consumer in consumers:
-        consumer.cancel()
-    await asyncio.gather(*consumers, return_exceptions=True)
+    async with asyncio.TaskGroup() as group:
+        consumers = [group.create_task(handle(number, host, port, ledger)) for number in range(CONSUMERS)]
+        async with Client(host, port, client_id="website-1") as client:
+            queue = client.queue(QUEUE)
+            for event in EVENTS:
+                for user in USERS:
+                    await queue.publish(event, key=user)
+        await ledger.complete.wait()
+        for consumer in consumers:
+            consumer.cancel()
     for user in USERS:
         in_order = ledger.handled[user] == list(EVENTS)
         print(f"{user}: {'in order' if in_order else 'OUT OF ORDER'}: {', '.join(ledger.handled[user])}")

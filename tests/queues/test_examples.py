@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+
+from embermq_client import Message, SettleRefused
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "queues"
@@ -47,11 +51,39 @@ def said(broker: BrokerProcess, name: str) -> list[str]:
 
 @pytest.mark.promise("queues-37", "queues-14", "queues-23")
 def test_a_task_queue(broker: BrokerProcess) -> None:
+    """Run again at once it does the same: its ids are those of one run."""
+    said(broker, "task_queue")
     lines = said(broker, "task_queue")
     assert lines[-1] == "12 of 12 tasks are finished"
     assert len([line for line in lines if "image-3 again later" in line]) == 1
     assert len([line for line in lines if "image-5 never" in line]) == 1
     assert len([line for line in lines if "is small now" in line]) == 11
+
+
+@pytest.mark.promise("queues-37")
+@pytest.mark.parametrize("name", ["task_queue", "user_events"])
+def test_a_worker_that_fails_ends_the_program(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It does not wait for ever for what nobody does any more."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "QUEUE", f"examples/failing-{name}")
+
+    async def refused(message: Message) -> None:
+        raise SettleRefused("$ack", 0x87, "not yours")
+
+    monkeypatch.setattr(Message, "ack", refused)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(END_S):
+            await example.main("127.0.0.1", broker.port)
+
+    with pytest.raises(ExceptionGroup) as found:
+        asyncio.run(scenario())
+    assert found.group_contains(SettleRefused)
 
 
 @pytest.mark.promise("queues-37", "queues-30")

@@ -39,6 +39,9 @@ from embermq_client.responses import Responses
 LOG = logging.getLogger("embermq_client")
 T = TypeVar("T")
 REASON_CHARACTERS_MAX = 256
+NACK = "$nack"
+GONE = Answer(0x87, "the connection that it came over is gone, and that was its failure")
+"""What the broker says of a message that is not this client's any more."""
 
 
 class Receiver(Protocol):
@@ -100,6 +103,8 @@ class Client:
         self._is_up = asyncio.Event()
         self._end: ClientError | None = None
         self._reconnecting: asyncio.Task[None] | None = None
+        self.connection = 0
+        """The number of the newest connection: only what came over it is this client's still."""
         self.responses = Responses(self)
         self.reconnects = 0
         """Connections that were made after the first."""
@@ -147,13 +152,24 @@ class Client:
     ) -> None:
         """Of one queue and one group; `Message` and `Queue` have a method for each verb. Raises SettleRefused,
         Unconfirmed."""
-        asked = [("message-id", message.id) for message in messages]
-        asked.append(("group-id", messages[0].group))
+        asked = [("group-id", messages[0].group)]
         if reason:
             asked.append(("reason", _sayable(reason)))
         if delay_s is not None:
             asked.append(("delay", f"{delay_s:.3f}"))
-        answer = await self._publish(f"{QUEUE_PREFIX}{messages[0].queue}/{verb}", b"", tuple(asked))
+        topic = f"{QUEUE_PREFIX}{messages[0].queue}/{verb}"
+
+        async def operation(link: Link) -> Answer:
+            some = messages
+            if verb == NACK:  # it has come again meanwhile, and would fail twice for one reason
+                some = [message for message in messages if message.connection == self.connection]
+            if not some:
+                return GONE
+            pairs = (*(("message-id", message.id) for message in some), *asked)
+            told = await link.publish(topic, b"", properties_of(PUBLISH, pairs))
+            return told if told.is_refusal or len(some) == len(messages) else GONE
+
+        answer = await self._repeat(operation)
         if answer.is_refusal:
             what = (
                 f"{verb} of {messages[0].id}" if len(messages) == 1 else f"{verb} of {len(messages)} messages"
@@ -241,6 +257,7 @@ class Client:
             await self._is_up.wait()
 
     async def _open(self) -> Link:
+        self.connection += 1
         link = Link(self._options, self._take, self._lost)
         await link.open()
         return link

@@ -26,6 +26,9 @@ _STAMPED = frozenset(
 class Settling(Protocol):
     """Who carries the consumer's decisions to the broker."""
 
+    connection: int
+    """The number of the connection that messages come over now."""
+
     async def settle(
         self, verb: str, messages: Sequence[Message], *, reason: str = "", delay_s: float | None = None
     ) -> None:
@@ -73,6 +76,8 @@ class Message:
     response_topic: str | None
     correlation: bytes | None
     dead_letter: DeadLetter | None
+    connection: int = field(repr=False, compare=False)
+    """The number of the client's connection that it came over."""
     _settling: Settling = field(repr=False, compare=False)
 
     async def ack(self) -> None:
@@ -82,6 +87,7 @@ class Message:
     async def nack(self, reason: str = "", *, delay_s: float | None = None) -> None:
         """Failed: again later, after `delay_s` or as the queue's retry policy says; too often, and it is a dead letter.
 
+        Not over another connection than it came over: the end of that one was a failure already.
         Raises SettleRefused, Unconfirmed.
         """
         await self._settling.settle("$nack", (self,), reason=reason, delay_s=delay_s)
@@ -143,6 +149,7 @@ def read_message(packet: MQTTMessage, settling: Settling) -> Message:
             response_topic=getattr(packet.properties, "ResponseTopic", given.get(RESPONSE_TOPIC)),
             correlation=read_correlation(packet, given),
             dead_letter=_dead_letter(stamps),
+            connection=settling.connection,
             _settling=settling,
         )
     except KeyError as error:

@@ -29,6 +29,7 @@ from embermq_client import (
     ConnectFailed,
     ConnectRefused,
     PublishRefused,
+    SettleRefused,
     SubscribeRefused,
 )
 from embermq_client.link import Link
@@ -193,6 +194,40 @@ def test_what_a_connection_brought_that_never_stood_is_forgotten() -> None:
             await client.queue("other").publish(b"")
             server.connections[2].send(delivery("$queue/a", 1, b"fresh"))
             assert (await anext(messages)).payload == b"fresh"
+
+    run(scenario)
+
+
+@pytest.mark.promise("queues-37")
+def test_a_nack_is_not_repeated_over_another_connection() -> None:
+    """The end of the first one was a failure already; the message has come again, and would fail once more."""
+
+    async def scenario(server: Server, client: Client) -> None:
+        async with client, client.queue("q").consume() as messages:
+            first = server.connections[0]
+            first.send(delivery("$queue/q", 1))
+            held, server.settles = await anext(messages), False
+            nacking = asyncio.ensure_future(held.nack("busy"))
+            await server.until(lambda: any(packet.topic.endswith("$nack") for packet in first.of(Publish)))
+            first.transport.abort()
+            await server.until(
+                lambda: len(server.connections) == 2 and bool(server.connections[1].of(Subscribe))
+            )
+            second, server.settles = server.connections[1], True
+            second.send(delivery("$queue/q", 1))
+            again = await anext(messages)
+            with pytest.raises(SettleRefused, match="the connection that it came over is gone") as refused:
+                await nacking
+            assert refused.value.code == 0x87
+            queue = client.queue("q")
+            with pytest.raises(SettleRefused, match="nack of 2 messages: refused with 0x87"):
+                await queue.nack(held, again)
+            (asked,) = second.of(Publish)
+            assert [pair for pair in asked.properties.user_properties if pair[0] == "message-id"] == [
+                ("message-id", again.id)
+            ], "what is at hand is nacked all the same"
+            await held.ack()  # the work is done, whichever delivery it was of
+            assert [packet.topic for packet in second.of(Publish)] == ["$queue/q/$nack", "$queue/q/$ack"]
 
     run(scenario)
 

@@ -38,6 +38,8 @@ LETTER = [
 class Recorder:
     """Stands for the connection: notes what is asked of it."""
 
+    connection = 1
+
     def __init__(self) -> None:
         self.settled: list[tuple[Any, ...]] = []
         self.published: list[tuple[Any, ...]] = []
