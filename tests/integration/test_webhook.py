@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from threading import enumerate as threads
 
@@ -14,9 +15,10 @@ from tests.support.webhook_receiver import WebhookReceiver
 from embermq.adapters.webhook import posting
 from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.adapters.webhook.settings import WebhookSettings
+from embermq.adapters.webhook.signing import signature
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import Attempts, DeadLetter
-from embermq_client import is_genuine
+from embermq_client import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_genuine
 
 LOOPBACK = ("127.0.0.0/8",)
 SECRET = b"a secret of thirty-two bytes...."
@@ -65,6 +67,23 @@ def test_an_alert_is_posted_with_a_signature_that_its_receiver_can_check(alerts:
     assert not is_genuine(SECRET, posted.headers, posted.body, now_s=time.time() + 301)
     later = posted.headers | {"embermq-timestamp": str(int(posted.headers["embermq-timestamp"]) + 1)}
     assert not is_genuine(SECRET, later, posted.body)
+
+
+@pytest.mark.parametrize("name", [SIGNATURE_HEADER, TIMESTAMP_HEADER])
+@pytest.mark.parametrize("value", ["", "sha256=", "sha256=\udc80", "\udcff", "-1", "١٧", "9" * 5_000])
+def test_headers_of_anybody_are_no_signature(name: str, value: str) -> None:
+    """Servers hand over bytes that are no text as lone surrogates: that must not end in an error."""
+    found = {TIMESTAMP_HEADER: "100", SIGNATURE_HEADER: signature(SECRET, 100, b"x")}
+    assert is_genuine(SECRET, found, b"x", now_s=100)
+    assert not is_genuine(SECRET, found | {name: value}, b"x", now_s=100)
+
+
+@pytest.mark.parametrize("secret", [b"", b"\n", b"fifteen bytes.."])
+def test_a_receiver_without_a_secret_is_told_so(secret: bytes) -> None:
+    """What anybody can sign proves nothing."""
+    found = {TIMESTAMP_HEADER: "100", SIGNATURE_HEADER: signature(secret.rstrip(b"\n"), 100, b"x")}
+    with pytest.raises(ValueError, match="webhooks are signed with 16 or more"):
+        is_genuine(secret, found, b"x", now_s=100)
 
 
 def test_without_a_file_of_ones_own_the_secret_is_in_the_data_directory(tmp_path: Path) -> None:
@@ -177,8 +196,7 @@ def test_a_dead_webhook_holds_up_nobody_and_what_waits_for_it_is_bounded(
         assert time.monotonic() - began < 1.0
         assert alerts.statistics().waiting == 10 and alerts.statistics().dropped == 4_990
         alerts.tell(alert(live.url))
-        wait_until(lambda: len(live.posted) == 1)
-        assert len(dead.posted) == 1
+        wait_until(lambda: len(live.posted) == len(dead.posted) == 1)
         dead.free.set()
         wait_until(lambda: alerts.statistics().sent == 11)
         assert [body["message_id"] for body in dead.bodies()] == [f"1-{number:x}" for number in range(10)]
@@ -250,3 +268,19 @@ def test_closing_gives_up_what_waits_and_leaves_no_thread(settings: WebhookSetti
         alerts.tell(alert(receiver.url))
         assert alerts.statistics().dropped == 4
     assert not [thread for thread in threads() if thread.name == "webhook"]
+
+
+def test_an_address_that_takes_no_connection_leaves_time_for_the_next_one(
+    settings: WebhookSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name may lead to several, and one of them may be a machine that is away."""
+    alerts = made_with(settings, tmp_path, timeout_s=5.0, attempts_max=1)
+    with WebhookReceiver() as receiver, ExitStack() as stack:
+        away = stack.enter_context(socket.create_server(("127.0.0.2", receiver.port), backlog=0))
+        stack.enter_context(socket.create_connection(away.getsockname()))  # it is full with this one
+        entries = [(2, 1, 6, "", (address, receiver.port)) for address in ("127.0.0.2", "127.0.0.1")]
+        monkeypatch.setattr(posting, "getaddrinfo", lambda *_, **__: entries)
+        alerts.tell(alert(f"http://webhook.example:{receiver.port}/"))
+        wait_until(lambda: alerts.statistics().waiting == 0)
+        assert len(receiver.posted) == alerts.statistics().sent == 1
+    alerts.close()

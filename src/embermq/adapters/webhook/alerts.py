@@ -179,7 +179,7 @@ class WebhookAlerts(DeadLetterAlerts):
     async def _attempt(self, url: str, body: bytes, delivery: str) -> None:
         assert self._slots is not None
         async with self._slots:
-            timestamp_s = int(time.time())
+            timeout_s, timestamp_s = self._settings.timeout_s, int(time.time())
             headers = {
                 "Content-Type": "application/json",
                 "User-Agent": "EmberMQ",
@@ -188,10 +188,12 @@ class WebhookAlerts(DeadLetterAlerts):
                 SIGNATURE_HEADER: signature(self._secret_now(), timestamp_s, body),
             }
             try:
-                async with asyncio.timeout(self._settings.timeout_s):
-                    await post(url, body, headers, guard=self._guard, tls=self._context())
+                async with asyncio.timeout(timeout_s):
+                    await post(
+                        url, body, headers, guard=self._guard, tls=self._context(), timeout_s=timeout_s
+                    )
             except TimeoutError:
-                raise NotNow(f"no answer in {self._settings.timeout_s:g} s") from None
+                raise NotNow(f"no answer in {timeout_s:g} s") from None
 
     def _secret_now(self) -> bytes:
         if not self._secret:

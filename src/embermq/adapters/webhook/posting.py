@@ -15,6 +15,8 @@ from embermq.adapters.webhook.addresses import AddressGuard
 
 LINE_BYTES_MAX = 8 * 1024
 LINES_MAX = 200
+ADDRESSES_MAX = 4
+"""Of one name that are tried in one attempt."""
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: |\r?\n)")
 _REPEATED = frozenset({408, 425, 429})
 """Refusals that say: later. So do all from 500 on."""
@@ -33,15 +35,23 @@ class AddressRefused(Exception):
 
 
 async def post(
-    url: str, body: bytes, headers: Mapping[str, str], *, guard: AddressGuard, tls: ssl.SSLContext
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    guard: AddressGuard,
+    tls: ssl.SSLContext,
+    timeout_s: float,
 ) -> None:
-    """Returns when the status is 2xx. Raises NotNow, Never or AddressRefused; the caller's timeout ends it."""
+    """Returns when the status is 2xx. Raises NotNow, Never or AddressRefused; the caller ends it after `timeout_s`, of
+    which no address but the last takes more than a share."""
     parts = urlsplit(url)
     host, is_tls = parts.hostname or "", parts.scheme == "https"
     port = parts.port or (443 if is_tls else 80)
     addresses = await _resolve(host, port, guard)
     try:
-        reader, writer = await _connect(addresses, host, port, tls if is_tls else None)
+        share_s = timeout_s / (len(addresses) + 1)
+        reader, writer = await _connect(addresses, host, port, tls if is_tls else None, share_s)
     except ssl.SSLError as error:
         raise NotNow(f"TLS: {error.reason or 'no agreement'}") from error
     except OSError as error:
@@ -74,7 +84,7 @@ async def _resolve(host: str, port: int, guard: AddressGuard) -> list[str]:
     allowed = [address for address in addresses if guard.allows(address)]
     if not allowed:
         raise AddressRefused(f"{', '.join(addresses[:4])} is not public, nor in webhook.allowed_networks")
-    return allowed
+    return allowed[:ADDRESSES_MAX]
 
 
 async def _look_up(host: str, port: int) -> list[str]:
@@ -106,18 +116,19 @@ async def _look_up(host: str, port: int) -> list[str]:
 
 
 async def _connect(
-    addresses: list[str], host: str, port: int, tls: ssl.SSLContext | None
+    addresses: list[str], host: str, port: int, tls: ssl.SSLContext | None, share_s: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     last: OSError = OSError("no address")
-    for address in addresses:
+    for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
         try:
-            return await asyncio.open_connection(
-                address,
-                port,
-                limit=LINE_BYTES_MAX,
-                ssl=tls,
-                server_hostname=host if tls is not None else None,
-            )
+            async with asyncio.timeout(share_s if left else None):
+                return await asyncio.open_connection(
+                    address,
+                    port,
+                    limit=LINE_BYTES_MAX,
+                    ssl=tls,
+                    server_hostname=host if tls is not None else None,
+                )
         except OSError as error:
             last = error
     raise last
