@@ -24,7 +24,8 @@ LOG = logging.getLogger("embermq.authentication")
 MEMORY_KIB = 19 * 1024
 TIME_COST = 2
 PARALLELISM = 1
-CHANGED = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "its account was changed during the check")
+CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed during the check, twice")
+"""Nothing lasting, as a wrong password would be: the client may come again."""
 WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password is not that of the account")
 
 
@@ -114,6 +115,11 @@ class PasswordStep(Step):
         )
 
     def _check(self, username: str, password: bytes) -> Answer:
+        """Whose account changes meanwhile is checked once more, as the account is now."""
+        answer = self._check_once(username, password)
+        return self._check_once(username, password) if answer is CHANGED else answer
+
+    def _check_once(self, username: str, password: bytes) -> Answer:
         user = self._users.find(username)
         verdict = self._hashes.check(user.password_hash if user is not None else None, password)
         if user is None:

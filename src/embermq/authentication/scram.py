@@ -31,7 +31,8 @@ DATA_BYTES_MAX = 2_048
 TOO_LONG = Deny(ReasonCode.NOT_AUTHORIZED, f"its SCRAM message has more than {DATA_BYTES_MAX} bytes")
 MALFORMED = Deny(ReasonCode.NOT_AUTHORIZED, "its SCRAM message is malformed or out of turn")
 WRONG = Deny(ReasonCode.NOT_AUTHORIZED, "its SCRAM proof is not that of an account")
-CHANGED = Deny(ReasonCode.NOT_AUTHORIZED, "its account was changed while it proved who it is")
+CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed while it proved who it is")
+"""Its proof was of what the account had: whether it knows what the account has now, only a new run can tell."""
 
 
 class _Server(Protocol):
@@ -86,10 +87,12 @@ class ScramStep(Step):
     def admit(self, user: User) -> Admit | Deny:
         """The answer to a proof that was right, unless the account changed on the way. Raises StoreError."""
         now = self._users.find(user.name)
-        if now is None or now.scram != user.scram:
-            return CHANGED
+        if now is None or not now.scram:
+            return WRONG
         if now.disabled:
             return DISABLED
+        if now.scram != user.scram:
+            return CHANGED
         return Admit(now.name, now.client_type, account_version=now.version)
 
 

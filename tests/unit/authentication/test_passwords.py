@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from typing import Any
 
 import pytest
 from argon2 import PasswordHasher
@@ -13,11 +14,11 @@ from tests.support.users_in_memory import UsersInMemory
 from embermq.authentication.checks import Checks
 from embermq.authentication.imported_hashes import ROUNDS_MAX, parse_imported
 from embermq.authentication.passwords import PasswordHashes, PasswordStep, Verdict
-from embermq.authentication.step import NOT_MINE, Admit, Deny
+from embermq.authentication.step import NOT_MINE, Admit, Answer, Deny
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreFull
 from embermq.ports.users import User
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.reason_codes import ConnectReturnCode, ReasonCode, to_connect_return_code
 
 
 def sha512_hash(password: bytes, salt: bytes = b"saltsaltsalt") -> str:
@@ -138,23 +139,59 @@ def test_a_full_disk_refuses_no_right_password(
     )
 
 
-@pytest.mark.parametrize("change", ["password", "disable", "remove"])
-def test_an_account_that_changes_during_the_check_does_not_enter(change: str) -> None:
-    users = store()
-    own = users.users["own"]
+class Changing(PasswordHashes):
+    """Something changes the account of `own` during each check, so many times."""
 
-    class Slow(PasswordHashes):
-        def check(self, stored: str | None, password: bytes) -> Verdict:
-            verdict = super().check(stored, password)
-            if change == "remove":
-                users.remove("own")
+    def __init__(self, users: UsersInMemory, times: int, **change: Any) -> None:
+        super().__init__()
+        self._users, self._times, self._change = users, times, change
+
+    def check(self, stored: str | None, password: bytes) -> Verdict:
+        verdict = super().check(stored, password)
+        if self._times:
+            self._times -= 1
+            if self._change:
+                self._users.update(replace(self._users.users["own"], **self._change))
             else:
-                users.update(replace(own, password_hash="x", disabled=change == "disable"))
-            return verdict
+                self._users.remove("own")
+        return verdict
 
-    answer = PasswordStep(users, Checks(1, 1), Slow())._check("own", b"secret")
+
+def checked_while_it_changes(times: int = 1, **change: Any) -> Answer:
+    users = store()
+    return PasswordStep(users, Checks(1, 1), Changing(users, times, **change))._check("own", b"secret")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"password_hash": "x"}, ReasonCode.BAD_USER_NAME_OR_PASSWORD),
+        ({"disabled": True}, ReasonCode.NOT_AUTHORIZED),
+    ],
+)
+def test_an_account_that_changes_during_the_check_counts_as_it_is_then(
+    change: dict[str, Any], code: ReasonCode
+) -> None:
+    answer = checked_while_it_changes(**change)
     assert isinstance(answer, Deny)
-    assert answer.reason_code is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    assert answer.reason_code is code
+
+
+def test_an_account_that_goes_during_the_check_is_none() -> None:
+    assert checked_while_it_changes() is NOT_MINE
+
+
+def test_a_change_that_leaves_the_password_refuses_nobody() -> None:
+    """A client library takes "wrong password" for the last word."""
+    answer = checked_while_it_changes(client_type=ClientType.APPLICATION)
+    assert answer == Admit("own", ClientType.APPLICATION, account_version=2)
+
+
+def test_an_account_that_changes_during_each_check_is_told_to_come_again() -> None:
+    answer = checked_while_it_changes(times=2, client_type=ClientType.APPLICATION)
+    assert isinstance(answer, Deny)
+    assert answer.reason_code is ReasonCode.SERVER_UNAVAILABLE
+    assert to_connect_return_code(answer.reason_code) is ConnectReturnCode.SERVER_UNAVAILABLE
 
 
 def test_a_disabled_account_keeps_its_imported_hash() -> None:
