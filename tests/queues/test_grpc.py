@@ -240,7 +240,12 @@ def test_what_is_wrong_is_told(rpc: RpcClient) -> None:
             "limits.overflow",
         ),
         ("ListQueues", pb.ListQueuesRequest(limit=5_000), "INVALID_ARGUMENT", "5000 is more than 1000"),
-        ("PutQueue", pb.PutQueueRequest(name="x" * 100_000), "RESOURCE_EXHAUSTED", "larger than max"),
+        (
+            "PutQueue",
+            pb.PutQueueRequest(name="x" * 100_000),
+            "RESOURCE_EXHAUSTED",
+            "grpc.message_bytes_max is 65536",
+        ),
     ):
         found, words = rpc.refused(name, request)
         assert found == code and told in words, (name, found, words)

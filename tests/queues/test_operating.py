@@ -168,6 +168,27 @@ def test_a_purge_is_durable_when_it_is_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("queues-35")
+def test_dead_letters_of_a_queue_that_was_deleted_go_back_when_it_is_made_again(
+    broker: BrokerProcess,
+) -> None:
+    async def scenario() -> None:
+        await rejected(broker, "op/deleted", 2)
+        embermq(broker, "queues", "delete", "op/deleted")
+        said = embermq(broker, "queues", "dlq", "retry", "dlq/op/deleted", "--all", code=1)
+        assert "come from queue op/deleted, which is not there any more; make it first" in said
+        assert api(broker, "GET", "/queues/op$deleted").status_code == 404
+        assert len(api(broker, "GET", "/queues/dlq$op$deleted/dlq").json()) == 2
+        embermq(broker, "queues", "create", "op/deleted")
+        assert embermq(broker, "queues", "dlq", "retry", "dlq/op/deleted", "--all") == "put back 2 messages\n"
+        client = await worker(broker, "rejectsopdeleted-2")
+        await client.consumes("$queue/op/deleted")
+        assert [message.payload for message in await client.take(2)] == [b"bad"] * 2
+        client.close()
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-35")
 def test_dead_letters_are_listed_and_go_back_alone_all_by_filter_and_at_a_rate(broker: BrokerProcess) -> None:
     async def scenario() -> None:
         await rejected(broker, "op/retry", 6)
@@ -184,6 +205,8 @@ def test_dead_letters_are_listed_and_go_back_alone_all_by_filter_and_at_a_rate(b
         back = await client.next()
         assert back.id == letters[2]["message_id"] and back.count == 1
         await client.acks(back)
+        gone = embermq(broker, "queues", "dlq", "retry", "op/retry", letters[2]["id"], "1-1", code=1)
+        assert gone.endswith("; 0 messages were put back before it\n")
         none = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--reason", "timeout")
         assert none == "put back 0 messages\n"
         two = api(broker, "POST", "/queues/op$retry/dlq/retry", params={"error": "no*", "limit": 2})
@@ -267,7 +290,18 @@ def test_the_command_makes_changes_shows_and_deletes(broker: BrokerProcess, tmp_
     settings = tmp_path / "q.json"
     settings.write_text('{"partitions": 2, "performance": {"prefetch": 5}}')
     assert embermq(broker, "queues", "create", "op/cli", "--settings", str(settings)) == "created op/cli\n"
-    assert "already" in embermq(broker, "queues", "create", "op/cli", code=1)
+    for again in ("op/cli", "$queue/op/cli"):
+        assert "already" in embermq(broker, "queues", "create", again, code=1)
+    assert json.loads(embermq(broker, "queues", "show", "op/cli", "--json"))["settings"]["partitions"] == 2
+    odd = "[" * 200 + "\n"
+    assert embermq(broker, "queues", "create", odd) == "created " + "[" * 200 + "\\n\n"
+    assert embermq(broker, "queues", "delete", odd) == "deleted " + "[" * 200 + "\\n with 0 messages\n"
+    for words in (
+        ("create", "a\udcff"),
+        ("list", "--match", "\udcff"),
+        ("dlq", "list", "op/cli", "--group", "\udcff"),
+    ):
+        assert "UTF-8" in embermq(broker, "queues", *words, code=1)
     shown = embermq(broker, "queues", "show", "op/cli")
     assert "performance.prefetch" in shown and "retry_policy.max_backoff" in shown
     changed = embermq(

@@ -22,7 +22,10 @@ TIMING = GroupSettings(join_debounce_ms=100, disconnect_grace_ms=5_000)
 
 
 class Bench:
-    """Queues, a store for their rows, and a clock. Everything is written to sockets at once unless it is told."""
+    """Queues, a store for their rows, and a clock. Everything is written to sockets at once unless it is told. `name`
+    is the queue that is meant."""
+
+    name = "q"
 
     def __init__(self, **settings: Any) -> None:
         self.gathered = GatheredWrites()
@@ -35,33 +38,33 @@ class Bench:
         self.configure(**settings)
 
     def configure(self, **settings: Any) -> None:
-        self.queues.configure(parse_settings("q", json.encode(settings)))
+        self.queues.configure(parse_settings(self.name, json.encode(settings)))
 
     def publish(self, key: str | None = None, count: int = 1, **more: Any) -> None:
         for _ in range(count):
             expires_ms = more.pop("expires_ms", 0)
             acceptance = self.queues.accept(
-                "q", Publication(key, **more), 10, 0, self.now_ms, expires_ms=expires_ms
+                self.name, Publication(key, **more), 10, 0, self.now_ms, expires_ms=expires_ms
             )
             self.rows.apply(self.gathered.take(), self.log_end)
             if acceptance.ticket >= 0:
-                self.queues.commit("q", acceptance.ticket, self.log_end)
+                self.queues.commit(self.name, acceptance.ticket, self.log_end)
                 self.log_end += 1
         self.run()
 
     def join(self, client: str, group: str = "g", *, epoch: int = 1, prefetch: int = 32, **more: Any) -> None:
         newcomer = Newcomer(client, epoch, prefetch, **more)
-        self.queues.join("q", group, newcomer, self.now_ms)
+        self.queues.join(self.name, group, newcomer, self.now_ms)
         self.run()
 
     def leave(self, client: str, *, may_return: bool = False) -> None:
-        self.queues.leave("q", "g", client, self.now_ms, may_return=may_return)
+        self.queues.leave(self.name, "g", client, self.now_ms, may_return=may_return)
         self.run()
 
     def settle(self, delivery: Delivery, verb: Verb, delay_ms: int | None = None, **other: Any) -> Outcome:
         request = SettleRequest(verb, (delivery.stamps.message_id,), delivery.stamps.group, "why", delay_ms)
         client, epoch = other.get("client", delivery.client_id), other.get("epoch", delivery.epoch)
-        (outcome,) = self.queues.settle("q", request, client, epoch, self.now_ms)
+        (outcome,) = self.queues.settle(self.name, request, client, epoch, self.now_ms)
         self.run()
         return outcome
 

@@ -16,14 +16,16 @@ from embermq.ports.errors import StoreError
 class DeskBench(Bench):
     """`failing` commits are refused before one is made."""
 
-    def __init__(self, queues_max: int = 100) -> None:
+    def __init__(self, queues_max: int = 100, groups_max: int = 100) -> None:
         self.tick = Tick()
         self.failing = 0
         self.commits = 0
         self.bodies: dict[int, Message | None] = {}
         self._is_due = False
         super().__init__()
-        self.desk = QueueDesk(self.queues, self.tick, self, self, queues_max=queues_max)
+        self.desk = QueueDesk(
+            self.queues, self.tick, self, self, queues_max=queues_max, groups_max=groups_max
+        )
 
     # What the desk sees of the broker.
 

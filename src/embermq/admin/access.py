@@ -11,11 +11,14 @@ from enum import StrEnum
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import IPv6Address, ip_address
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 SCHEME = "bearer"
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+MomentMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+"""Unix time, up to the year 9999."""
 _PROXY_HEADERS = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 _PROXY_PREFIX = "x-forwarded-"
 
@@ -38,11 +41,11 @@ _RANKS = {scope: rank for rank, scope in enumerate(Scope)}
 class ApiToken(Struct, frozen=True):
     """A token as it is stored: `hash` is SHA-256 in hex. `expires_ms` is 0 for never."""
 
-    name: str
+    name: Annotated[str, Meta(pattern=rf"\A{NAME_PATTERN}\Z")]
     scope: Scope
-    hash: str
-    created_ms: int
-    expires_ms: int = 0
+    hash: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    created_ms: MomentMs
+    expires_ms: MomentMs = 0
 
     def __repr__(self) -> str:
         """Without the hash, so that no log can hold it."""

@@ -18,7 +18,7 @@ from embermq.admin.api_docs import docs_page
 from embermq.admin.api_schema import components
 from embermq.admin.http import json_answer, problem, problem_handlers
 from embermq.admin.queue_api import queue_router
-from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService
+from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService, RequestRefused
 from embermq.ports.errors import StoreError
 from embermq.queues.errors import SettingsRefused
 
@@ -89,6 +89,9 @@ def _handlers() -> Mapping[Any, Callable[[Request, Any], Awaitable[Response]]]:
         told = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors()[:5])
         return problem(HTTPStatus.BAD_REQUEST, told, {})
 
+    async def not_meant(_: Request, error: RequestRefused) -> Response:
+        return problem(HTTPStatus.BAD_REQUEST, str(error), {})
+
     async def not_now(_: Request, error: StoreError) -> Response:
         return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {})
 
@@ -99,5 +102,6 @@ def _handlers() -> Mapping[Any, Callable[[Request, Any], Awaitable[Response]]]:
         QueueRefused: refused,
         SettingsRefused: unfit,
         RequestValidationError: not_understood,
+        RequestRefused: not_meant,
         StoreError: not_now,
     }

@@ -13,10 +13,10 @@ from msgspec import Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from embermq.admin.http import json_answer, problem, problem_handlers
+from embermq.admin.http import json_answer, mounted, problem, problem_handlers
 from embermq.admin.parked_routes import parked_routes
 from embermq.admin.parked_service import ParkedService
 from embermq.admin.session_service import LogsRefused, SessionService
@@ -92,7 +92,7 @@ def create_control_app(
             Route("/api/v1/application-logs", application_logs, methods=["GET", "DELETE"]),
             Route("/application-logs/restore", restore, methods=["POST"]),
             *parked_routes(parked),
-            *([Mount("/api/v1", app=api)] if api is not None else []),
+            *([mounted(api)] if api is not None else []),
         ],
         exception_handlers=problem_handlers() | {LogsRefused: not_now, StoreError: not_now},
     )

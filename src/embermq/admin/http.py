@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,11 +25,13 @@ from starlette.types import ASGIApp
 
 from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
+from embermq.admin.refusals import Refusals
 from embermq.admin.service import AdminService
 from embermq.admin.settings import HttpSettings
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BACKLOG = 128
+LAST_WORD_S = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +60,18 @@ def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
             Route("/ready", ready),
             Route("/metrics", metrics),
             Route("/api/v1/pipeline", pipeline),
-            *([Mount("/api/v1", app=api)] if api is not None else []),
+            *([mounted(api)] if api is not None else []),
         ],
         exception_handlers=problem_handlers(),
     )
+
+
+def mounted(api: ASGIApp) -> Mount:
+    """The API where it belongs. Names in its paths may have any character, a line's end too, at which the pattern of a
+    mount stops by itself."""
+    found = Mount("/api/v1", app=api)
+    found.path_regex = re.compile(found.path_regex.pattern, re.DOTALL)
+    return found
 
 
 def problem_handlers() -> dict[Any, Any]:
@@ -91,12 +102,12 @@ class HttpServer:
     It installs no signal handler and writes no access log; the sockets are closed by `stop`.
     """
 
-    def __init__(self, app: Starlette, settings: HttpSettings) -> None:
+    def __init__(self, app: Starlette, settings: HttpSettings, refusals: Refusals | None = None) -> None:
         self._settings = settings
         self._server = _QuietServer(
             uvicorn.Config(
                 app,
-                http=_connection_class(settings.request_timeout_s),
+                http=_connection_class(settings, refusals or Refusals()),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -104,7 +115,6 @@ class HttpServer:
                 proxy_headers=False,
                 server_header=False,
                 backlog=BACKLOG,
-                limit_concurrency=settings.connections_max + 1,  # uvicorn refuses the one that reaches it
                 timeout_keep_alive=settings.idle_timeout_s,
                 timeout_graceful_shutdown=settings.stop_timeout_s,
                 h11_max_incomplete_event_size=settings.header_bytes_max,
@@ -134,6 +144,10 @@ class HttpServer:
         self._server.force_exit = True
         serving.cancel()
         await asyncio.wait({serving}, timeout=1.0)
+        cut_off = set(self._server.server_state.tasks)
+        if cut_off:  # they say so to their peers
+            await asyncio.wait(cut_off, timeout=LAST_WORD_S)
+            await asyncio.sleep(LAST_WORD_S)
         for connection in list(self._server.server_state.connections):
             transport = getattr(connection, "transport", None)
             if transport is not None:
@@ -142,8 +156,13 @@ class HttpServer:
             listener.close()
 
 
-def _connection_class(request_timeout_s: float) -> type[TimedConnection]:
-    return type("Connection", (TimedConnection,), {"request_timeout_s": request_timeout_s})
+def _connection_class(settings: HttpSettings, refusals: Refusals) -> type[TimedConnection]:
+    given = {
+        "request_timeout_s": settings.request_timeout_s,
+        "connections_max": settings.connections_max,
+        "refusals": refusals,
+    }
+    return type("Connection", (TimedConnection,), given)
 
 
 class _QuietServer(uvicorn.Server):

@@ -1,25 +1,73 @@
 """One connection of the HTTP server, none of whose states lasts for ever: uvicorn bounds only the time between two
-requests."""
+requests. What is refused is counted; uvicorn would write a line for each, which strangers could fill a log with."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from http import HTTPStatus
-from typing import cast
+from typing import Any, cast
 
 import h11
 import msgspec
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from embermq.admin.problem import Problem
+from embermq.admin.refusals import Refusals, Why
+
+TASKS_PER_CONNECTION = 2
+"""One that answers, and one whose peer has gone, or that has just answered."""
+_WHY = {
+    HTTPStatus.UNAUTHORIZED: Why.UNAUTHENTICATED,
+    HTTPStatus.FORBIDDEN: Why.DENIED,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: Why.TOO_LARGE,
+}
+
+_log = logging.getLogger(__name__)
+_uvicorns = logging.getLogger("uvicorn.error.connections")
+_uvicorns.setLevel(logging.ERROR)
 
 
 class TimedConnection(H11Protocol):
     """Ends when a request takes longer than `request_timeout_s` to come in, headers and body, or when its peer takes
-    nothing of an answer for so long. When there are `limit_concurrency` connections with it, a new one takes the place
-    of the one that has waited longest without a request under way."""
+    nothing of an answer for so long. When there are more than `connections_max` with it, a new one takes the place of
+    the one that has waited longest without a request under way; when each has one, its request is answered with 503."""
 
     request_timeout_s = 10.0
+    connections_max = 64
+    refusals = Refusals()
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = _uvicorns
+        self._application = self.app
+        self.app = self._answer
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What the application says, and count what it refuses."""
+        if (
+            len(self.connections) > self.connections_max
+            or len(self.tasks) > self.connections_max * TASKS_PER_CONNECTION
+        ):
+            self.refusals.add(Why.CONNECTIONS_MAX)
+            told = f"{self.connections_max} requests are under way, as many as there may be"
+            await _unavailable(told)(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] in _WHY:
+                self.refusals.add(_WHY[message["status"]])
+            await send(message)
+
+        try:
+            await self._application(scope, receive, counted)
+        except asyncio.CancelledError:  # the broker stops, and has waited for long enough
+            if not self.cycle.response_started:
+                told = "the broker stops; what was asked may be done, or a part of it"
+                await _unavailable(told)(scope, receive, send)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -71,22 +119,39 @@ class TimedConnection(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP, or too much of it; called while that error is handled."""
+        error = sys.exception()
+        status = HTTPStatus(getattr(error, "error_status_hint", HTTPStatus.BAD_REQUEST))
+        is_large = status is HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self.refusals.add(Why.TOO_LARGE if is_large else Why.MALFORMED)
+        _log.debug("%s sent what is no HTTP: %s", self.client, error)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):  # else its answer has begun, or ended
+            self.transport.write(_refusal(status, str(error or msg)))
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing more is said to it; whoever still answers is told so."""
+        if self._is_answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
     def _on_deadline(self) -> None:
         self._deadline = None
+        self.refusals.add(Why.TIMEOUT)
         if self.transport.is_closing() or self.flow.write_paused:
             self.transport.abort()
             return
         is_answering = self._is_answering
         if not self.cycle.response_started if is_answering else self.conn.trailing_data[0]:
-            self.transport.write(_too_slow(self.request_timeout_s))
-        if is_answering:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        self.transport.close()
+            told = f"the request has not come in within {self.request_timeout_s:g} s"
+            self.transport.write(_refusal(HTTPStatus.REQUEST_TIMEOUT, told))
+        self._end()
         self._look()
 
     def _make_room(self) -> None:
-        if self.limit_concurrency is None or len(self.connections) < self.limit_concurrency:
+        if len(self.connections) <= self.connections_max:
             return
         waiting = [
             other
@@ -96,12 +161,17 @@ class TimedConnection(H11Protocol):
         if waiting:
             longest = min(waiting, key=lambda other: other._began_s)
             self.connections.discard(longest)
+            self.refusals.add(Why.MADE_ROOM)
             longest.transport.abort()
 
 
-def _too_slow(limit_s: float) -> bytes:
-    status = HTTPStatus.REQUEST_TIMEOUT
-    told = f"the request has not come in within {limit_s:g} s"
+def _unavailable(told: str) -> Response:
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    body = msgspec.json.encode(Problem("about:blank", status.phrase, status, told))
+    return Response(body, status, {"connection": "close"}, media_type="application/problem+json")
+
+
+def _refusal(status: HTTPStatus, told: str) -> bytes:
     body = msgspec.json.encode(Problem("about:blank", status.phrase, status, told))
     head = (
         f"HTTP/1.1 {status:d} {status.phrase}\r\ncontent-type: application/problem+json\r\n"

@@ -1,7 +1,10 @@
 """Queues under /api/v1 [queues-40]: what the façade says, as HTTP."""
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 from http import HTTPStatus
+from inspect import signature
 from typing import Annotated, Any
 from urllib.parse import unquote
 
@@ -18,6 +21,7 @@ from embermq.admin.queue_service import (
     Configured,
     Done,
     LettersAsked,
+    NoSuchQueue,
     PeekedMessage,
     PutBack,
     QueueDetail,
@@ -26,6 +30,7 @@ from embermq.admin.queue_service import (
 )
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import (
+    REASONS,
     ConsumerView,
     DeadLetterView,
     GroupView,
@@ -38,6 +43,7 @@ from embermq.queues.settings import QueueSettings, json_object
 PAGE_MAX = 1_000
 PEEK_MAX = 100
 RETRY_MAX = 100_000
+RATE_MIN, RATE_MAX = 0.001, 1_000_000
 BODY_BYTES_MAX = 64 * 1024
 
 Name = Annotated[
@@ -59,6 +65,8 @@ async def _letter_filter(
     moved_after: Annotated[datetime | None, Query(description="Moved later, ISO 8601 with zone")] = None,
     moved_before: Annotated[datetime | None, Query(description="Moved earlier, with zone too")] = None,
 ) -> LetterFilter:
+    if reason not in ("", *REASONS):
+        raise _refused("reason", f"is {reason!r}, there are {', '.join(REASONS)}")
     return LetterFilter(
         group=group,
         reason=reason,
@@ -73,8 +81,12 @@ def _ms(name: str, moment: datetime | None) -> int | None:
     if moment is None:
         return None
     if moment.tzinfo is None:  # that of the broker's machine would be a guess
-        raise RequestValidationError([{"loc": ("query", name), "msg": "is a time without a zone"}])
+        raise _refused(name, "is a time without a zone")
     return round(moment.timestamp() * 1_000)
+
+
+def _refused(name: str, why: str) -> RequestValidationError:
+    return RequestValidationError([{"loc": ("query", name), "msg": why}])
 
 
 Wanted = Annotated[LetterFilter, Depends(_letter_filter)]
@@ -94,11 +106,34 @@ def queue_router(service: QueueService, access: Access) -> APIRouter:
 def _needs(access: Access, scope: Scope) -> dict[str, Any]:
     def check(request: Request) -> None:
         access.check(HttpCaller(request), scope)
+        _check_parameters(request)
 
     async def checked(request: Request) -> None:
         check(request)
 
     return {"dependencies": [Depends(checked)], "response_model": None}
+
+
+def _check_parameters(request: Request) -> None:
+    """What is misspelt would be left out, and a filter that is left out is one for everything."""
+    known = _parameters(request.scope["endpoint"]) - request.path_params.keys()
+    seen = set[str]()
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            there_are = f"there are {', '.join(sorted(known))}" if known else "there is none"
+            raise _refused(name[:80], f"is no parameter here, {there_are}")
+        if name in seen:
+            raise _refused(name, "is given twice")
+        seen.add(name)
+
+
+@cache
+def _parameters(endpoint: Callable[..., object]) -> frozenset[str]:
+    """Names of what a call takes from its address."""
+    names = signature(endpoint).parameters.keys() - {"request"}
+    return frozenset(
+        names - {"wanted"} | signature(_letter_filter).parameters.keys() if "wanted" in names else names
+    )
 
 
 def _add_reading(router: APIRouter, service: QueueService, read: dict[str, Any]) -> None:
@@ -238,13 +273,21 @@ def _add_retries(router: APIRouter, service: QueueService, access: Access) -> No
     async def retry_all(
         name: Name,
         wanted: Wanted,
-        rate: Annotated[float | None, Query(gt=0, le=1_000_000, description="Messages a second")] = None,
-        limit: Annotated[int, Query(ge=1, le=RETRY_MAX, description="How many at most")] = RETRY_MAX,
+        rate: Annotated[
+            float | None, Query(ge=RATE_MIN, le=RATE_MAX, description="Messages a second")
+        ] = None,
+        limit: Annotated[
+            int | None, Query(ge=1, le=RETRY_MAX, description="How many at most, without a rate")
+        ] = None,
     ) -> Response:
         if rate is not None:
+            if limit is not None:
+                raise _refused("limit", "cannot be given together with a rate")
             job = await service.retry_slowly(unquote(name), wanted, rate)
             return json_answer(job, HTTPStatus.ACCEPTED)
-        return json_answer(Done(await service.retry_all(unquote(name), wanted, limit)), HTTPStatus.OK)
+        return json_answer(
+            Done(await service.retry_all(unquote(name), wanted, limit or RETRY_MAX)), HTTPStatus.OK
+        )
 
     @router.get(
         "/queues/{name}/dlq/retry",
@@ -277,7 +320,8 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
     @router.put(
         "/queues/{name}",
         summary="Make a queue, or give it other settings",
-        description="What is not named has its default; the name may be left out.",
+        description="What is not named has its default; the name may be left out. With `If-None-Match: *` a queue that"
+        " is there stays as it is: 412.",
         responses=answers(Configured) | answers(Configured, status=201),
         openapi_extra=takes(QueueSettings),
         **admin,
@@ -286,6 +330,9 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
         body = await _body(request)
         if body is None:
             return _too_large()
+        if request.headers.get("if-none-match") == "*" and _exists(service, unquote(name)):
+            told = f"there is a queue {unquote(name)!r} already"
+            return problem(HTTPStatus.PRECONDITION_FAILED, told, {})
         done = await service.configure(unquote(name), json_object(unquote(name), body or b"{}"))
         return _settings_answer(done, HTTPStatus.CREATED if done.created else HTTPStatus.OK)
 
@@ -312,6 +359,14 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
     async def remove_group(name: Name, group: str) -> Response:
         await service.remove_group(unquote(name), unquote(group))
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _exists(service: QueueService, name: str) -> bool:
+    try:
+        service.stats(name)
+    except NoSuchQueue:
+        return False
+    return True
 
 
 async def _body(request: Request) -> bytes | None:

@@ -86,6 +86,10 @@ class QueueRefused(Exception):
     """It cannot be done now: why."""
 
 
+class RequestRefused(Exception):
+    """What was asked cannot be meant: which field, why."""
+
+
 class NoSuchQueue(QueueRefused):
     """There is no queue of that name, or no message, group or dead letter of that name in it."""
 
@@ -154,7 +158,9 @@ class QueueService(ABC):
     @abstractmethod
     async def retry(self, name: str, letter_id: str) -> int:
         """Put one dead letter back, or all that the message of this id has, one a group. Those that a consumer of the
-        dead-letter queue holds stay; raises QueueRefused when all do."""
+        dead-letter queue holds stay; raises QueueRefused when all do. As what puts dead letters back below, it raises
+        QueueRefused as well when one of them comes from a queue that is not there any more, or is for a group that
+        would be one too many: none of them moves then."""
 
     @abstractmethod
     async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
@@ -12,21 +12,28 @@ from msgspec import UNSET, Struct
 
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Scope
-from embermq.admin.queue_service import LETTERS_MAX, NoSuchQueue, PeekedMessage, QueueService
-from embermq.admin.rpc_values import RequestRefused, given, many, time_ms, written
-from embermq.queues.inspection import LetterFilter
+from embermq.admin.queue_service import (
+    LETTERS_MAX,
+    NoSuchQueue,
+    PeekedMessage,
+    QueueService,
+    RequestRefused,
+)
+from embermq.admin.rpc_values import given, many, time_ms, written
+from embermq.queues.inspection import REASONS, LetterFilter
 from embermq.queues.names import QUEUE_PREFIX
 
 SERVICE = "embermq.v1.QueueAdmin"
 PAGE_MAX, PAGE = 1_000, 100
 PEEK_MAX, PEEK = 100, 10
 RETRY_MAX = 100_000
-RATE_MAX = 1_000_000
+RATE_MIN, RATE_MAX = 0.001, 1_000_000
 ID_CHARACTERS_MAX = 80
 PATTERN_CHARACTERS_MAX = 300
-PEEKED_BYTES_MAX = 3 * 1024 * 1024
-"""Of payloads in one answer: clients take 4 MiB, unless they are told otherwise."""
+ANSWER_BYTES_MAX = 3 * 1024 * 1024
+"""Of a page: clients take 4 MiB, unless they are told otherwise."""
 
+M = TypeVar("M", bound=Message)
 Answer = Callable[[QueueService, Any], Awaitable[Message]]
 
 
@@ -41,7 +48,7 @@ class Call(Struct, frozen=True):
 async def _list_queues(service: QueueService, asked: pb.ListQueuesRequest) -> Message:
     limit = _limit(asked.limit, PAGE, PAGE_MAX)
     found = service.queues(asked.after, limit, _text("match", asked.match, PATTERN_CHARACTERS_MAX) or "*")
-    return pb.ListQueuesResponse(queues=many(pb.QueueStats, found))
+    return pb.ListQueuesResponse(queues=_page(many(pb.QueueStats, found)))
 
 
 async def _get_queue(service: QueueService, asked: pb.QueueRequest) -> Message:
@@ -54,25 +61,18 @@ async def _get_queue_stats(service: QueueService, asked: pb.QueueRequest) -> Mes
 
 async def _list_groups(service: QueueService, asked: pb.ListGroupsRequest) -> Message:
     found = service.groups(_name(asked), asked.after, _limit(asked.limit, PAGE, PAGE_MAX))
-    return pb.ListGroupsResponse(groups=many(pb.Group, found))
+    return pb.ListGroupsResponse(groups=_page(many(pb.Group, found)))
 
 
 async def _list_consumers(service: QueueService, asked: pb.ListConsumersRequest) -> Message:
     after = (asked.after_group, asked.after)
     found = service.consumers(_name(asked), after, _limit(asked.limit, PAGE, PAGE_MAX))
-    return pb.ListConsumersResponse(consumers=many(pb.Consumer, found))
+    return pb.ListConsumersResponse(consumers=_page(many(pb.Consumer, found)))
 
 
 async def _peek_messages(service: QueueService, asked: pb.PeekMessagesRequest) -> Message:
     found = await service.peek(_name(asked), asked.after, _limit(asked.limit, PEEK, PEEK_MAX))
-    peeked: list[pb.PeekedMessage] = []
-    size = 0
-    for message in map(_peeked, found):
-        size += len(message.payload)
-        if peeked and size > PEEKED_BYTES_MAX:
-            break
-        peeked.append(message)
-    return pb.PeekMessagesResponse(messages=peeked)
+    return pb.PeekMessagesResponse(messages=_page(map(_peeked, found)))
 
 
 def _peeked(message: PeekedMessage) -> pb.PeekedMessage:
@@ -101,7 +101,7 @@ async def _list_dead_letters(service: QueueService, asked: pb.ListDeadLettersReq
     limit = _limit(asked.limit, PAGE, PAGE_MAX)
     after = _text("after", asked.after, ID_CHARACTERS_MAX)
     found = await service.dead_letters(_name(asked), _filter(asked.filter), after, limit)
-    return pb.ListDeadLettersResponse(letters=many(pb.DeadLetter, found))
+    return pb.ListDeadLettersResponse(letters=_page(many(pb.DeadLetter, found)))
 
 
 async def _retry_dead_letter(service: QueueService, asked: pb.RetryDeadLetterRequest) -> Message:
@@ -113,8 +113,8 @@ async def _retry_dead_letters(service: QueueService, asked: pb.RetryDeadLettersR
     if not asked.rate:
         limit = _limit(asked.limit, RETRY_MAX, RETRY_MAX)
         return pb.RetryDeadLettersResponse(messages=await service.retry_all(name, wanted, limit))
-    if not 0 < asked.rate <= RATE_MAX:
-        raise RequestRefused(f"rate: is {asked.rate:g}, it is more than 0 and at most {RATE_MAX}")
+    if not RATE_MIN <= asked.rate <= RATE_MAX:
+        raise RequestRefused(f"rate: is {asked.rate:g}, it is {RATE_MIN} to {RATE_MAX}")
     if asked.limit:
         raise RequestRefused("limit: cannot be given together with a rate")
     job = written(pb.RetryJob, await service.retry_slowly(name, wanted, asked.rate))
@@ -195,6 +195,18 @@ def _limit(given_limit: int, otherwise: int, most: int) -> int:
     return given_limit or otherwise
 
 
+def _page(messages: Iterable[M]) -> list[M]:
+    """As many as an answer holds, one at least: who asks for the next page names the last of this one."""
+    page: list[M] = []
+    size = 0
+    for message in messages:
+        size += message.ByteSize()
+        if page and size > ANSWER_BYTES_MAX:
+            break
+        page.append(message)
+    return page
+
+
 def _text(name: str, text: str, most: int) -> str:
     if len(text) > most:
         raise RequestRefused(f"{name}: has {len(text)} characters, the limit is {most}")
@@ -202,6 +214,8 @@ def _text(name: str, text: str, most: int) -> str:
 
 
 def _filter(asked: pb.LetterFilter) -> LetterFilter:
+    if asked.reason not in ("", *REASONS):
+        raise RequestRefused(f"filter.reason: is {asked.reason[:40]!r}, there are {', '.join(REASONS)}")
     return LetterFilter(
         group=asked.group,
         reason=asked.reason,

@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import cast
 
 from embermq.admin.access import is_loopback
+from embermq.admin.refusals import Refusals, Why
+from embermq.admin.rpc_frames import CallsUnderWay, TooManyCalls
 from embermq.admin.settings import GrpcSettings
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -27,24 +29,49 @@ OSError."""
 
 
 class RpcDoor:
-    """One for all listeners. `behind` is asked for each connection that has spoken."""
+    """One for all listeners. `behind` is asked for each connection that has spoken. When there are `connections_max`, a
+    new one takes the place of the one that has waited longest without a call under way, as over HTTP."""
 
-    def __init__(self, behind: Behind, settings: GrpcSettings) -> None:
+    def __init__(self, behind: Behind, settings: GrpcSettings, refusals: Refusals | None = None) -> None:
         self.behind = behind
         self.settings = settings
+        self.refusals = refusals or Refusals()
         self.visitors: set[_Visitor] = set()
         self.handing_over: set[asyncio.Task[None]] = set()
+        self._complaint = ""
         self._servers: list[asyncio.AbstractServer] = []
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
     def enter(self, visitor: _Visitor) -> bool:
         """False when there is no room."""
-        if len(self.visitors) >= self.settings.connections_max:
+        if len(self.visitors) >= self.settings.connections_max and not self._make_room():
+            self.refusals.add(Why.CONNECTIONS_MAX)
             return False
         self.visitors.add(visitor)
         self._is_empty.clear()
         return True
+
+    def _make_room(self) -> bool:
+        waiting = [visitor for visitor in self.visitors if not visitor.is_asking]
+        if not waiting:
+            return False
+        longest = min(waiting, key=lambda visitor: visitor.waits_since_s)
+        self.visitors.discard(longest)
+        self.refusals.add(Why.MADE_ROOM)
+        longest.cut_off()
+        return True
+
+    def complain(self, error: Exception) -> None:
+        """The server behind cannot be reached: told once for as long as it is so, since who comes can come often."""
+        if repr(error) != self._complaint:
+            self._complaint = repr(error)
+            trace = None if isinstance(error, OSError) else error
+            _log.error("gRPC cannot be answered: %s", error, exc_info=trace)
+
+    def is_well(self) -> None:
+        """It can."""
+        self._complaint = ""
 
     def leave(self, visitor: _Visitor) -> None:
         """It has gone."""
@@ -126,6 +153,14 @@ class _Visitor(_Half):
         self._said = b""
         self._deadline: asyncio.TimerHandle | None = None
         self._is_handed_over = False
+        self._calls = CallsUnderWay()
+        self.waits_since_s = asyncio.get_running_loop().time()
+        """When it came, or its last call ended."""
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a call is under way."""
+        return len(self._calls) > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -136,10 +171,12 @@ class _Visitor(_Half):
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
+            self._asks(data)
             super().data_received(data)
             return
         self._said += data
         if not (self._said.startswith(PREFACE) or PREFACE.startswith(self._said)):
+            self._door.refusals.add(Why.MALFORMED)
             self.cut_off()
         elif len(self._said) >= len(PREFACE) and self.transport is not None and not self._is_handed_over:
             self._is_handed_over = True
@@ -148,6 +185,20 @@ class _Visitor(_Half):
             task = asyncio.get_running_loop().create_task(self._hand_over())
             self._door.handing_over.add(task)
             task.add_done_callback(self._door.handing_over.discard)
+
+    def _asks(self, data: bytes) -> None:
+        try:
+            self._calls.client_says(data)
+        except TooManyCalls:
+            self._door.refusals.add(Why.CALLS_MAX)
+            self.cut_off()
+
+    def is_told(self, data: bytes) -> None:
+        """By the server behind."""
+        was_asking = self.is_asking
+        self._calls.server_says(data)
+        if was_asking and not self.is_asking:
+            self.waits_since_s = asyncio.get_running_loop().time()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -178,7 +229,11 @@ class _Visitor(_Half):
     def _give_time(self) -> None:
         if self._deadline is None and self.transport is not None:
             limit_s = self._door.settings.request_timeout_s
-            self._deadline = asyncio.get_running_loop().call_later(limit_s, self.cut_off)
+            self._deadline = asyncio.get_running_loop().call_later(limit_s, self._is_too_late)
+
+    def _is_too_late(self) -> None:
+        self._door.refusals.add(Why.TIMEOUT)
+        self.cut_off()
 
     def _rest(self) -> None:
         if self._deadline is not None:
@@ -186,25 +241,37 @@ class _Visitor(_Half):
             self._deadline = None
 
     async def _hand_over(self) -> None:
-        assert self.transport is not None
+        if self.transport is None:  # it has made room already
+            return
         peer = self.transport.get_extra_info("peername")
         try:
             path = await self._door.behind(bool(peer) and is_loopback(peer[0]))
-            _, behind = await asyncio.get_running_loop().create_unix_connection(lambda: _Half(self), path)
-        except OSError as error:
-            _log.error("gRPC cannot be answered: %s", error)
+            _, behind = await asyncio.get_running_loop().create_unix_connection(lambda: _Behind(self), path)
+        except Exception as error:
+            self._door.complain(error)
             self.cut_off()
             return
-        except Exception:
-            _log.exception("gRPC cannot be answered")
-            self.cut_off()
-            return
+        self._door.is_well()
         if not self._is_open or behind.transport is None:  # one of them has left meanwhile
             self.cut_off()
             if behind.transport is not None:
                 behind.transport.abort()
             return
         self.other = behind
+        self._asks(self._said[len(PREFACE) :])
         behind.transport.write(self._said)
         self._said = b""
-        self.transport.resume_reading()
+        if self._is_open:
+            self.transport.resume_reading()
+
+
+class _Behind(_Half):
+    """The other end, to the server."""
+
+    def __init__(self, visitor: _Visitor) -> None:
+        super().__init__(visitor)
+        self._visitor = visitor
+
+    def data_received(self, data: bytes) -> None:
+        self._visitor.is_told(data)
+        super().data_received(data)

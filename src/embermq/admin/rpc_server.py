@@ -15,9 +15,9 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from embermq.admin.access import Access, AccessRefused, names_a_proxy
-from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService
+from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService, RequestRefused
+from embermq.admin.refusals import Refusals, Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
-from embermq.admin.rpc_values import RequestRefused
 from embermq.admin.settings import GrpcSettings
 from embermq.ports.errors import StoreError
 from embermq.queues.errors import SettingsRefused
@@ -25,6 +25,13 @@ from embermq.queues.errors import SettingsRefused
 _BROWSER_NAMES = ("origin", "sec-fetch-site", "sec-fetch-mode", "x-grpc-web")
 CONNECTION_AGE_MS = 3_600_000
 """After so long a connection is told to begin anew, which gRPC's clients do by themselves."""
+
+WORDS_MAX = 500
+"""Characters of what is said of an error, which may hold what was asked: clients take 8 KiB of headers, where a
+character may be 12 bytes."""
+TOLD = 2
+"""Times the limit: up to there a request is refused, and counted, by us. What is larger never comes here, and looks
+like a call that its client has given up."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,21 +55,29 @@ class RpcServer:
     """Serves callers that are all near, or all not, on a Unix socket that nobody but the door connects to."""
 
     def __init__(
-        self, service: QueueService, access: Access, settings: GrpcSettings, *, is_near: bool
+        self,
+        service: QueueService,
+        access: Access,
+        settings: GrpcSettings,
+        *,
+        is_near: bool,
+        refusals: Refusals | None = None,
     ) -> None:
         self._service = service
         self._access = access
         self._settings = settings
         self._is_near = is_near
+        self._refusals = refusals or Refusals()
+        self._calls = 0
+        """Under way, of those who may make them."""
         self._server: Any = None
 
     async def start(self, path: str) -> None:
         """Return when calls are answered. Raises OSError when the socket cannot be made."""
         settings = self._settings
         self._server = grpc.aio.server(
-            maximum_concurrent_rpcs=settings.calls_max,
             options=(
-                ("grpc.max_receive_message_length", settings.message_bytes_max),
+                ("grpc.max_receive_message_length", settings.message_bytes_max * TOLD),
                 ("grpc.max_metadata_size", settings.metadata_bytes_max),
                 ("grpc.absolute_max_metadata_size", settings.metadata_bytes_max),
                 ("grpc.max_concurrent_streams", settings.calls_max),
@@ -98,54 +113,91 @@ class RpcServer:
                 self._access.check(
                     RpcCaller(context.invocation_metadata(), is_near=self._is_near), call.scope
                 )
-                asked = call.request.FromString(await self._request(requests))
-                async with asyncio.timeout(self._settings.call_timeout_s):
-                    answer: bytes = (await call.answer(self._service, asked)).SerializeToString()
-                    return answer
+                return await self._answered(call, requests)
             except Exception as error:
-                code, told = self._told(error, name)
-            await context.abort(code, told)
+                code, told, why = self._told(error, name)
+            try:
+                await context.abort(code, _short(told))
+            finally:
+                if why is not None:
+                    self._refusals.add(why)
             raise AssertionError(name)  # abort does not return
 
         return handle
+
+    async def _answered(self, call: Call, requests: AsyncIterable[bytes]) -> bytes:
+        if self._calls >= self._settings.calls_max:
+            raise _TooMany(f"{self._calls} calls are under way, as many as there may be")
+        self._calls += 1
+        try:
+            asked = call.request.FromString(await self._request(requests))
+            async with asyncio.timeout(self._settings.call_timeout_s):
+                answer: bytes = (await call.answer(self._service, asked)).SerializeToString()
+                return answer
+        finally:
+            self._calls -= 1
 
     async def _request(self, requests: AsyncIterable[bytes]) -> bytes:
         try:
             async with asyncio.timeout(self._settings.request_timeout_s):
                 async for request in requests:
-                    return request
+                    return self._within_limit(request)
         except TimeoutError:
             limit_s = self._settings.request_timeout_s
             raise _TooSlow(f"the request has not come in within {limit_s} s") from None
-        raise RequestRefused("there is no request in the call")
+        raise _NoRequest("there is no request in the call")
 
-    def _told(self, error: Exception, name: str) -> tuple[Any, str]:
-        """The status of what went wrong, and what is said of it."""
+    def _within_limit(self, request: bytes) -> bytes:
+        limit = self._settings.message_bytes_max
+        if len(request) > limit:
+            raise _TooLarge(f"the request has {len(request)} bytes, grpc.message_bytes_max is {limit}")
+        return request
+
+    def _told(self, error: Exception, name: str) -> tuple[Any, str, Why | None]:
+        """The status of what went wrong, what is said of it, and as what it is counted."""
         status = grpc.StatusCode
         if isinstance(error, AccessRefused):
-            is_unknown = error.status == HTTPStatus.UNAUTHORIZED
-            return status.UNAUTHENTICATED if is_unknown else status.PERMISSION_DENIED, str(error)
-        for kind, code in (
-            (NoSuchQueue, status.NOT_FOUND),
-            (QueueRefused, status.FAILED_PRECONDITION),
-            (SettingsRefused, status.INVALID_ARGUMENT),
-            (RequestRefused, status.INVALID_ARGUMENT),
-            (StoreError, status.UNAVAILABLE),
-            (_TooSlow, status.DEADLINE_EXCEEDED),
+            if error.status == HTTPStatus.UNAUTHORIZED:
+                return status.UNAUTHENTICATED, str(error), Why.UNAUTHENTICATED
+            return status.PERMISSION_DENIED, str(error), Why.DENIED
+        for kind, code, why in (
+            (NoSuchQueue, status.NOT_FOUND, None),
+            (QueueRefused, status.FAILED_PRECONDITION, None),
+            (SettingsRefused, status.INVALID_ARGUMENT, None),
+            (_NoRequest, status.INVALID_ARGUMENT, Why.MALFORMED),
+            (RequestRefused, status.INVALID_ARGUMENT, None),
+            (StoreError, status.UNAVAILABLE, None),
+            (_TooSlow, status.DEADLINE_EXCEEDED, Why.TIMEOUT),
+            (_TooLarge, status.RESOURCE_EXHAUSTED, Why.TOO_LARGE),
+            (_TooMany, status.RESOURCE_EXHAUSTED, Why.CALLS_MAX),
         ):
             if isinstance(error, kind):
-                return code, str(error)
+                return code, str(error), why
         if isinstance(error, DecodeError):
-            return (
-                status.INVALID_ARGUMENT,
-                "the request is not understood: it is not the message of this call",
-            )
+            told = "the request is not understood: it is not the message of this call"
+            return status.INVALID_ARGUMENT, told, Why.MALFORMED
         if isinstance(error, TimeoutError):
-            limit_s = self._settings.call_timeout_s
-            return status.DEADLINE_EXCEEDED, f"it has taken longer than {limit_s} s; some of it may be done"
+            told = f"it has taken longer than {self._settings.call_timeout_s} s; some of it may be done"
+            return status.DEADLINE_EXCEEDED, told, None
         _log.error("%s failed", name, exc_info=error)
-        return status.INTERNAL, "the broker's log says more"
+        return status.INTERNAL, "the broker's log says more", None
+
+
+def _short(told: str) -> str:
+    return told if len(told) <= WORDS_MAX else f"{told[:WORDS_MAX]}…"
 
 
 class _TooSlow(Exception):
     """The caller takes its time."""
+
+
+class _TooMany(Exception):
+    """Calls at a time."""
+
+
+class _TooLarge(Exception):
+    """The request."""
+
+
+class _NoRequest(Exception):
+    """The caller has ended the call before it said what it asks."""

@@ -12,15 +12,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from msgspec import Struct
 from msgspec.structs import fields
 
+from embermq.admin.queue_service import RequestRefused
 from embermq.queues.durations import Duration
 
 M = TypeVar("M", bound=Message)
 TIME_MAX_MS = 253_402_300_799_999
 """The end of the year 9999."""
-
-
-class RequestRefused(Exception):
-    """What was asked cannot be meant: which field, why."""
 
 
 class _Place(NamedTuple):

@@ -25,7 +25,8 @@ class GrpcSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Bounds of the gRPC server; where it listens is `listeners.grpc`."""
 
     connections_max: Annotated[int, Meta(ge=1, le=10_000)] = 64
-    """Connections at a time; one more is closed."""
+    """Connections at a time; one more takes the place of the one that has waited longest without a call. When all have
+    one it is closed."""
     calls_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
     """Calls at a time; one more is answered with RESOURCE_EXHAUSTED."""
     message_bytes_max: Annotated[int, Meta(ge=1_024, le=16 * 1024 * 1024)] = 64 * 1024

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from embermq.admin.access import ApiToken, Scope, token_hash
+from embermq.admin.access import NAME_PATTERN, ApiToken, Scope, token_hash
 from embermq.app.errors import UserError
 
 FILE_NAME = "api-tokens.json"
@@ -24,7 +24,7 @@ LOCK_NAME = "api-tokens.lock"
 PREFIX = "emq_"
 SECRET_BYTES = 32
 TOKENS_MAX = 1_000
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(NAME_PATTERN)
 
 
 class TokenFile:

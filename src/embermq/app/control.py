@@ -15,7 +15,7 @@ import msgspec
 from embermq.admin.parked_service import ParkedService
 from embermq.admin.session_service import SessionService
 from embermq.admin.settings import HttpSettings
-from embermq.app.errors import StartError, UserError
+from embermq.app.errors import IsThere, StartError, UserError
 
 if TYPE_CHECKING:
     import httpx
@@ -107,27 +107,36 @@ class ControlClient:
         """The body of the answer; raises UserError with the broker's own words for a refusal."""
         return self._ask(method, path, parameters, None)
 
-    def put(self, path: str, content: bytes) -> bytes:
-        """The same with a body."""
-        return self._ask("PUT", path, {}, content)
+    def put(self, path: str, content: bytes, *, only_new: bool = False) -> bytes:
+        """The same with a body. `only_new`: raises IsThere, and changes nothing, when there is something already."""
+        return self._ask("PUT", path, {}, content, {"if-none-match": "*"} if only_new else {})
 
     def post(self, path: str, content: bytes) -> bytes:
         """The same; NoAnswer when there is none."""
         return self._ask("POST", path, {}, content)
 
     def _ask(
-        self, method: str, path: str, parameters: dict[str, str | list[str]], content: bytes | None
+        self,
+        method: str,
+        path: str,
+        parameters: dict[str, str | list[str]],
+        content: bytes | None,
+        headers: dict[str, str] | None = None,
     ) -> bytes:
         import httpx
 
         try:
-            answer = self._client.request(method, path, params=parameters, content=content)
+            answer = self._client.request(method, path, params=parameters, content=content, headers=headers)
+        except UnicodeEncodeError as error:  # a byte that was typed
+            raise UserError(f"{error.object[:80]!r} is no text in UTF-8") from None
         except httpx.ConnectError as error:
             raise NoAnswer(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
         except httpx.HTTPError as error:
             raise NoAnswer(f"the broker on {self._data_dir} did not answer: {error}") from error
         if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
             raise NoAnswer(_detail(answer.content))
+        if answer.status_code == HTTPStatus.PRECONDITION_FAILED:
+            raise IsThere(_detail(answer.content))
         if answer.is_error:
             raise UserError(_detail(answer.content))
         return answer.content

@@ -237,7 +237,7 @@ def _open_queues(
 ) -> tuple[DeadLetterAlerts, Callable[[], None]]:
     """Durable queues with what is stored of them; before sessions come, which have subscriptions to them. Returns who
     is told of dead letters, and how to close what is open."""
-    times = LogTimes(log_side, post)
+    times = LogTimes(log_side, post, broker.state.counters)
     alerts = WebhookAlerts(settings.webhook, data_dir)
     queues = MqttQueues(
         broker.state,

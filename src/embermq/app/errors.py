@@ -31,3 +31,7 @@ class RulesFileError(EmberError):
 
 class UserError(EmberError):
     """The user's fault: an account that exists already, does not exist, or cannot be made like that."""
+
+
+class IsThere(UserError):
+    """What was to be made is there already, and stays as it is."""

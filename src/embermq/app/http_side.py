@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
+from embermq.admin.refusals import Refusals
 from embermq.app.config import Settings
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.service import BrokerService
@@ -14,10 +15,13 @@ from embermq.server.settings import Address
 class HttpSide:
     """Its libraries are only loaded when there is a listener for it."""
 
-    def __init__(self, settings: Settings, service: BrokerService, queues: QueueAdmin) -> None:
+    def __init__(
+        self, settings: Settings, service: BrokerService, queues: QueueAdmin, refusals: Refusals
+    ) -> None:
         self._settings = settings
         self._service = service
         self._queues = queues
+        self._refusals = refusals
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def open(self, addresses: Sequence[Address]) -> list[Address]:
@@ -25,7 +29,9 @@ class HttpSide:
         from embermq.admin.http import HttpServer, create_app
 
         sockets = [bind(address) for address in addresses]
-        server = HttpServer(create_app(self._service, self._queues.open_api()), self._settings.http)
+        server = HttpServer(
+            create_app(self._service, self._queues.open_api()), self._settings.http, self._refusals
+        )
         await server.start(sockets)
         self._stops.append(server.stop)
         return [bound_to(sock) for sock in sockets]

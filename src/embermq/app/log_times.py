@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.tick_store import Post
 from embermq.app.log_side import LogSide
+from embermq.broker.counters import Counters
 from embermq.broker.logs_first import WAIT_MS
 from embermq.broker.queue_side import OffsetFound
 from embermq.ports.errors import StoreError
@@ -34,9 +35,10 @@ class LogTimes:
     """Questions are answered one after another; one that has waited too long, so that who asked has given up, is not
     asked at all."""
 
-    def __init__(self, log_side: LogSide, post: Post) -> None:
+    def __init__(self, log_side: LogSide, post: Post, counters: Counters) -> None:
         self._log_side = log_side
         self._post = post
+        self._counters = counters
         self._asked: SimpleQueue[_Question | None] = SimpleQueue()
         self._thread: Thread | None = None
 
@@ -64,6 +66,7 @@ class LogTimes:
             if time.monotonic() - question.asked_s > WAIT_MS / 1_000:
                 continue
             answer: int | StoreError
+            then = question.then
             try:
                 if log is None:
                     log, close = self._log_side.open_for_times()
@@ -73,9 +76,15 @@ class LogTimes:
             except Exception as error:  # whatever it was, nobody who asks later would be answered
                 LOG.exception("a time in the message log cannot be found")
                 answer = StoreError(f"a time in the message log cannot be found: {error!r}")
-            self._post(partial(question.then, answer))
+                then = partial(self._counted, question.then)
+            self._post(partial(then, answer))
         if close is not None:
             close()
+
+    def _counted(self, then: OffsetFound, answer: int | StoreError) -> None:
+        """On the event loop, which alone counts."""
+        self._counters.unexpected_errors += 1
+        then(answer)
 
 
 def _offset(log: MessageLog, time_ms: int) -> int:

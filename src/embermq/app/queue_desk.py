@@ -23,6 +23,7 @@ from embermq.admin.queue_service import (
     QueueDetail,
     QueueRefused,
     QueueService,
+    RequestRefused,
     RetryJob,
 )
 from embermq.broker.tick import Tick
@@ -49,6 +50,7 @@ from embermq.queues.inspection import (
     stats_of,
 )
 from embermq.queues.names import QueueKind, kind_of
+from embermq.queues.pieces import at_a_time
 from embermq.queues.queue import Queue
 from embermq.queues.queues import Queues
 from embermq.queues.settings import QueueSettings, operator_settings
@@ -98,15 +100,24 @@ class QueueDesk(QueueService):
     """See the façade. `core` writes into the present batch of `tick`."""
 
     def __init__(
-        self, core: Queues, tick: Tick, ticks: Clock, bodies: MessageBodies, *, queues_max: int
+        self,
+        core: Queues,
+        tick: Tick,
+        ticks: Clock,
+        bodies: MessageBodies,
+        *,
+        queues_max: int,
+        groups_max: int,
     ) -> None:
         self._core = core
         self._tick = tick
         self._ticks = ticks
         self._bodies = bodies
         self._queues_max = queues_max
+        self._groups_max = groups_max
         self._jobs: dict[str, RetryJob] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._is_closed = False
 
     def queues(self, after: str, limit: int, match: str) -> Sequence[QueueStats]:
         names = nsmallest(
@@ -152,7 +163,7 @@ class QueueDesk(QueueService):
 
     async def peek(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
         queue = self._find(name)
-        sequences = messages_after(queue, after, limit)
+        sequences = messages_after(queue, after, at_a_time(limit, len(queue.groups)))
         views = [(message_at(queue, sequence), queue.entries[sequence].offset) for sequence in sequences]
         bodies = await self._read([offset for _, offset in views])
         return [_peeked(view, bodies.get(offset)) for view, offset in views]
@@ -167,7 +178,9 @@ class QueueDesk(QueueService):
         if found is None:
             return []
         dead, wanted = found
-        begin = max(0, dead.sequence_of("", after)) if after else 0
+        begin = dead.sequence_of("", after) if after else 0
+        if begin < 0:  # from the first one on would be the same page again and again
+            raise RequestRefused(f"after: {after[:80]!r} is no id of a dead letter of queue {name}")
         letters = (letter_at(dead, sequence) for sequence in await _search(dead, wanted, limit, begin))
         return [letter for letter in letters if letter is not None]
 
@@ -217,10 +230,11 @@ class QueueDesk(QueueService):
         end, count = queue.end(), 0
         while self._core.find(name) is queue:
             self._ticks.look_at_clock()
-            done = self._core.purge(name, end, PIECE)
+            piece = at_a_time(PIECE, len(queue.groups))
+            done = self._core.purge(name, end, piece)
             count += done
             await self._durable()
-            if done < PIECE:
+            if done < piece:
                 break
         return count
 
@@ -251,6 +265,7 @@ class QueueDesk(QueueService):
         if found is None:
             return 0
         sequences = await _search(*found, limit)
+        await self._check_all(found[0], sequences)
         count = 0
         for begin in range(0, len(sequences), PIECE):
             count += self._put_back(found[0], sequences[begin : begin + PIECE])
@@ -276,8 +291,12 @@ class QueueDesk(QueueService):
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
         found = self._letters(name, wanted)
         sequences = [] if found is None or self._is_running(name) else await _search(*found)
+        if found is not None:
+            await self._check_all(found[0], sequences)
         if self._is_running(name):
             raise QueueRefused(f"dead letters of queue {name} are being retried already")
+        if self._is_closed:
+            raise QueueRefused("the broker stops")
         job = RetryJob(queue=name, rate=rate, matched=len(sequences), retried=0, running=bool(sequences))
         self._jobs[name] = job
         if found is not None and sequences:
@@ -298,7 +317,8 @@ class QueueDesk(QueueService):
         return True
 
     def close(self) -> None:
-        """What goes on by itself ends."""
+        """What goes on by itself ends, and nothing more begins."""
+        self._is_closed = True
         for name in list(self._running):
             self.stop_retry(name)
 
@@ -334,7 +354,34 @@ class QueueDesk(QueueService):
         name = dead.settings.name
         if self._core.find(name) is not dead:
             return 0
+        self._check_ways_back(dead, sequences)
         return self._core.retry_dead_letters(name, sequences, now_ms)
+
+    async def _check_all(self, dead: Queue, sequences: Sequence[int]) -> None:
+        """Before the first of many goes back. Raises QueueRefused."""
+        for begin in range(0, len(sequences), PIECE):
+            self._check_ways_back(dead, sequences[begin : begin + PIECE])
+            await asyncio.sleep(0)
+
+    def _check_ways_back(self, dead: Queue, sequences: Sequence[int]) -> None:
+        """Who puts dead letters back makes no queue by it, and no group past the limit. Raises QueueRefused."""
+        ways: dict[str, set[str]] = {}
+        for letter in filter(None, map(dead.dead_letter, sequences)):
+            ways.setdefault(letter.queue, set()).add(letter.group)
+        for name, groups in ways.items():
+            queue = self._core.find(name)
+            if queue is None:
+                raise QueueRefused(
+                    f"dead letters in {dead.settings.name} come from queue {name}, which is not there any more; make"
+                    " it first, then they can go back"
+                )
+            new = groups - queue.groups.keys() - {""}
+            if new and len(queue.groups) + len(new) > self._groups_max:
+                raise QueueRefused(
+                    f"dead letters in {dead.settings.name} are for group {min(new)[:80]!r} of queue {name}, which is"
+                    f" not there any more, and with {len(queue.groups)} consumer groups there is no room for it"
+                    f" (queues.groups_max is {self._groups_max})"
+                )
 
     def _letters(self, name: str, wanted: LetterFilter) -> tuple[Queue, LetterFilter] | None:
         """The queue that has the dead letters of another, and which of them are its own; None when it is not there

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_door import RpcDoor
 from embermq.admin.settings import GrpcSettings
 from embermq.app.http_side import bind, bound_to
@@ -25,11 +26,14 @@ FILE_NAMES = {True: "grpc-near.sock", False: "grpc-far.sock"}
 class RpcSide:
     """The sockets between door and servers are in the data directory, which nobody else may enter."""
 
-    def __init__(self, data_dir: Path, settings: GrpcSettings, queues: QueueAdmin) -> None:
+    def __init__(
+        self, data_dir: Path, settings: GrpcSettings, queues: QueueAdmin, refusals: Refusals
+    ) -> None:
         self._data_dir = data_dir
         self._settings = settings
         self._queues = queues
-        self._door = RpcDoor(self._behind, settings)
+        self._refusals = refusals
+        self._door = RpcDoor(self._behind, settings, refusals)
         self._servers: dict[bool, RpcServer] = {}
         self._turn = asyncio.Lock()
         self._folder = -1
@@ -68,7 +72,7 @@ class RpcSide:
     async def _behind(self, is_near: bool) -> str:
         async with self._turn:
             if is_near not in self._servers:
-                server = await self._queues.rpc_server(is_near=is_near)
+                server = await self._queues.rpc_server(is_near=is_near, refusals=self._refusals)
                 with suppress(FileNotFoundError):  # of a broker that was killed
                     os.unlink(self._path(is_near))
                 await server.start(self._path(is_near))

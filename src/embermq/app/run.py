@@ -233,7 +233,8 @@ class _Application:
     async def _open(self, server: MqttServer, service: BrokerService, queues: QueueAdmin) -> "_Surfaces":
         settings, bound = self._settings, service.bound
         surfaces = _Surfaces(
-            HttpSide(settings, service, queues), RpcSide(self._data_dir, settings.grpc, queues)
+            HttpSide(settings, service, queues, service.refusals["http"]),
+            RpcSide(self._data_dir, settings.grpc, queues, service.refusals["grpc"]),
         )
         for listener in compose_listeners(
             settings.listeners, settings.listener, settings.tls, settings.websocket

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from embermq.admin.refusals import Refusals
 from embermq.admin.service import Health, Readiness
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
@@ -60,6 +61,8 @@ class BrokerService:
         self.bound: dict[str, list[Address | UnixAddress]] = {}
         self.retained: RetentionState | None = None
         """What the last round of retention found; None before the first."""
+        self.refusals = {"http": Refusals(), "grpc": Refusals()}
+        """What operators' listeners did not answer."""
         self.queues: QueueDesk | None = None
         """None where there are no durable queues."""
         self._pipeline: PipelineStatus | None = None
@@ -108,6 +111,7 @@ class BrokerService:
         return self._metrics.text(
             Snapshot(
                 counters=state.counters,
+                refusals={listener: found.counts for listener, found in self.refusals.items()},
                 connections=self._server.connections,
                 sessions=len(state.sessions),
                 subscriptions=len(state.router),

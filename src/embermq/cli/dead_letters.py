@@ -91,7 +91,10 @@ def retry(
         if letters:
             count = 0
             for letter in letters:
-                body = broker.ask("POST", f"{_path(name)}/{quoted(letter)}/retry")
+                try:
+                    body = broker.ask("POST", f"{_path(name)}/{quoted(letter)}/retry")
+                except UserError as refusal:
+                    raise UserError(f"{refusal}; {count:,} messages were put back before it") from None
                 count += msgspec.json.decode(body)["messages"]
             print(f"put back {count:,} messages")
             return

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from embermq.app.errors import UserError
+
 QUEUES = "/api/v1/queues"
 
 
@@ -15,4 +17,6 @@ def queue_path(name: str) -> str:
 def quoted(name: str) -> str:
     """One part of a path, whatever the name holds: `.` and `..` name queues here and lead nowhere, and what
     was typed may be no UTF-8."""
+    if not name:
+        raise UserError("a name, or an id, is empty")
     return quote(name, safe="", errors="surrogateescape").replace(".", "%2E")

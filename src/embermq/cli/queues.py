@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from embermq.app.errors import UserError
+from embermq.app.errors import IsThere, UserError
 from embermq.cli import dead_letters
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
@@ -146,9 +146,10 @@ def create(
     """Make a queue, with default settings or those of a file."""
     content = _settings(settings)
     with running_broker(data_dir, config, assignments) as broker:
-        if any(one["name"] == name for one in _all(broker, _literally(name))):
-            raise UserError(f"there is a queue {name!r} already; embermq queues configure changes it")
-        broker.put(queue_path(name), content)
+        try:
+            broker.put(queue_path(name), content, only_new=True)
+        except IsThere as refusal:
+            raise UserError(f"{refusal}; embermq queues configure changes it") from None
     print(f"created {shown(name)}")
 
 
@@ -225,11 +226,6 @@ def _all(broker: ControlClient, match: str) -> Iterator[dict[str, Any]]:
     ):
         yield from page
         after = page[-1]["name"]
-
-
-def _literally(name: str) -> str:
-    """The name as a pattern that only it fits."""
-    return "".join(f"[{one}]" if one in "*?[" else one for one in name)
 
 
 def _settings(file: Path | None) -> bytes:

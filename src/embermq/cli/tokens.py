@@ -54,9 +54,12 @@ def create(
     from embermq.queues.durations import parse_duration
 
     try:
-        expires_ms = time.time_ns() // 1_000_000 + parse_duration(expires) if expires else 0
+        lasts_ms = parse_duration(expires) if expires else 0
     except ValueError as error:
         raise UserError(f"--expires: {error}") from None
+    if expires and not lasts_ms:
+        raise UserError(f"--expires: {expires} is over at once")
+    expires_ms = time.time_ns() // 1_000_000 + lasts_ms if expires else 0
     tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))
     print(tokens.create(name, Scope(scope.value), expires_ms))
 

@@ -1,6 +1,6 @@
 """Prometheus metrics from snapshots."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
@@ -26,6 +26,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Everything that is measured, at one moment."""
 
     counters: Counters
+    refusals: Mapping[str, Mapping[str, int]]
+    """By listener and reason, what HTTP and gRPC did not answer."""
     connections: int
     sessions: int
     subscriptions: int
@@ -91,6 +93,13 @@ class Metrics(Collector):
         for listener, connections in snapshot.server.by_listener.items():
             listeners.add_metric([listener], connections)
         yield listeners
+        refused = CounterMetricFamily(
+            "embermq_api_refused", "requests and connections refused", labels=["listener", "reason"]
+        )
+        for listener, reasons in snapshot.refusals.items():
+            for reason, total in reasons.items():
+                refused.add_metric([listener, reason], total)
+        yield refused
         yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=snapshot.ticks.ticks)
         if snapshot.session_store is not None:
             yield from _session_store(snapshot.session_store)

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.support.waiting import wait_until
 
 from embermq.admin.http import HttpServer, create_app
+from embermq.admin.refusals import Refusals, Why
 from embermq.admin.service import Health, Readiness
 from embermq.admin.settings import HttpSettings
 
@@ -49,10 +50,12 @@ class FakeService:
 
 
 @asynccontextmanager
-async def served(service: FakeService, api: ASGIApp | None = None, **settings: int) -> AsyncIterator[int]:
+async def served(
+    service: FakeService, api: ASGIApp | None = None, refusals: Refusals | None = None, **settings: int
+) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    server = HttpServer(create_app(service, api), HttpSettings(**settings))
+    server = HttpServer(create_app(service, api), HttpSettings(**settings), refusals)
     await server.start([listener])
     try:
         yield port
@@ -173,10 +176,12 @@ async def said(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
 
 
-def test_connections_are_bounded_by_requests_under_way() -> None:
+def test_connections_are_bounded_by_requests_under_way(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals()
+
     async def scenario() -> None:
         api = SlowApi()
-        async with served(FakeService(), api, connections_max=2) as port:
+        async with served(FakeService(), api, refusals, connections_max=2) as port:
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
             for _, writer in held:
                 writer.write(b"GET /api/v1/slow HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -188,12 +193,16 @@ def test_connections_are_bounded_by_requests_under_way() -> None:
                 writer.close()
 
     uvloop.run(scenario())
+    assert refusals.counts[Why.CONNECTIONS_MAX] == 1
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
 def test_whoever_asks_takes_the_place_of_those_who_do_not(begun: bytes) -> None:
+    refusals = Refusals()
+
     async def scenario() -> None:
-        async with served(FakeService(), connections_max=4, request_timeout_s=600) as port:
+        async with served(FakeService(), None, refusals, connections_max=4, request_timeout_s=600) as port:
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
             for _, writer in silent:
                 writer.write(begun)
@@ -207,6 +216,8 @@ def test_whoever_asks_takes_the_place_of_those_who_do_not(begun: bytes) -> None:
             await asyncio.gather(*heard, return_exceptions=True)
 
     uvloop.run(scenario())
+    assert refusals.counts[Why.MADE_ROOM] >= 5
+    assert refusals.counts[Why.CONNECTIONS_MAX] == 0
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -225,9 +236,11 @@ def test_whoever_asks_takes_the_place_of_those_who_do_not(begun: bytes) -> None:
 def test_a_request_that_does_not_come_in_ends(
     run: Callable[..., None], sent: bytes, answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
+    refusals = Refusals()
+
     async def scenario() -> None:
         api = SlowApi()
-        async with served(FakeService(), api, request_timeout_s=1, idle_timeout_s=1) as port:
+        async with served(FakeService(), api, refusals, request_timeout_s=1, idle_timeout_s=1) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
             began = time.monotonic()
@@ -240,7 +253,81 @@ def test_a_request_that_does_not_come_in_ends(
             writer.close()
 
     run(scenario())
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    assert not caplog.records
+    is_between = answer in (b"405", b"200")  # uvicorn sees to those
+    assert refusals.counts[Why.TIMEOUT] == (not is_between)
+
+
+ASKED = b"POST /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+TO_SLOW = b"POST /api/v1/slow HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize(
+    ("sent", "answer", "why"),
+    [
+        ([b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"], b"400", Why.MALFORMED),
+        ([b"GET /health HTTP/1.1\r\n\r\n"], b"400", Why.MALFORMED),
+        ([b"GET /health HTTP/1.1\r\nHost: x\r\nA b: c\r\n\r\n"], b"400", Why.MALFORMED),
+        ([b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000], b"431", Why.TOO_LARGE),
+        ([b"GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n"], b"501", Why.MALFORMED),
+        ([TO_SLOW, b"no number\r\n"], b"400", Why.MALFORMED),
+        ([ASKED, b"no number\r\n"], b"405", Why.MALFORMED),  # behind the answer
+    ],
+)
+def test_what_is_no_http_is_counted_and_fills_no_log(
+    run: Callable[..., None], sent: list[bytes], answer: bytes, why: Why, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusals = Refusals()
+
+    async def scenario() -> None:
+        async with served(FakeService(), SlowApi(), refusals) as port:
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(sent[0])
+                first = await reader.readline() if sent[0] == ASKED else b""
+                writer.writelines(sent[1:])
+                found = first + await said(reader)
+                assert found.split(b" ")[1] == answer
+                assert b"application/problem+json" in found and found.count(b"HTTP/1.1") == 1
+                writer.close()
+
+    run(scenario())
+    assert refusals.counts[why] == 2
+    assert not caplog.records
+
+
+def test_a_wish_for_another_protocol_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with served(FakeService()) as port:
+            for upgrade in (b"h2c", b"websocket"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                head = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: upgrade, close\r\nUpgrade: "
+                writer.write(head + upgrade + b"\r\n\r\n")
+                assert (await said(reader)).startswith(b"HTTP/1.1 200 OK\r\n")
+                writer.close()
+
+    uvloop.run(scenario())
+    assert not caplog.records
+
+
+def test_tokens_and_bodies_that_are_refused_are_counted() -> None:
+    refusals = Refusals()
+
+    async def api(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(status_code=int(scope["path"].rpartition("/")[2]))(scope, receive, send)
+
+    async def scenario() -> None:
+        async with served(FakeService(), api, refusals) as port:
+            for status in (401, 403, 403, 404, 413, 503):
+                assert (await asyncio.to_thread(ask, port, f"/api/v1/{status}"))[0] == status
+
+    uvloop.run(scenario())
+    assert {why: count for why, count in refusals.counts.items() if count} == {
+        Why.UNAUTHENTICATED: 1,
+        Why.DENIED: 2,
+        Why.TOO_LARGE: 1,
+    }
 
 
 def test_a_byte_now_and_then_is_no_request() -> None:
@@ -293,6 +380,26 @@ def test_stop_waits_for_no_idle_connection(run: Callable[..., float]) -> None:
         return elapsed
 
     assert run(scenario()) < 3.5
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_who_waits_for_an_answer_when_it_stops_is_told(
+    run: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        api = SlowApi()
+        async with served(FakeService(), api) as port:
+            waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            for _, writer in waiting:
+                writer.write(b"GET /api/v1/slow HTTP/1.1\r\nHost: x\r\n\r\n")
+            await api.both_asked()
+        for reader, writer in waiting:
+            answer = await said(reader)
+            assert answer.startswith(b"HTTP/1.1 503 ") and b"the broker stops" in answer
+            writer.close()
+
+    run(scenario())
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_the_port_is_free_after_stop() -> None:

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
-import httpx
 import pytest
-from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.routing import Mount
+from tests.support.api_served import HERE, Ask, is_problem, served
 from tests.support.queue_bench import START_MS
 from tests.support.queue_desk import DeskBench
 
 from embermq.admin.access import (
-    Access,
     AccessRefused,
     ApiToken,
-    Everything,
     Scope,
     TokenAccess,
     is_loopback,
     token_hash,
 )
-from embermq.admin.api import create_api
 from embermq.admin.http_caller import HttpCaller
-from embermq.admin.late_api import LateApi, named_path
+from embermq.admin.late_api import named_path
 from embermq.model.message import Message
 from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
-
-Ask = Callable[..., Awaitable[httpx.Response]]
-HERE = "http://127.0.0.1:8080"
 
 
 class Tokens(dict[str, ApiToken]):
@@ -46,28 +39,6 @@ class Tokens(dict[str, ApiToken]):
         return self
 
 
-def served(
-    bench: DeskBench,
-    work: Callable[[Ask], Awaitable[None]],
-    access: Access | None = None,
-    peer: str = "127.0.0.1",
-) -> None:
-    """Do `work` with a client of the API."""
-
-    async def run() -> None:
-        api = LateApi(lambda: create_api(bench.desk, access or Everything()))
-        app = Starlette(routes=[Mount("/api/v1", app=api)])
-        transport = httpx.ASGITransport(app=app, client=(peer, 5), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
-
-            async def ask(method: str, path: str, **more: Any) -> httpx.Response:
-                return await client.request(method, "/api/v1" + path, **more)
-
-            await work(ask)
-
-    asyncio.run(run())
-
-
 async def until(ask: Ask, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The retry of the queue q, as soon as something holds of it."""
     async with asyncio.timeout(10):
@@ -76,15 +47,6 @@ async def until(ask: Ask, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, 
             if is_so(job):
                 return job
             await asyncio.sleep(0)
-
-
-def is_problem(answer: httpx.Response, status: int, *words: str) -> None:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    told = answer.json()
-    assert told["status"] == status
-    for word in words:
-        assert word in told["detail"], told
 
 
 @pytest.mark.promise("queues-40")
@@ -231,6 +193,30 @@ def test_dead_letters_are_listed_and_put_back() -> None:
     served(bench, work)
 
 
+@pytest.mark.parametrize("pattern", ["a?", "a*", "[ab][bc]", "*"])
+def test_the_name_of_a_queue_is_no_pattern_among_shared_dead_letters(pattern: str) -> None:
+    bench = DeskBench()
+    for bench.name in (pattern, "ab"):
+        bench.configure(dlq_config={"topic": "$queue/dlq/shared"})
+        bench.join("c")
+        bench.publish(count=2)
+        for delivery in bench.take():
+            bench.settle(delivery, Verb.REJECT)
+
+    async def work(ask: Ask) -> None:
+        own = f"/queues/{quote(pattern, safe='')}"
+        letters = (await ask("GET", f"{own}/dlq")).json()
+        assert [letter["queue"] for letter in letters] == [pattern] * 2
+        others = [letter["id"] for letter in (await ask("GET", "/queues/ab/dlq")).json()]
+        is_problem(await ask("POST", f"{own}/dlq/{others[0]}/retry"), 404, others[0])
+        done = await ask("POST", f"{own}/dlq/redrive", json={"ids": others})
+        assert done.json() == {"put_back": 0, "held": 0, "gone": 2}
+        assert (await ask("POST", f"{own}/dlq/retry")).json() == {"messages": 2}
+        assert [letter["id"] for letter in (await ask("GET", "/queues/dlq$shared/dlq")).json()] == others
+
+    served(bench, work)
+
+
 @pytest.mark.promise("queues-34", "queues-35")
 def test_dead_letters_go_back_by_their_ids_in_one_transaction_and_once() -> None:
     bench = DeskBench()
@@ -270,6 +256,19 @@ def test_dead_letters_go_back_by_their_ids_in_one_transaction_and_once() -> None
 
 
 @pytest.mark.promise("queues-35")
+def test_nothing_begins_by_itself_any_more_when_the_broker_stops() -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish()
+    bench.settle(bench.one(), Verb.REJECT)
+
+    async def work(ask: Ask) -> None:
+        bench.desk.close()
+        is_problem(await ask("POST", "/queues/q/dlq/retry", params={"rate": 1}), 409, "the broker stops")
+
+    served(bench, work)
+
+
 def test_a_slow_retry_keeps_its_rate_and_can_be_ended() -> None:
     bench = DeskBench()
     bench.join("c")
@@ -367,9 +366,9 @@ def test_a_search_for_dead_letters_lets_others_have_their_turn(monkeypatch: pyte
     async def work(ask: Ask) -> None:
         await ask("GET", "/queues")
         usual = await turns_of("/queues/q/dlq?limit=1", ask)
-        assert await turns_of("/queues/q/dlq?reason=none", ask) >= usual + 90
-        assert await turns_of("/queues/q/dlq/retry?reason=none", ask, "POST") >= usual + 90
-        assert await turns_of("/queues/q/dlq/retry?reason=none&rate=1", ask, "POST") >= usual + 90
+        assert await turns_of("/queues/q/dlq?reason=timeout", ask) >= usual + 90
+        assert await turns_of("/queues/q/dlq/retry?reason=timeout", ask, "POST") >= usual + 90
+        assert await turns_of("/queues/q/dlq/retry?reason=timeout&rate=1", ask, "POST") >= usual + 90
 
     served(bench, work)
 

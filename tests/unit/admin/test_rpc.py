@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import uvloop
 from google.protobuf.timestamp_pb2 import Timestamp
 from msgspec import Struct
 from msgspec.structs import fields
 from tests.support.queue_bench import START_MS
 from tests.support.queue_desk import DeskBench
-from tests.support.rpc_client import OWN_CONNECTION, ended, stub_class
+from tests.support.rpc_served import ANSWER_S, Asking, Tokens, carried_out
 
 from embermq.admin import queue_admin_pb2 as pb
-from embermq.admin.access import Access, ApiToken, Caller, Everything, Scope, TokenAccess, token_hash
+from embermq.admin.access import Scope, TokenAccess
 from embermq.admin.queue_service import Configured, PutBack, QueueDetail, RetryJob
 from embermq.admin.rpc_calls import CALLS, SERVICE
-from embermq.admin.rpc_door import RpcDoor
-from embermq.admin.rpc_server import RpcServer
-from embermq.admin.settings import GrpcSettings
 from embermq.model.message import Message
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import (
@@ -46,99 +38,8 @@ from embermq.queues.settings import (
     RetryPolicy,
 )
 
-ANSWER_S = 10
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 QUEUE = pb.QueueRequest(name="q")
-
-
-class Tokens(dict[str, ApiToken]):
-    """In memory."""
-
-    def add(self, scope: Scope) -> str:
-        self[scope] = ApiToken(scope, scope, token_hash("emq_" + scope), 0)
-        return "emq_" + scope
-
-    def all(self) -> Tokens:
-        return self
-
-
-class Asking:
-    """A client on a port."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OWN_CONNECTION)
-        self._stub = stub_class()(self.channel)
-
-    async def __call__(self, name: str, request: Any, **metadata: str) -> Any:
-        given = [(key.replace("_", "-"), value) for key, value in metadata.items()]
-        return await getattr(self._stub, name)(request, timeout=ANSWER_S, metadata=given)
-
-    async def refused(self, name: str, request: Any, **metadata: str) -> tuple[str, str]:
-        try:
-            answer = await self(name, request, **metadata)
-        except grpc.aio.AioRpcError as error:
-            return error.code().name, error.details() or ""
-        raise AssertionError(f"{name} was answered: {answer}")
-
-    async def code(self, name: str, request: Any, **metadata: str) -> str:
-        """The status alone, OK or not."""
-        try:
-            await self(name, request, **metadata)
-        except grpc.aio.AioRpcError as error:
-            found: str = error.code().name
-            return found
-        return "OK"
-
-    async def begun(self, name: str, **metadata: str) -> tuple[str, str]:
-        """The status of a call whose request never comes."""
-        call = self.channel.stream_unary(f"/{SERVICE}/{name}")(
-            metadata=list(metadata.items()), timeout=ANSWER_S
-        )
-        return (await call.code()).name, await call.details() or ""
-
-
-@asynccontextmanager
-async def served(
-    bench: DeskBench, folder: Path, access: Access | None = None, **settings: int
-) -> AsyncIterator[Asking]:
-    """Door and servers on a port of their own."""
-    given = GrpcSettings(**settings)
-    servers: dict[bool, RpcServer] = {}
-
-    async def behind(is_near: bool) -> str:
-        path = str(folder / f"near-{is_near}")
-        if is_near not in servers:
-            servers[is_near] = RpcServer(bench.desk, access or Everything(), given, is_near=is_near)
-            await servers[is_near].start(path)
-        return path
-
-    door = RpcDoor(behind, given)
-    listener = socket.create_server(("127.0.0.1", 0))
-    await door.open(listener)
-    asking = Asking(listener.getsockname()[1])
-    try:
-        yield asking
-    finally:
-        await asking.channel.close()
-        door.close()
-        for server in servers.values():
-            await server.stop()
-        await door.cut_off(1.0)
-
-
-def carried_out(
-    bench: DeskBench,
-    folder: Path,
-    work: Callable[[Asking], Awaitable[None]],
-    access: Access | None = None,
-    **settings: int,
-) -> None:
-    async def run() -> None:
-        async with served(bench, folder, access, **settings) as ask:
-            await work(ask)
-
-    uvloop.run(run())
 
 
 KINDS: list[tuple[type[Any], type[Struct]]] = [
@@ -341,6 +242,17 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
             (retry, pb.RetryDeadLettersRequest(name="q", rate=-1), "rate: is -1"),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=float("nan")), "rate: is nan"),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=float("inf")), "rate: is inf"),
+            (
+                "PutQueue",
+                pb.PutQueueRequest(name="q", settings={"ordering": "\U0001f600" * 9_000}),
+                "ordering",
+            ),
+            (retry, pb.RetryDeadLettersRequest(name="q", rate=1e-300), "rate: is 1e-300"),
+            (
+                retry,
+                pb.RetryDeadLettersRequest(name="q", filter={"reason": "timeuot"}),
+                "reason: is 'timeuot'",
+            ),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=1, limit=5), "together with a rate"),
             (retry, pb.RetryDeadLettersRequest(name="q", limit=100_001), "limit: 100001"),
             ("GetQueue", pb.QueueRequest(), "name: is empty"),
@@ -436,63 +348,6 @@ def test_without_a_token_this_machine_alone_gets_in(
 
 
 @pytest.mark.promise("queues-41")
-def test_requests_have_limits(tmp_path: Path) -> None:
-    async def work(ask: Asking) -> None:
-        code, words = await ask.refused("GetQueue", pb.QueueRequest(name="n" * 5_000))
-        assert code == "RESOURCE_EXHAUSTED" and "larger than max" in words
-        code, _ = await ask.refused("GetQueue", QUEUE, padding="x" * 8_000)
-        assert code == "RESOURCE_EXHAUSTED"
-        assert await ask.begun("GetQueue") == (
-            "DEADLINE_EXCEEDED",
-            "the request has not come in within 1 s",
-        )
-        assert (await ask("GetQueueStats", QUEUE)).name == "q"
-
-    bench = DeskBench()
-    carried_out(bench, tmp_path, work, message_bytes_max=4_096, metadata_bytes_max=4_096, request_timeout_s=1)
-
-
-def test_a_token_is_asked_for_before_a_body_is_read(tmp_path: Path) -> None:
-    tokens = Tokens()
-    secret = tokens.add(READ)
-
-    async def work(ask: Asking) -> None:
-        assert (await ask.begun("GetQueue"))[0] == "UNAUTHENTICATED"
-        assert (await ask.begun("PurgeQueue", authorization=f"Bearer {secret}"))[0] == "PERMISSION_DENIED"
-
-    carried_out(DeskBench(), tmp_path, work, TokenAccess(tokens, lambda: 0), request_timeout_s=600)
-
-
-class Counting(Everything):
-    """Knows how many calls have begun."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Semaphore(0)
-
-    def check(self, caller: Caller, wanted: Scope) -> str:
-        self.begun.release()
-        return super().check(caller, wanted)
-
-
-@pytest.mark.promise("queues-41")
-def test_calls_at_a_time_have_a_limit(tmp_path: Path) -> None:
-    access = Counting()
-
-    async def work(ask: Asking) -> None:
-        others = [Asking(ask.port) for _ in range(2)]
-        held = [asyncio.create_task(other.begun("GetQueue")) for other in others]
-        async with asyncio.timeout(ANSWER_S):
-            for _ in held:
-                await access.begun.acquire()
-        assert await ask.code("GetQueueStats", QUEUE) == "RESOURCE_EXHAUSTED"
-        for task, other in zip(held, others, strict=True):
-            task.cancel()
-            await other.channel.close()
-
-    carried_out(DeskBench(), tmp_path, work, access, calls_max=2, request_timeout_s=60)
-
-
-@pytest.mark.promise("queues-41")
 def test_a_store_that_does_not_answer_and_a_fault_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -517,33 +372,6 @@ def test_a_store_that_does_not_answer_and_a_fault_inside(
     ]
 
 
-def test_a_call_takes_no_longer_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = DeskBench()
-    monkeypatch.setattr(bench, "wake", lambda: None)
-
-    async def work(ask: Asking) -> None:
-        code, words = await ask.refused("PurgeQueue", QUEUE)
-        assert (code, words) == ("DEADLINE_EXCEEDED", "it has taken longer than 1 s; some of it may be done")
-
-    carried_out(bench, tmp_path, work, call_timeout_s=1)
-
-
-def test_connections_at_a_time_have_a_limit(tmp_path: Path) -> None:
-    async def work(ask: Asking) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", ask.port) for _ in range(2)]
-        reader, writer = await asyncio.open_connection("127.0.0.1", ask.port)
-        assert await ended(reader) == b""
-        for _, other in [*held, (reader, writer)]:
-            other.close()
-            await other.wait_closed()
-        async with asyncio.timeout(ANSWER_S):
-            while (code := await ask.code("GetQueueStats", QUEUE)) == "UNAVAILABLE":
-                pass  # the server may not know yet that they have left
-        assert code == "OK"
-
-    carried_out(DeskBench(), tmp_path, work, connections_max=2, request_timeout_s=600)
-
-
 def test_large_answers_go_through_a_slow_reader(tmp_path: Path) -> None:
     """The door holds no more than its sockets do, and loses nothing."""
     bench = DeskBench()
@@ -553,7 +381,7 @@ def test_large_answers_go_through_a_slow_reader(tmp_path: Path) -> None:
 
     async def work(ask: Asking) -> None:
         found = await ask("PeekMessages", pb.PeekMessagesRequest(name="q", limit=100))
-        assert len(found.messages) == 48, "as many as 3 MiB hold"
+        assert len(found.messages) == 47, "as many as 3 MiB hold"
         assert all(one.payload == body for one in found.messages)
 
     carried_out(bench, tmp_path, work)

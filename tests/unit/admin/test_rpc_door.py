@@ -13,6 +13,7 @@ import uvloop
 from tests.support.rpc_client import ended
 from tests.support.waiting import wait_for
 
+from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_door import PREFACE, RpcDoor
 from embermq.admin.settings import GrpcSettings
 
@@ -22,6 +23,7 @@ from embermq.admin.settings import GrpcSettings
 )
 def test_who_does_not_speak_grpc_is_sent_away_before_anything_begins(said: bytes) -> None:
     begun: list[bool] = []
+    refused: list[Refusals] = []
 
     async def scenario() -> None:
         async def behind(is_near: bool) -> str:
@@ -29,6 +31,7 @@ def test_who_does_not_speak_grpc_is_sent_away_before_anything_begins(said: bytes
             return ""
 
         door = RpcDoor(behind, GrpcSettings(request_timeout_s=1))
+        refused.append(door.refusals)
         listener = socket.create_server(("127.0.0.1", 0))
         await door.open(listener)
         reader, writer = await asyncio.open_connection(*listener.getsockname())
@@ -41,6 +44,8 @@ def test_who_does_not_speak_grpc_is_sent_away_before_anything_begins(said: bytes
 
     uvloop.run(scenario())
     assert begun == []
+    counts = refused[0].counts
+    assert (counts["timeout"], counts["malformed"]) == ((1, 0) if PREFACE.startswith(said) else (0, 1))
 
 
 def test_a_server_that_cannot_begin_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,15 +56,18 @@ def test_a_server_that_cannot_begin_is_told_in_the_log(caplog: pytest.LogCapture
         door = RpcDoor(behind, GrpcSettings())
         listener = socket.create_server(("127.0.0.1", 0))
         await door.open(listener)
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(PREFACE)
-        assert await ended(reader) == b""
-        writer.close()
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(PREFACE)
+            assert await ended(reader) == b""
+            writer.close()
         door.close()
         await door.cut_off(1)
 
     uvloop.run(scenario())
-    assert [record.getMessage() for record in caplog.records] == ["gRPC cannot be answered"]
+    assert [record.getMessage() for record in caplog.records] == ["gRPC cannot be answered: no grpc here"], (
+        "once"
+    )
 
 
 @pytest.mark.parametrize("told_bytes", [30_000, 8 * 1024 * 1024])

@@ -10,6 +10,7 @@ import pytest
 
 from embermq.app import log_times
 from embermq.app.log_times import LogTimes
+from embermq.broker.counters import Counters
 from embermq.ports.errors import StoreError, StoreUnavailable
 
 PATIENCE_S = 20.0
@@ -55,7 +56,8 @@ class Asker:
     def __init__(self, log: SlowLog) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.found: list[int | StoreError] = []
-        self.times = LogTimes(log, self.posted.put)  # type: ignore[arg-type]
+        self.counters = Counters()
+        self.times = LogTimes(log, self.posted.put, self.counters)  # type: ignore[arg-type]
 
     def finds(self, time_ms: int) -> None:
         self.times.find(time_ms, self.found.append)
@@ -85,7 +87,7 @@ def test_a_log_that_fails_is_asked_again_by_the_next() -> None:
     asker = Asker(log)
     asker.finds(1)
     asker.takes()
-    assert str(asker.found.pop()) == "away"
+    assert str(asker.found.pop()) == "away" and asker.counters.unexpected_errors == 0
     asker.finds(70)
     asker.takes()
     assert asker.found == [7]
@@ -153,7 +155,8 @@ def test_whatever_happens_the_next_one_is_answered() -> None:
     asker.takes()
     (problem,) = asker.found
     assert isinstance(problem, StoreError) and "no such thing" in str(problem)
+    assert asker.counters.unexpected_errors == 1
     asker.finds(2_000)
     asker.takes()
-    assert asker.found[1:] == [200]
+    assert asker.found[1:] == [200] and asker.counters.unexpected_errors == 1
     asker.times.close()

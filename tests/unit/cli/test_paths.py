@@ -8,12 +8,13 @@ import httpx
 import pytest
 
 from embermq.admin.late_api import named_path
+from embermq.app.errors import UserError
 from embermq.cli.dead_letters import _path
 from embermq.cli.paths import queue_path
 
 
 @pytest.mark.parametrize(
-    "name", [".", "..", "../..", "a/../b", "tasks/images", "a b%c?d&e", "ü$", "x;y=z", "\x01"]
+    "name", [".", "..", "../..", "a/../b", "tasks/images", "a b%c?d&e", "ü$", "x;y=z", "\x01", "a\nb"]
 )
 def test_any_name_reaches_its_own_queue(name: str) -> None:
     for path in (queue_path(name), _path(name)):
@@ -22,5 +23,10 @@ def test_any_name_reaches_its_own_queue(name: str) -> None:
         assert unquote(part) == name
 
 
-def test_a_name_that_is_no_utf_8_is_asked_for_and_not_found() -> None:
+def test_a_name_that_is_no_utf_8_is_asked_for_as_it_is() -> None:
     assert queue_path("a\udcff") == "/api/v1/queues/a%FF"
+
+
+def test_an_empty_name_is_none() -> None:
+    with pytest.raises(UserError, match="is empty"):
+        queue_path("")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from embermq.admin.access import Scope
+from embermq.admin.access import ApiToken, Scope, token_hash
 from embermq.app.api_tokens import FILE_NAME, TokenFile
 from embermq.cli.main import main
 
@@ -28,3 +29,31 @@ def test_who_takes_back_the_last_token_is_told_what_that_opens(
     assert "no token is left" not in capsys.readouterr().err
     assert main(["tokens", "revoke", "b", "--data-dir", str(tmp_path)]) == 0
     assert "no token is left: programs on this machine may use the API without one" in capsys.readouterr().err
+
+
+def test_a_token_that_is_over_at_once_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tokens", "create", "a", "--expires", "0s", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr() == ("", "embermq: --expires: 0s is over at once\n")
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", "a\x1b[31m"),
+        ("name", "a\n"),
+        ("hash", "é"),
+        ("hash", "0" * 63),
+        ("created_ms", 99_999_999_999_999_999),
+        ("expires_ms", -1),
+        ("scope", "root"),
+    ],
+)
+def test_a_file_that_says_what_cannot_be_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, value: object
+) -> None:
+    token = msgspec.to_builtins(ApiToken("a", Scope.READ, token_hash("x"), 0))
+    (tmp_path / FILE_NAME).write_bytes(msgspec.json.encode([{**token, field: value}]))
+    assert main(["tokens", "list", "--data-dir", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert "api-tokens.json is damaged" in told and f"$[0].{field}" in told and told.count("\n") == 1

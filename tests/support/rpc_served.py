@@ -1,0 +1,119 @@
+"""gRPC as the broker serves it, over the desk alone: door, servers, and a client."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+from tests.support.queue_desk import DeskBench
+from tests.support.rpc_client import OWN_CONNECTION, stub_class
+
+from embermq.admin.access import Access, ApiToken, Everything, Scope, token_hash
+from embermq.admin.refusals import Refusals
+from embermq.admin.rpc_calls import SERVICE
+from embermq.admin.rpc_door import RpcDoor
+from embermq.admin.rpc_server import RpcServer
+from embermq.admin.settings import GrpcSettings
+
+ANSWER_S = 10
+
+
+class Tokens(dict[str, ApiToken]):
+    """In memory."""
+
+    def add(self, scope: Scope) -> str:
+        self[scope] = ApiToken(scope, scope, token_hash("emq_" + scope), 0)
+        return "emq_" + scope
+
+    def all(self) -> Tokens:
+        return self
+
+
+class Asking:
+    """A client on a port."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OWN_CONNECTION)
+        self._stub = stub_class()(self.channel)
+
+    async def __call__(self, name: str, request: Any, **metadata: str) -> Any:
+        given = [(key.replace("_", "-"), value) for key, value in metadata.items()]
+        return await getattr(self._stub, name)(request, timeout=ANSWER_S, metadata=given)
+
+    async def refused(self, name: str, request: Any, **metadata: str) -> tuple[str, str]:
+        try:
+            answer = await self(name, request, **metadata)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+        raise AssertionError(f"{name} was answered: {answer}")
+
+    async def code(self, name: str, request: Any, **metadata: str) -> str:
+        """The status alone, OK or not."""
+        try:
+            await self(name, request, **metadata)
+        except grpc.aio.AioRpcError as error:
+            found: str = error.code().name
+            return found
+        return "OK"
+
+    async def begun(self, name: str, **metadata: str) -> tuple[str, str]:
+        """The status of a call whose request never comes."""
+        call = self.channel.stream_unary(f"/{SERVICE}/{name}")(
+            metadata=list(metadata.items()), timeout=ANSWER_S
+        )
+        return (await call.code()).name, await call.details() or ""
+
+
+@asynccontextmanager
+async def served(
+    bench: DeskBench, folder: Path, access: Access | None, refusals: Refusals, **settings: int
+) -> AsyncIterator[Asking]:
+    """Door and servers on a port of their own."""
+    given = GrpcSettings(**settings)
+    servers: dict[bool, RpcServer] = {}
+
+    async def behind(is_near: bool) -> str:
+        path = str(folder / f"near-{is_near}")
+        if is_near not in servers:
+            servers[is_near] = RpcServer(
+                bench.desk, access or Everything(), given, is_near=is_near, refusals=refusals
+            )
+            await servers[is_near].start(path)
+        return path
+
+    door = RpcDoor(behind, given, refusals)
+    listener = socket.create_server(("127.0.0.1", 0))
+    await door.open(listener)
+    asking = Asking(listener.getsockname()[1])
+    try:
+        yield asking
+    finally:
+        await asking.channel.close()
+        door.close()
+        for server in servers.values():
+            await server.stop()
+        await door.cut_off(1.0)
+
+
+def carried_out(
+    bench: DeskBench,
+    folder: Path,
+    work: Callable[[Asking], Awaitable[None]],
+    access: Access | None = None,
+    **settings: int,
+) -> dict[str, int]:
+    """What was refused, by why."""
+    refusals = Refusals()
+
+    async def run() -> None:
+        async with served(bench, folder, access, refusals, **settings) as ask:
+            await work(ask)
+
+    uvloop.run(run())
+    return {why: count for why, count in refusals.counts.items() if count}
