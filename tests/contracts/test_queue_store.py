@@ -140,6 +140,31 @@ def test_marks_of_a_removed_group_go_bit_by_bit_and_never_to_another_of_its_name
     assert len(queue.marks) == count + 1
 
 
+def test_a_group_that_comes_and_goes_while_marks_of_former_ones_are_there(stores: Stores) -> None:
+    count = 12_000
+    entries = [replace(ENTRY, sequence=number) for number in range(1, count + 1)]
+    stores.write(records=[record(b"")], queues=queue_writes(*entries))
+    for life in range(4):
+        group = replace(GROUP, first_sequence=life)
+        marks = {(3, "workers", number): RETRY for number in range(1 + life, count - life)}
+        stores.write(queues=QueueWrites(ended_groups={(3, "workers")}, groups={(3, "workers"): group}))
+        stores.write(queues=QueueWrites(groups={(3, "workers"): replace(group, idle_since_ms=9)}))
+        stores.write(queues=QueueWrites(marks=marks))
+        if life == 2:
+            stores.reopen()
+        (queue,) = loaded(stores)
+        assert queue.groups == (replace(group, idle_since_ms=9),)
+        assert queue.marks.keys() == marks.keys()
+    stores.write(queues=QueueWrites(ended_groups={(3, "workers")}))
+    for _ in range(16):
+        (queue,) = loaded(stores)
+        assert not queue.groups and not queue.marks
+        stores.write(records=[record(b"")])
+    stores.write(queues=QueueWrites(groups={(3, "workers"): GROUP}))
+    (queue,) = loaded(stores)
+    assert queue.groups == (GROUP,) and not queue.marks
+
+
 def test_a_deleted_queue_leaves_nothing_to_the_next_of_its_name(stores: Stores) -> None:
     everything = queue_writes(
         *(replace(ENTRY, sequence=number) for number in range(1, 2_500)),

@@ -354,8 +354,7 @@ class QueueModel(RuleBasedStateMachine):
                     *(
                         entry.offset
                         for number, entry in dead.entries.items()
-                        if (letter := dead._particulars[number].dead_letter) is not None
-                        and letter.group == group
+                        if (letter := dead.dead_letter(number)) is not None and letter.group == group
                     ),
                     *self.acked[group],
                     *self.purged[group],

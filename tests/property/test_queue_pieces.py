@@ -1,5 +1,6 @@
 """Groups that come and go in pieces, between publishes, acks, purges and crashes: whatever the order, a group gets what
-was there when it came and what came later, in order, and a message is there for as long as somebody owes it."""
+was there when it came and what came later, in order, and a message is there for as long as somebody owes it. Dead
+letters go back meanwhile, and whatever else is there an id means one message to a group."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from tests.support.queue_rows import QueueRows
 from tests.support.queue_writes import GatheredWrites
 
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
+from embermq.queues.group import FILLED
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Delivery
@@ -25,6 +27,7 @@ from embermq.queues.settings import GroupSettings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
 
 QUEUE = "work"
+DEAD = "dlq/work"
 GROUPS = ("a", "b", "c")
 NOW_MS = 1_000_000
 
@@ -39,6 +42,8 @@ class PiecesModel(RuleBasedStateMachine):
         """By group, offsets that it has to settle."""
         self.acked: dict[str, set[int]] = {}
         self.held: dict[str, list[Delivery]] = {}
+        self.letters: dict[int, tuple[str, int]] = {}
+        """Dead letters by their sequence: group and offset."""
         self.gathered = GatheredWrites()
         self.queues = Queues(GroupSettings(), 1, self.gathered)
         self.queues.configure(
@@ -54,7 +59,8 @@ class PiecesModel(RuleBasedStateMachine):
         for delivery in self.queues.run(NOW_MS):
             held = self.held[delivery.stamps.group]
             assert delivery.offset in self.owed[delivery.stamps.group]
-            assert not held or held[-1].offset < delivery.offset, "no message is offered before an older one"
+            before = held[-1].stamps.sequence if held else 0
+            assert before < delivery.stamps.sequence, "no message is offered before an older one"
             held.append(delivery)
             self.queues.written(delivery, NOW_MS)
         self.store()
@@ -76,23 +82,45 @@ class PiecesModel(RuleBasedStateMachine):
         self.epoch += 1
         if group not in self.owed:
             first = queue.end() if start == LATEST else start
-            self.owed[group] = {queue.entries[each].offset for each in queue.entries if each >= first}
+            self.owed[group] = {
+                queue.entries[each].offset
+                for each in queue.entries
+                if each >= first and self.only_group(each) in ("", group)
+            }
             self.acked[group] = set()
         self.held[group] = []
         self.queues.join(QUEUE, group, Newcomer(f"{group}-1", self.epoch, 1_000, start=start), NOW_MS)
         self.step()
 
+    def only_group(self, sequence: int) -> str:
+        return self.rows.entries[self.queues.queue(QUEUE).generation, sequence].only_group
+
     @precondition(lambda self: any(self.held.values()))
-    @rule(data=st.data())
-    def ack(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.REJECT]))
+    def settle(self, data: st.DataObject, verb: Verb) -> None:
         group = data.draw(st.sampled_from(sorted(one for one, held in self.held.items() if held)))
         held = self.held[group]
         delivery = held.pop(data.draw(st.integers(0, len(held) - 1)))
-        request = SettleRequest(Verb.ACK, (delivery.stamps.message_id,), group)
+        request = SettleRequest(verb, (delivery.stamps.message_id,), group)
         outcomes = self.queues.settle(QUEUE, request, delivery.client_id, delivery.epoch, NOW_MS)
         assert outcomes == [Outcome.DONE]
         self.owed[group].discard(delivery.offset)
-        self.acked[group].add(delivery.offset)
+        if verb is Verb.ACK:
+            self.acked[group].add(delivery.offset)
+        else:
+            self.letters[self.queues.queue(DEAD).end() - 1] = (group, delivery.offset)
+        self.store()
+
+    @precondition(lambda self: self.letters)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(sorted(self.letters)), unique=True, min_size=1))
+        assert self.queues.retry_dead_letters(DEAD, chosen, NOW_MS) == len(chosen)
+        for sequence in chosen:
+            group, offset = self.letters.pop(sequence)
+            self.owed.setdefault(group, set()).add(offset)
+            self.acked.setdefault(group, set())
+            self.held.setdefault(group, [])
         self.store()
 
     @precondition(lambda self: self.owed)
@@ -107,12 +135,13 @@ class PiecesModel(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def purge(self, limit: int) -> None:
-        entries = self.queues.queue(QUEUE).entries
-        gone = {entries[each].offset for each in list(entries)[:limit]}
-        self.queues.purge(QUEUE, self.queues.queue(QUEUE).end(), limit)
-        for group in self.owed:
-            self.owed[group] -= gone
-            self.held[group] = [each for each in self.held.get(group, []) if each.offset not in gone]
+        queue = self.queues.queue(QUEUE)
+        gone = list(queue.entries)[:limit]
+        for name in self.owed:
+            owing = [each for each in gone if queue.groups[name].owes(each)]
+            self.owed[name] -= {queue.entries[each].offset for each in owing}
+            self.held[name] = [each for each in self.held.get(name, []) if each.stamps.sequence not in gone]
+        self.queues.purge(QUEUE, queue.end(), limit)
         self.store()
 
     @rule()
@@ -126,14 +155,16 @@ class PiecesModel(RuleBasedStateMachine):
             if self.queues.next_due_ms() != 0:
                 break
             self.step()
-        entries = self.queues.queue(QUEUE).entries
-        for sequence in entries:
-            offset = entries[sequence].offset
-            owing = sum(offset in owed for owed in self.owed.values())
-            assert entries.owed(sequence) == owing
-            assert owing or not any(offset in acked for acked in self.acked.values()), "it had to go"
+        queue = self.queues.queue(QUEUE)
+        for sequence in queue.entries:
+            offset = queue.entries[sequence].offset
+            owing = sum(group.owes(sequence) for group in queue.groups.values())
+            assert queue.entries.owed(sequence) == owing
+            was_acked = any(offset in acked for acked in self.acked.values())
+            assert owing or self.only_group(sequence) or not was_acked, "it had to go"
         for group, held in self.held.items():
-            assert {delivery.offset for delivery in held} == self.owed[group]
+            if queue.groups[group].members:
+                assert {delivery.offset for delivery in held} == self.owed[group]
 
     @rule()
     def kill(self) -> None:
@@ -150,14 +181,17 @@ class PiecesModel(RuleBasedStateMachine):
     def nothing_is_lost(self) -> None:
         queue = self.queues.queue(QUEUE)
         assert queue.groups.keys() == self.owed.keys()
-        by_offset = {queue.entries[each].offset: each for each in queue.entries}
-        stored = {row.offset for row in self.rows.entries.values()}
-        for group, owed in self.owed.items():
-            assert {offset for offset, each in by_offset.items() if queue.groups[group].owes(each)} == owed
-            assert queue.groups[group].owed == len(owed) and owed <= stored
+        stored = {row.offset for row in self.rows.entries.values() if row.dead_letter is None}
+        for name, owed in self.owed.items():
+            group = queue.groups[name]
+            owes = [each for each in queue.entries if group.owes(each)]
+            assert sorted(queue.entries[each].offset for each in owes) == sorted(owed), "each once"
+            assert owed <= stored
+            if group.unfilled_from == FILLED:
+                assert group.owed == len(owed)
 
 
-@pytest.mark.promise("queues-17", "queues-18", "queues-43")
+@pytest.mark.promise("queues-17", "queues-18", "queues-35", "queues-43")
 def test_groups_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("embermq.queues.queues.PIECE", 2)
     run_state_machine_as_test(

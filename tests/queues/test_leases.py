@@ -337,6 +337,10 @@ def test_many_bodies_from_the_store_come_in_order(tmp_path_factory: pytest.TempP
 
         async def scenario() -> None:
             publisher = await worker(broker, "publisher")
+            keeper = await worker(broker, "keeper", acknowledges=False)
+            await keeper.consumes(
+                "$queue/long", prefetch="1", ack_mode="puback"
+            )  # else what one group has is gone
             count = 500
             await publisher.enqueues("$queue/long", *(b"%d" % number for number in range(count)))
             takers = {prefetch: await worker(broker, f"taker{prefetch}") for prefetch in ("100", "7")}

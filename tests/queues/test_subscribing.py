@@ -97,7 +97,8 @@ def test_a_group_begins_where_its_first_consumer_says(broker: BrokerProcess) -> 
         while datetime.now(UTC) <= moment:
             await client.ping()
         await client.enqueues(topic, b"3", b"4")
-        starts = {"earliest": b"1", "latest": b"5", "": b"1", between: b"3"}
+        to_come = "9999-12-31T23:59:59Z"
+        starts = {"earliest": b"1", "latest": b"5", "": b"1", between: b"3", to_come: b"5"}
         workers: list[tuple[Worker, bytes]] = []
         for number, (start, first) in enumerate(starts.items()):
             each = await worker(broker, f"start{number}")

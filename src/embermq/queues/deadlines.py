@@ -19,7 +19,7 @@ class Deadlines:
     def __init__(self, entries: Entries, pending: Iterable[int]) -> None:
         self._entries = entries
         self._pending = pending
-        self._cursor = 0
+        self._cursor = self._end = 0
         self._latest_ms = 0
         self._sooner: list[tuple[int, int]] = []
 
@@ -43,7 +43,7 @@ class Deadlines:
         over: list[int] = []
         while self._sooner and self._sooner[0][0] <= now_ms and len(over) < limit:
             over.append(heappop(self._sooner)[1])
-        end = min(next(iter(self._pending), end), end)
+        end = self._end = min(next(iter(self._pending), end), end)
         while True:
             self._cursor = self._entries.first_from(self._cursor, end)
             if len(over) >= limit or self._cursor >= end or self._entries.expires_ms(self._cursor) > now_ms:
@@ -54,6 +54,7 @@ class Deadlines:
     def next_due_ms(self) -> int | None:
         """None when nothing ends by itself."""
         times = [self._sooner[0][0]] if self._sooner else []
-        if self._cursor in self._entries:
-            times.append(self._entries.expires_ms(self._cursor))
+        first = self._entries.first_from(self._cursor, self._end)  # that of the cursor may have gone since
+        if first < self._end:
+            times.append(self._entries.expires_ms(first))
         return min(times, default=None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import islice, takewhile
 
 from embermq.model.queue_rows import DelayedRow
+
+GONE_MAX = 1_000
+"""Messages that were taken out and still have their time here, besides four times as many as there are others."""
 
 
 class DelayedMessages:
@@ -14,9 +17,9 @@ class DelayedMessages:
 
     def __init__(self) -> None:
         self.rows: dict[int, DelayedRow] = {}
-        """By ticket."""
+        """By ticket, ascending."""
         self._times: list[tuple[int, int]] = []
-        """A heap of (time, ticket)."""
+        """A heap of (time, ticket), those too that were taken out."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -32,21 +35,30 @@ class DelayedMessages:
         self._times = [(row.visible_ms, row.ticket) for row in self.rows.values()]
         heapify(self._times)
 
-    def due(self, now_ms: int) -> Iterator[DelayedRow]:
-        """Take out those whose time has come, in the order of time."""
-        while self._times and self._times[0][0] <= now_ms:
-            yield self.rows.pop(heappop(self._times)[1])
+    def due(self, now_ms: int, limit: int) -> list[DelayedRow]:
+        """Take out up to `limit` of those whose time has come, in the order of time. With more of them `first_ms` is in
+        the past."""
+        found: list[DelayedRow] = []
+        for _ in range(limit):
+            if not self._times or self._times[0][0] > now_ms:
+                break
+            row = self.rows.pop(heappop(self._times)[1], None)
+            if row is not None:
+                found.append(row)
+        return found
 
     def take(self, end: int, limit: int) -> list[DelayedRow]:
         """Take out up to `limit` with tickets below `end`, whether their time has come or not."""
-        taken = list(islice((row for row in self.rows.values() if row.ticket < end), limit))
-        if taken:
-            for row in taken:
-                del self.rows[row.ticket]
-            self._times = [(row.visible_ms, row.ticket) for row in self.rows.values()]
-            heapify(self._times)
+        taken = list(islice(takewhile(lambda row: row.ticket < end, self.rows.values()), limit))
+        for row in taken:
+            del self.rows[row.ticket]
+        for _ in range(2 * len(taken)):
+            if self._times and self._times[0][1] not in self.rows:
+                heappop(self._times)
+        if len(self._times) > 5 * len(self.rows) + GONE_MAX:
+            self.restore(self.rows.values())
         return taken
 
     def first_ms(self) -> int:
-        """When the first comes; 0 when there is none."""
-        return self._times[0][0] if self._times else 0
+        """When the first comes, or sooner; 0 when there is none."""
+        return self._times[0][0] if self.rows else 0

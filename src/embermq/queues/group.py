@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Container
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from msgspec.structs import replace
@@ -29,6 +29,8 @@ from embermq.queues.standing import NO_ATTEMPTS, Finish, Handed, Standing
 
 LOOKED_AT_MAX = 10_000
 """Messages that one call of `deliver` looks at; the rest is the next call's."""
+WAITS_OVER_MAX = 1_000
+"""Waits for a retry that are over and still in the heap, besides twice as many as there are messages."""
 FILLED = sys.maxsize
 """Above all sequences."""
 LEASE_OVER = "the lease is over"
@@ -116,7 +118,7 @@ class Group:
             del self._standings[sequence]
         self.settled.add(sequence)
         self._leave_line(sequence)
-        self._lane(sequence).trim()
+        self._lane(sequence).trim(self._key(sequence))
         return True
 
     def owes(self, sequence: int) -> bool:
@@ -207,7 +209,7 @@ class Group:
         return self.idle_since_ms + self._timing.idle_expiry_ms if self.idle_since_ms else 0
 
     def rebalance_at_ms(self) -> int:
-        """When joins that wait take effect; 0 when none waits."""
+        """When joins that wait take effect, and those who have left this tick; 0 when none waits."""
         return self._rebalance_at_ms
 
     def state_of(self, sequence: int) -> MessageState:
@@ -266,7 +268,7 @@ class Group:
         self._stalled.discard(client_id)
         if not self.members:
             self.idle_since_ms = now_ms
-        self._rebalance()
+        self._rebalance_at_ms = now_ms  # once for all that leave in this tick
 
     def go_away(self, client_id: str, now_ms: int) -> None:
         """The connection of a consumer with a kept session is gone: it has a while to come back [queues-19]."""
@@ -291,7 +293,7 @@ class Group:
             if not standing.is_written:
                 self._apply(each, standing, Event.HOLDER_GONE, now_ms)
         self._awake.pop(consumer.client_id, None)
-        self._rebalance()
+        self._rebalance_at_ms = now_ms
 
     def resume(self, client_id: str, now_ms: int) -> None:
         """A consumer takes again what it is sent. Who has not stalled goes on as before."""
@@ -332,17 +334,20 @@ class Group:
         action = self._apply(sequence, standing, VERB_EVENTS[request.verb], now_ms, request)
         return Outcome.LATE if action is Action.IGNORE else Outcome.DONE
 
-    def advance(self, now_ms: int) -> None:
-        """Time has passed: leases, retries, consumers that take nothing or did not come back, joins that waited."""
+    def advance(self, now_ms: int, limit: int) -> int:
+        """Time has passed: leases, retries, consumers that take nothing or did not come back, joins that waited. Of
+        leases and retries up to `limit`; returns how many it were. With more of them `next_due_ms` is in the past."""
+        left = limit
         while (late := self._leases.first_unwritten(now_ms)) is not None:
             self._stall(late, now_ms)
-        while (over := self._leases.first_over(now_ms)) is not None:
+        while left > 0 and (over := self._leases.first_over(now_ms)) is not None:
+            left -= 1
             self._apply(over, self._standings[over], Event.LEASE_OVER, now_ms)
-        while self._waits and self._waits[0][0] <= now_ms:
+        while left > 0 and self._waits and self._waits[0][0] <= now_ms:
+            left -= 1
             due_ms, sequence = heappop(self._waits)
-            standing = self._standings.get(sequence)
-            if standing is not None and standing.state is MessageState.RETRY and standing.due_ms == due_ms:
-                self._apply(sequence, standing, Event.DUE, now_ms)
+            if self._waits_until(sequence) == due_ms:
+                self._apply(sequence, self._standings[sequence], Event.DUE, now_ms)
         while self._away:
             client_id = next(iter(self._away))
             if self._away[client_id].away_until_ms > now_ms:
@@ -350,6 +355,7 @@ class Group:
             self.leave(client_id, now_ms)
         if 0 < self._rebalance_at_ms <= now_ms:
             self._rebalance()
+        return limit - left
 
     def next_due_ms(self) -> int | None:
         """When `advance` or `deliver` has something to do next; 0 for at once."""
@@ -495,6 +501,9 @@ class Group:
         if due_ms > now_ms:
             standing.state, standing.due_ms = MessageState.RETRY, due_ms
             heappush(self._waits, (due_ms, sequence))
+            if len(self._waits) > 2 * len(self._standings) + WAITS_OVER_MAX:
+                self._waits = [each for each in self._waits if self._waits_until(each[1]) == each[0]]
+                heapify(self._waits)
         else:
             standing.state, standing.due_ms = MessageState.QUEUED, 0
             lane = self._lane(sequence)
@@ -502,6 +511,11 @@ class Group:
             self._list(lane)
         if attempts.failures:
             self.marks[sequence] = Mark(standing.state, attempts, standing.due_ms)
+
+    def _waits_until(self, sequence: int) -> int:
+        """0 when it waits for no retry."""
+        standing = self._standings.get(sequence)
+        return standing.due_ms if standing is not None and standing.state is MessageState.RETRY else 0
 
     def _finish(self, sequence: int, standing: Standing, reason: str) -> None:
         self._unhold(sequence, standing)

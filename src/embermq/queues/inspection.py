@@ -13,14 +13,16 @@ from heapq import nlargest, nsmallest
 from itertools import islice
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
-from embermq.model.queue_rows import Attempts, DeadLetter, MessageState
+from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, MessageState
 from embermq.queues.consumer import Consumer
 from embermq.queues.group import Group
 from embermq.queues.names import kind_of
 from embermq.queues.queue import Queue
 
+REASONS = tuple(value for name, value in vars(DeadLetterReason).items() if name.isupper())
+"""Why messages become dead letters."""
 QUANTILES = (0.5, 0.95, 0.99)
 LOOKED_AT_MAX = 2_000
 """Messages that one search for dead letters looks at before clients have their turn: some milliseconds."""
@@ -144,7 +146,8 @@ class MessageView(Struct, frozen=True, kw_only=True):
 
 
 class LetterFilter(Struct, frozen=True, kw_only=True):
-    """Which dead letters; "" and None are for any. `queue` and `error` may have shell wildcards."""
+    """Which dead letters; "" and None are for any. `error` may have shell wildcards; names are exact, since they may
+    hold `*`, `?` and `[` themselves."""
 
     queue: str = ""
     group: str = ""
@@ -158,7 +161,7 @@ class LetterFilter(Struct, frozen=True, kw_only=True):
     def matches(self, letter_id: str, letter: DeadLetter) -> bool:
         """Whether this one is meant."""
         return (
-            (not self.queue or letter.queue == self.queue or fnmatchcase(letter.queue, self.queue))
+            self.queue in ("", letter.queue)
             and self.group in ("", letter.group)
             and self.reason in ("", letter.reason)
             and (not self.error or fnmatchcase(letter.attempts.last_error, self.error))
@@ -200,14 +203,21 @@ def stats_of(queue: Queue, now_ms: int) -> QueueStats:
 
 
 def oldest_ms_of(queue: Queue, now_ms: int) -> int:
-    """About when the oldest message came, 0 when there is none: of those that came before the broker began it is told
-    by when they end."""
+    """About when the oldest message came, 0 when there is none: of those that came before the broker began a dead
+    letter says it, and of others it is told by when they end."""
     sequence = next(iter(queue.entries), 0)
     if not sequence:
         return 0
-    arrived_ms = queue.arrivals.time_of(sequence)
     by_deadline_ms = queue.entries[sequence].expires_ms - queue.settings.limits.message_ttl
-    return arrived_ms if arrived_ms is not None else min(now_ms, by_deadline_ms)
+    return _arrived_ms(queue, sequence) or min(now_ms, by_deadline_ms)
+
+
+def _arrived_ms(queue: Queue, sequence: int) -> int:
+    """0 when nobody knows it any more."""
+    arrived_ms, letter = queue.arrivals.time_of(sequence), queue.dead_letter(sequence)
+    if arrived_ms is None and letter is not None:
+        arrived_ms = letter.moved_ms
+    return arrived_ms or 0
 
 
 def groups_of(queue: Queue, after: str, limit: int) -> list[GroupView]:
@@ -254,11 +264,17 @@ def _consumers(group: Group, members: Sequence[Consumer]) -> list[ConsumerView]:
 
 
 def message_of(queue: Queue, message_id: str) -> MessageView | None:
-    """A message by the id that consumers see; None when the queue has none, or has it no more."""
+    """A message by the id that consumers see; None when the queue has none, or has it no more. A group says of it what
+    it knows of the one that came back for it alone, if there is one."""
     for name in ("", *queue.groups):
         sequence = queue.sequence_of(name, message_id)
         if sequence in queue.entries:
-            return message_at(queue, sequence)
+            own = {each: queue.sequence_of(each, message_id) for each in sorted(queue.groups)}
+            states = (
+                _standing(queue, queue.groups[each], number if number in queue.entries else sequence)
+                for each, number in own.items()
+            )
+            return replace(message_at(queue, sequence), states=tuple(states))
     return None
 
 
@@ -271,7 +287,7 @@ def message_at(queue: Queue, sequence: int) -> MessageView:
         sequence=sequence,
         partition=entry.partition,
         key=entry.key,
-        arrived=_time(queue.arrivals.time_of(sequence) or 0),
+        arrived=_time(_arrived_ms(queue, sequence)),
         expires=_time(entry.expires_ms),
         states=tuple(_standing(queue, queue.groups[name], sequence) for name in sorted(queue.groups)),
         dead_letter=None if letter is None else _letter(queue, sequence, letter),

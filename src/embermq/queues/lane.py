@@ -11,12 +11,17 @@ from msgspec import Struct
 from embermq.queues.consumer import Consumer
 from embermq.queues.sequence_line import SequenceLine
 
+GONE_MAX = 1_000
+"""Messages that were dropped and may still stand in the line of a key, besides half as many as there are others."""
+
 
 class Turn(Struct):
-    """A key with a message that is not settled: `head`. What came behind it waits, in order."""
+    """A key with a message that is not settled: `head`. What came behind it waits, in order; up to `gone` of them are
+    there no more."""
 
     head: int
     waiting: deque[int] | None = None
+    gone: int = 0
 
 
 class Lane:
@@ -81,7 +86,18 @@ class Lane:
         del self.turns[key]
         return False
 
-    def trim(self) -> None:
-        """Let go of what is not owed, at the front: nobody may come to take it."""
+    def trim(self, key: str | None) -> None:
+        """A message was dropped: let go of what is not owed at the front, in the line of its key as well, since nobody
+        may come to take it."""
         while self.ready and not self._owes(self.ready.first()):
             self.ready.popleft()
+        turn = self.turns.get(key) if key is not None else None
+        if turn is not None and turn.waiting is not None:
+            turn.gone += 1
+            if turn.gone > GONE_MAX + len(turn.waiting) // 2:
+                turn.waiting, turn.gone = deque(filter(self._owes, turn.waiting)), 0
+            while turn.waiting and not self._owes(turn.waiting[0]):
+                turn.waiting.popleft()
+            if not turn.waiting:
+                turn.waiting = None
+                self.blocked -= 1

@@ -18,6 +18,17 @@ from embermq.queues.group import FILLED, Group
 
 PIECE = 2_000
 """Messages that are looked at in one call, for all queues together."""
+ADVANCED_MAX = 5_000
+"""Messages of one queue that one call makes visible, that it ends, and whose leases and waits it ends."""
+STANDINGS_MAX = 10_000
+"""Messages times groups, where something is done to each of a message with each group: some 30 ms."""
+LOOKS_MAX = 200_000
+"""The same where it is only looked at."""
+
+
+def at_a_time(most: int, groups: int, standings: int = STANDINGS_MAX) -> int:
+    """How many messages, where there are so many groups: `most` or fewer."""
+    return max(1, min(most, standings // max(1, groups)))
 
 
 class _Removed(Struct):
@@ -33,7 +44,7 @@ class _Removed(Struct):
 
 class Pieces:
     """Of one queue. `groups` are those that it has; `offer` has a group owe a message that it has come to, `remove`
-    lets go of one that nobody owes."""
+    lets go of one that nobody owes; `was_settled` tells whether a group that it was for has settled one."""
 
     def __init__(
         self,
@@ -41,6 +52,7 @@ class Pieces:
         groups: Mapping[str, Group],
         offer: Callable[[Group, int], None],
         remove: Callable[[int], None],
+        was_settled: Callable[[int], bool],
     ) -> None:
         self.filling: dict[str, Group] = {}
         """Groups that have not been offered everything."""
@@ -48,6 +60,7 @@ class Pieces:
         self._groups = groups
         self._offer = offer
         self._remove = remove
+        self._was_settled = was_settled
         self._removed: deque[_Removed] = deque()
 
     def __bool__(self) -> bool:
@@ -76,7 +89,9 @@ class Pieces:
     def work(self, limit: int) -> int:
         """Look at up to `limit` messages; returns how many of them are left for others."""
         while limit > 0 and self._removed:
-            limit -= self._let_go_of_some(self._removed[0], limit)
+            some = at_a_time(limit, len(self._groups), LOOKS_MAX)
+            done = self._let_go_of_some(self._removed[0], some)
+            limit = limit - done if some == limit or done < some else 0
         for group in list(self.filling.values()):
             if limit <= 0:
                 break
@@ -94,6 +109,10 @@ class Pieces:
             if sequence not in group.settled:  # else it has ended before its turn
                 group.owed -= 1  # it counts since the group is there
                 self._offer(group, sequence)
+                if sequence in group.settled:  # it has the message as one that came back
+                    is_over = not self._entries.owed(sequence) and self._was_settled(sequence)
+                    if is_over and not self.awaits(sequence):
+                        self._remove(sequence)
         return len(some)
 
     def _let_go_of_some(self, removed: _Removed, limit: int) -> int:
@@ -116,5 +135,5 @@ class Pieces:
         """Whether a message that no group owes goes: not without any group, and where there was none for a while only
         if one has settled it since."""
         if had_no_others:
-            return any(sequence in group.settled for group in self._groups.values())
+            return self._was_settled(sequence)
         return bool(self._groups)

@@ -36,9 +36,10 @@ from embermq.queues.entries import Entries, Entry
 from embermq.queues.errors import QueueRefusal, TooLarge
 from embermq.queues.group import Group
 from embermq.queues.heads import Heads
+from embermq.queues.identities import Identities
 from embermq.queues.latency import Arrivals, LatencyWindow
 from embermq.queues.partitioner import partition_of_key
-from embermq.queues.pieces import Pieces
+from embermq.queues.pieces import ADVANCED_MAX, Pieces, at_a_time
 from embermq.queues.publication import Publication, Stamps
 from embermq.queues.settings import (
     GroupSettings,
@@ -48,16 +49,13 @@ from embermq.queues.settings import (
     check_change,
     format_settings,
 )
-from embermq.queues.settling import RANK, Outcome, SettleRequest, message_id_of, sequence_of
-from embermq.queues.values import Acceptance, Burial, Delivery, Fate, Particulars, Pending, QueueCounts
+from embermq.queues.settling import RANK, Outcome, SettleRequest
+from embermq.queues.values import Acceptance, Burial, Delivery, Fate, Pending, QueueCounts
 
 __all__ = ["Acceptance", "Burial", "Delivery", "Fate", "Queue"]
 
 SEQUENCES_RESERVED = 10_000
 """Numbers that the stored row of a queue is ahead: a start leaves out what was not used of them."""
-
-ADVANCED_MAX = 5_000
-"""Messages that one call of `advance` makes visible, and that it ends; the rest is the next call's."""
 
 _SETTLED = (MessageState.ACKED, MessageState.DLQ)
 
@@ -90,10 +88,12 @@ class Queue:
         self._keyless = 0
         self._pending: dict[int, Pending] = {}
         self.delayed = DelayedMessages()
-        self._particulars: dict[int, Particulars] = {}
-        self._origins: dict[tuple[str, str], int] = {}
+        self._identities = Identities(generation)
+        self.message_id = self._identities.message_id
+        self.sequence_of = self._identities.sequence_of
+        self.dead_letter = self._identities.dead_letter
         self._deadlines = Deadlines(self.entries, self._pending)
-        self.pieces = Pieces(self.entries, self.groups, self._offer, self._remove)
+        self.pieces = Pieces(self.entries, self.groups, self._offer, self._remove, self._was_settled)
         self._dedup = DedupWindow(timing.dedup_window_ms, timing.dedup_ids_max)
         self._heads = Heads(self.entries, self.groups)
 
@@ -159,11 +159,11 @@ class Queue:
         """A dead letter comes: never refused, with the time to live of this queue [queues-34]."""
         self._put(self._new_row(burial.offset, burial.key, now_ms, dead_letter=burial.letter))
 
-    def take_dead_letter(self, sequence: int) -> tuple[Entry, DeadLetter] | None:
+    def take_dead_letter(self, sequence: int) -> Entry | None:
         """Take a dead letter out, to be put back where it came from in the same tick; None when there is none, or a
         consumer holds it [queues-35]."""
-        entry, particulars = self.entries.get(sequence), self._particulars.get(sequence)
-        if entry is None or particulars is None or particulars.dead_letter is None:
+        entry = self.entries.get(sequence)
+        if entry is None or self.dead_letter(sequence) is None:
             return None
         if any(group.holds(sequence) for group in self.groups.values()):
             return None
@@ -171,12 +171,17 @@ class Queue:
             if group.owes(sequence):
                 group.drop(sequence, even_held=False)
         self._remove(sequence)
-        return entry, particulars.dead_letter
+        return entry
 
     def retry(self, entry: Entry, letter: DeadLetter, now_ms: int) -> None:
-        """A dead letter comes back, at the tail, with its message id, for the group that failed [queues-35]."""
+        """A dead letter comes back, at the tail, with its message id, for the group that failed [queues-35]. One id
+        means one message: what a group of this name has been founded with since, or a former one has left, is it."""
         if letter.group:
-            self.group(letter.group, now_ms, start=LATEST)
+            group = self.group(letter.group, now_ms, start=LATEST)
+            if group.owes(self.sequence_of(letter.group, letter.message_id)):
+                return
+            if left := self._identities.returned(letter.group, letter.message_id):
+                self._remove(left)
         row = self._new_row(entry.offset, entry.key, now_ms)
         self.counts.retried += 1
         self._put(replace(row, only_group=letter.group, origin_id=letter.message_id))
@@ -298,10 +303,8 @@ class Queue:
         deliveries: list[Delivery] = []
         for group in self.groups.values():
             for handed in group.deliver(now_ms):
-                sequence = handed.sequence
-                entry = self.entries[sequence]
+                sequence, entry = handed.sequence, self.entries[handed.sequence]
                 self.counts.delivered += 1
-                particulars = self._particulars.get(sequence)
                 stamps = Stamps(
                     self.message_id(sequence),
                     group.name,
@@ -309,7 +312,7 @@ class Queue:
                     entry.partition,
                     sequence,
                     handed.attempts.first_delivered_ms or now_ms,
-                    particulars.dead_letter if particulars else None,
+                    self.dead_letter(sequence),
                 )
                 deliveries.append(
                     Delivery(
@@ -327,17 +330,18 @@ class Queue:
     # Time passes.
 
     def advance(self, now_ms: int) -> None:
-        """Whatever is due: delayed messages, ends of messages, leases, retries, rebalancing, groups without
-        consumers."""
-        for row in islice(self.delayed.due(now_ms), ADVANCED_MAX):
+        """Whatever is due: delayed messages, ends of messages, leases, retries, rebalancing, idle groups."""
+        most = at_a_time(ADVANCED_MAX, len(self.groups))
+        for row in self.delayed.due(now_ms, most):
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
             self._put(self._new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
-        for sequence in self._deadlines.take_over(now_ms, self._next_sequence, ADVANCED_MAX):
+        for sequence in self._deadlines.take_over(now_ms, self._next_sequence, most):
             if sequence in self.entries:
                 self._end(sequence, DeadLetterReason.EXPIRED, now_ms)
+        left = ADVANCED_MAX
         for group in list(self.groups.values()):
             was_idle = group.idle_since_ms
-            group.advance(now_ms)
+            left -= group.advance(now_ms, left)
             self._drain(group, now_ms)
             if group.idle_since_ms and not was_idle:
                 self._store_group(group)
@@ -362,21 +366,6 @@ class Queue:
         """Messages that the slowest group has not settled; without groups, all. Delayed ones count [queues-31]."""
         slowest = max((group.owed for group in self.groups.values()), default=len(self.entries))
         return slowest + len(self._pending) + len(self.delayed)
-
-    def message_id(self, sequence: int) -> str:
-        """That of an entry, its own or the one that it came back with."""
-        particulars = self._particulars.get(sequence)
-        return (particulars.origin_id if particulars else "") or message_id_of(self.generation, sequence)
-
-    def sequence_of(self, group: str, message_id: str) -> int:
-        """The entry that a group knows by an id; -1 when the id is none of this queue's."""
-        found = self._origins.get((group, message_id)) or self._origins.get(("", message_id))
-        return found or sequence_of(self.generation, message_id)
-
-    def dead_letter(self, sequence: int) -> DeadLetter | None:
-        """Where an entry came from; None when it was published here."""
-        particulars = self._particulars.get(sequence)
-        return None if particulars is None else particulars.dead_letter
 
     def states(self, sequence: int) -> dict[str, MessageState]:
         """Of an entry, for each group that owes it."""
@@ -406,8 +395,9 @@ class Queue:
         for entry in stored.entries:
             self._next_sequence = max(self._next_sequence, entry.sequence + 1)
             self._place(entry, entry.offset, stored.marks)
-            if self._was_left(entry.sequence):
-                self._remove(entry.sequence)
+            self._pass_over(entry)
+            if not self.entries.owed(entry.sequence) and self._was_settled(entry.sequence):
+                self._remove(entry.sequence)  # a crash was faster
         for delayed in stored.delayed:
             self._next_sequence = max(self._next_sequence, delayed.ticket + 1)
         self.delayed.restore(stored.delayed)
@@ -417,11 +407,20 @@ class Queue:
 
     # Inside.
 
-    def _was_left(self, sequence: int) -> bool:
-        """Whether all groups have settled a message: a crash was faster than the removal of the last that owed it."""
-        if self.entries.owed(sequence):
-            return False
-        return any(sequence in group.settled for group in self.groups.values())
+    def _was_settled(self, sequence: int) -> bool:
+        """Whether a group that it was for has settled it."""
+        only = self._identities.only_group(sequence)
+        return any(sequence in each.settled and only in ("", name) for name, each in self.groups.items())
+
+    def _pass_over(self, returned: EntryRow) -> None:
+        """A message that came back to a group is there: the one of this id that was for all is not for it any more."""
+        group = self.groups.get(returned.only_group)
+        first = self.sequence_of("", returned.origin_id)
+        if group is not None and group.owes(returned.sequence) and group.owes(first):
+            group.drop(first, even_held=True)
+            self._mark(group, first, MessageState.ACKED)
+            if not self.entries.owe(first, -1):
+                self._remove(first)
 
     def _take_number(self) -> int:
         """Never one that was given before, not even by a broker that has ended since."""
@@ -440,6 +439,9 @@ class Queue:
         self._writes().groups[self.generation, group.name] = GroupRow(
             self.generation, group.name, group.first_sequence, group.idle_since_ms
         )
+
+    def _mark(self, group: Group, sequence: int, state: MessageState) -> None:
+        self._writes().marks[self.generation, group.name, sequence] = Mark(state)
 
     def _deadline(self, now_ms: int, expires_ms: int) -> int:
         by_ttl = now_ms + self.settings.limits.message_ttl
@@ -475,10 +477,7 @@ class Queue:
         sequence = row.sequence
         self.entries.put(sequence, row.partition, offset, row.expires_ms, row.key)
         self._deadlines.add(sequence, row.expires_ms)
-        if row.only_group or row.origin_id or row.dead_letter is not None:
-            self._particulars[sequence] = Particulars(row.only_group, row.origin_id, row.dead_letter)
-            if row.origin_id:
-                self._origins[row.only_group, row.origin_id] = sequence
+        self._identities.add(row)
         for group in self.groups.values():
             mark = marks.get((self.generation, group.name, sequence)) if marks else None
             self._offer(group, sequence, mark)
@@ -489,22 +488,24 @@ class Queue:
         if sequence >= group.unfilled_from:
             group.owed += 1  # its turn comes
             return
-        if not self._is_for(group.name, sequence) or (mark is not None and mark.state in _SETTLED):
+        if mark is not None and mark.state in _SETTLED:
             group.settled.add(sequence)
+            return
+        if not self._identities.is_for(group.name, sequence):
+            group.settled.add(sequence)
+            if not self._identities.only_group(sequence):
+                self._mark(group, sequence, MessageState.ACKED)  # also when what came back for it is gone
             return
         self.entries.owe(sequence, 1)
         group.offer(sequence, mark)
 
     def _open_group(self, name: str, first_sequence: int, idle_since_ms: int) -> Group:
-        group = Group(name, first_sequence, self.settings, self._timing, self.entries, is_for=self._is_for)
+        is_for = self._identities.is_for
+        group = Group(name, first_sequence, self.settings, self._timing, self.entries, is_for=is_for)
         group.idle_since_ms = idle_since_ms
         self.groups[name] = group
         self.pieces.fill(group)
         return group
-
-    def _is_for(self, group: str, sequence: int) -> bool:
-        particulars = self._particulars.get(sequence)
-        return particulars is None or particulars.only_group in ("", group)
 
     def _groups_of(self, client_id: str) -> list[str]:
         return [name for name, group in self.groups.items() if client_id in group.members]
@@ -533,8 +534,7 @@ class Queue:
             if finish.reason:
                 self._lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
             if owed or (self.pieces.filling and self.pieces.awaits(sequence)):
-                state = MessageState.DLQ if finish.reason else MessageState.ACKED
-                writes.marks[self.generation, group.name, sequence] = Mark(state)
+                self._mark(group, sequence, MessageState.DLQ if finish.reason else MessageState.ACKED)
             else:
                 self._remove(sequence)
         group.finished.clear()
@@ -546,14 +546,14 @@ class Queue:
         """A message ends, for every group that owes it and does not hold it."""
         owing = [group for group in self.groups.values() if group.owes(sequence)]
         if not owing:
-            self._lose(sequence, "", reason, Attempts(), now_ms)
+            self._lose(sequence, self._identities.only_group(sequence), reason, Attempts(), now_ms)
         for group in owing:
             attempts = group.attempts_of(sequence)
             if group.drop(sequence, even_held=False):
                 if sequence < group.unfilled_from:
                     self.entries.owe(sequence, -1)
                 self._lose(sequence, group.name, reason, attempts, now_ms)
-                self._writes().marks[self.generation, group.name, sequence] = Mark(MessageState.DLQ)
+                self._mark(group, sequence, MessageState.DLQ)
         if not any(group.owes(sequence) for group in owing):
             self._remove(sequence)
 
@@ -577,9 +577,7 @@ class Queue:
                 group.settled.discard(sequence)
             elif sequence >= group.unfilled_from:
                 group.owed -= 1
-        particulars = self._particulars.pop(sequence, None)
-        if particulars is not None:
-            self._origins.pop((particulars.only_group, particulars.origin_id), None)
+        self._identities.remove(sequence)
 
     def _make_room(self, now_ms: int) -> bool:
         """Whether one more message may come; False when it is to be dropped. Raises QueueRefusal."""

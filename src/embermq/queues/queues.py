@@ -54,7 +54,7 @@ class Queues:
         return stalled
 
     def take_made(self) -> list[str]:
-        """Names of queues that were made since it was asked last."""
+        """Names of queues that were made since it was asked last, or have a group less."""
         made, self._made = self._made, []
         return made
 
@@ -188,20 +188,20 @@ class Queues:
         if queue is None or group not in queue.groups:
             return False
         self._touch(name).remove_group(group)
+        self._made.append(name)
         return True
 
     def retry_dead_letters(self, name: str, sequences: Iterable[int], now_ms: int) -> int:
-        """Put dead letters of the queue `name` back where they came from; returns how many [queues-35]."""
+        """Put dead letters of the queue `name` back where they came from, unless that queue is gone; returns how
+        many [queues-35]."""
         dead, count = self._touch(name), 0
         for sequence in sequences:
-            taken = dead.take_dead_letter(sequence)
-            if taken is not None:
-                entry, letter = taken
-                source = self._touch(letter.queue)
-                group = source.groups.get(letter.group)
-                # A group that was founded anew since may have the message itself: one id means one message.
-                if group is None or not group.owes(source.sequence_of(group.name, letter.message_id)):
-                    source.retry(entry, letter, now_ms)
+            letter = dead.dead_letter(sequence)
+            if letter is None or letter.queue not in self._queues:
+                continue
+            entry = dead.take_dead_letter(sequence)
+            if entry is not None:
+                self._touch(letter.queue).retry(entry, letter, now_ms)
                 count += 1
         return count
 
@@ -218,7 +218,10 @@ class Queues:
         for _ in range(len(self._touched)):
             queue = self._touched.pop(next(islice(self._touched, 1)))
             left = queue.pieces.work(left)
+            groups = len(queue.groups)
             queue.advance(now_ms)
+            if len(queue.groups) < groups:
+                self._made.append(queue.settings.name)
             self._bury(queue, now_ms)
             self._note_stalled(queue)
             deliveries += queue.deliver(now_ms)

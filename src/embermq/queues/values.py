@@ -51,14 +51,6 @@ class Burial(Struct, frozen=True):
     letter: DeadLetter
 
 
-class Particulars(Struct, frozen=True):
-    """What few entries have."""
-
-    only_group: str
-    origin_id: str
-    dead_letter: DeadLetter | None
-
-
 class Pending(Struct, frozen=True):
     """A message whose record is not durable yet."""
 

@@ -11,6 +11,33 @@ from embermq.model.queue_rows import GroupRow, Mark, MessageState, QueueWrites
 COUNT = 3 * SWEPT_MARKS_MAX
 
 
+def test_a_removed_group_that_is_made_again_at_once_waits_for_no_marks(tmp_path: Path) -> None:
+    connection = open_writer(tmp_path / "broker.db", synchronous="OFF")
+    apply_broker_schema(connection)
+    tables = QueueTables(connection)
+    row, acked = GroupRow(1, "g", 0, 0), Mark(MessageState.ACKED)
+    marks = {(1, "g", number): acked for number in range(1, COUNT + 1)}
+    tables.apply(QueueWrites(groups={(1, "g"): row}, marks=marks), 0)
+    before = connection.total_changes
+    again = QueueWrites(
+        ended_groups={(1, "g")}, groups={(1, "g"): row}, marks={(1, "g", number): acked for number in (7, 8)}
+    )
+    connection.execute("BEGIN")
+    tables.apply(again, 0)
+    connection.execute("ROLLBACK")
+    tables.apply(again, 0)
+    assert connection.total_changes - before <= 2 * 5, "two rows of groups, one of what goes, two marks"
+    longest = 0
+    while tables.is_sweeping:
+        before = connection.total_changes
+        tables.sweep()
+        longest = max(longest, connection.total_changes - before)
+    assert longest <= SWEPT_MARKS_MAX + 1
+    assert connection.execute("SELECT sequence FROM queue_mark ORDER BY 1").fetchall() == [(7,), (8,)]
+    assert connection.execute("SELECT COUNT(*) FROM queue_group_ended").fetchone() == (0,)
+    connection.close()
+
+
 def test_marks_of_a_removed_group_go_in_pieces_over_a_restart(tmp_path: Path) -> None:
     connection = open_writer(tmp_path / "broker.db", synchronous="OFF")
     apply_broker_schema(connection)

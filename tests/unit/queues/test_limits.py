@@ -13,8 +13,9 @@ from embermq.queues.entries import Entries
 from embermq.queues.errors import QueueRefusal, SettingsRefused
 from embermq.queues.group import LOOKED_AT_MAX
 from embermq.queues.names import Verb
+from embermq.queues.pieces import ADVANCED_MAX
 from embermq.queues.publication import Publication
-from embermq.queues.queue import ADVANCED_MAX, Fate
+from embermq.queues.queue import Fate
 from embermq.queues.settling import Outcome, SettleRequest
 
 

@@ -197,6 +197,8 @@ CREATE TABLE IF NOT EXISTS queue_ended (
     generation INTEGER PRIMARY KEY
 );
 
+-- name: with a U+0000 and a number behind it, here and in queue_mark, when the group was made while marks of a former one
+-- of its name were still in queue_group_ended.
 CREATE TABLE IF NOT EXISTS queue_group (
     queue          INTEGER NOT NULL,
     name           TEXT    NOT NULL,

@@ -1,5 +1,6 @@
 """What rows of queues look like in broker.db, where they are more than their columns."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from msgspec import msgpack
@@ -13,6 +14,27 @@ _DECODE_ATTEMPTS = msgpack.Decoder(Attempts).decode
 
 EntryColumns = tuple[int, int, int, int, int, str | None, bytes | None]
 """queue, sequence, partition, offset, expires_ms, message_key, rest."""
+
+
+_LIFE = "\0"
+"""In no name of a group: MQTT has no such character."""
+
+
+def name_of_group(key: str) -> str:
+    """Of what stands for a group in its row and its marks."""
+    return key.partition(_LIFE)[0]
+
+
+def keys_of_group(name: str) -> tuple[str, str]:
+    """Keys of this name are from the first on, and below the second."""
+    return name, name + "\1"
+
+
+def next_key(name: str, keys: Iterable[str]) -> str:
+    """For a group of this name that is made while marks of former ones stand there with these keys: the name alone when
+    there are none."""
+    lives = [int(key.partition(_LIFE)[2] or 0) for key in keys]
+    return f"{name}{_LIFE}{max(lives) + 1}" if lives else name
 
 
 def to_entry_columns(row: EntryRow, base: int) -> EntryColumns:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
-from embermq.adapters.sqlite.queue_rows import sound_records, to_entry, to_mark
+from embermq.adapters.sqlite.queue_rows import name_of_group, sound_records, to_entry, to_mark
 from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueRow, StoredQueue
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import BodiesFound, QueueStore
@@ -72,7 +72,12 @@ class SqliteQueueStore(QueueStore):
         def rows(statement: str) -> Iterable[tuple[Any, ...]]:
             return self._connection.execute(statement, (queue.generation,))
 
-        groups = tuple(GroupRow(*row) for row in rows("SELECT * FROM queue_group WHERE queue = ?"))
+        groups = tuple(
+            GroupRow(generation, name_of_group(key), first_sequence, idle_since_ms)
+            for generation, key, first_sequence, idle_since_ms in rows(
+                "SELECT * FROM queue_group WHERE queue = ?"
+            )
+        )
         delayed = tuple(
             DelayedRow(generation, ticket, offset, -1, key, visible_ms, expires_ms)
             for generation, ticket, offset, visible_ms, expires_ms, key in rows(
@@ -80,8 +85,8 @@ class SqliteQueueStore(QueueStore):
             )
         )
         marks = {
-            (generation, group, sequence): to_mark(state, due_ms, attempts)
-            for generation, sequence, group, state, due_ms, attempts in rows(_MARKS)
+            (generation, name_of_group(key), sequence): to_mark(state, due_ms, attempts)
+            for generation, sequence, key, state, due_ms, attempts in rows(_MARKS)
         }
         ids: dict[str, int] = dict(rows("SELECT dedup_id, until_ms FROM queue_dedup WHERE queue = ?"))
         return StoredQueue(queue, groups, self._entries(queue.generation), delayed, marks, ids)

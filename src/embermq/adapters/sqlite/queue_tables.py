@@ -6,7 +6,14 @@ import sqlite3
 import time
 from collections.abc import Iterable
 
-from embermq.adapters.sqlite.queue_rows import sound_records, to_attempts_column, to_entry_columns
+from embermq.adapters.sqlite.queue_rows import (
+    keys_of_group,
+    name_of_group,
+    next_key,
+    sound_records,
+    to_attempts_column,
+    to_entry_columns,
+)
 from embermq.model.queue_rows import DelayedRow, QueueWrites
 
 SWEPT_MAX = 1_000
@@ -30,6 +37,8 @@ DELETE FROM queue_dedup WHERE (queue, dedup_id) IN (
     SELECT queue, dedup_id FROM queue_dedup WHERE until_ms < ? ORDER BY until_ms LIMIT ?
 )
 """
+_KEY = "SELECT name FROM queue_group WHERE queue = ? AND name >= ? AND name < ?"
+_ENDED = "SELECT name FROM queue_group_ended WHERE queue = ? AND name >= ? AND name < ?"
 _SWEEP_MARKS = """
 DELETE FROM queue_mark WHERE queue = ?1 AND sequence <= (
     SELECT MAX(sequence) FROM (SELECT sequence FROM queue_mark WHERE queue = ?1 ORDER BY sequence LIMIT ?2)
@@ -53,6 +62,8 @@ class QueueTables:
         ended = run("SELECT 1 FROM queue_ended UNION ALL SELECT 1 FROM queue_group_ended")
         self.is_sweeping = ended.fetchone() is not None
         """Whether `sweep` has something to do."""
+        self._has_keys = any(key != name_of_group(key) for (key,) in run("SELECT name FROM queue_group"))
+        """Whether there may be groups whose key is not their name. Asked each time, since a tick may be taken back."""
 
     def apply(self, writes: QueueWrites, base: int) -> None:
         """Of a tick whose records begin at `base`."""
@@ -70,10 +81,18 @@ class QueueTables:
                 [_delayed_columns(row, base) for row in writes.delayed.values()],
             )
         if writes.marks:
+            keys = {group: self._key_of(*group) for group in {mark[:2] for mark in writes.marks}}
             many(
                 "INSERT OR REPLACE INTO queue_mark VALUES (?, ?, ?, ?, ?, ?)",
                 [
-                    (queue, sequence, group, mark.state, mark.due_ms, to_attempts_column(mark.attempts))
+                    (
+                        queue,
+                        sequence,
+                        keys[queue, group],
+                        mark.state,
+                        mark.due_ms,
+                        to_attempts_column(mark.attempts),
+                    )
                     for (queue, group, sequence), mark in writes.marks.items()
                 ],
             )
@@ -95,7 +114,7 @@ class QueueTables:
             many("INSERT OR REPLACE INTO queue_ended VALUES (?)", queues)
             many("DELETE FROM queue WHERE generation = ?", queues)
             self.is_sweeping = True
-        groups = list(writes.ended_groups)
+        groups = [(queue, self._key_of(queue, group)) for queue, group in writes.ended_groups]
         if groups:
             many("DELETE FROM queue_group WHERE queue = ? AND name = ?", groups)
             many("INSERT OR REPLACE INTO queue_group_ended VALUES (?, ?, 0)", groups)
@@ -116,19 +135,30 @@ class QueueTables:
                 " ON CONFLICT DO UPDATE SET value = MAX(value, ?1)",
                 (max(writes.queues) + 1,),
             )
-        for group in writes.groups:
-            self._clear(*group)
         many(
             "INSERT OR REPLACE INTO queue_group VALUES (?, ?, ?, ?)",
-            [(row.queue, row.group, row.first_sequence, row.idle_since_ms) for row in writes.groups.values()],
+            [
+                (row.queue, self._make_key(row.queue, row.group), row.first_sequence, row.idle_since_ms)
+                for row in writes.groups.values()
+            ],
         )
 
-    def _clear(self, queue: int, group: str) -> None:
-        """Nothing of a group that was removed is left to one of its name: at once, which it seldom comes to."""
-        run, key = self._connection.execute, (queue, group)
-        if run("SELECT 1 FROM queue_group_ended WHERE queue = ? AND name = ?", key).fetchone() is not None:
-            run("DELETE FROM queue_mark WHERE queue = ? AND message_group = ?", key)
-            run("DELETE FROM queue_group_ended WHERE queue = ? AND name = ?", key)
+    def _make_key(self, queue: int, group: str) -> str:
+        """Of a group that is there from now on, at the latest. Of one that was removed nothing is left to it, and what
+        goes bit by bit is not waited for."""
+        key = self._key_of(queue, group)
+        ended = self._connection.execute(_ENDED, (queue, *keys_of_group(group))).fetchall()
+        if key == group and ended:
+            key = next_key(group, (found for (found,) in ended))
+            self._has_keys = True
+        return key
+
+    def _key_of(self, queue: int, group: str) -> str:
+        """What stands for a group in its row and its marks."""
+        if not self._has_keys:
+            return group
+        row = self._connection.execute(_KEY, (queue, *keys_of_group(group))).fetchone()
+        return group if row is None else str(row[0])
 
     def _remove(self, writes: QueueWrites) -> None:
         many = self._connection.executemany

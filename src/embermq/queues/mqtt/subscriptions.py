@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec import Struct
+
 from embermq.broker.link import Link
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -12,7 +14,7 @@ from embermq.ports.errors import StoreError
 from embermq.protocol.packets import Subscribe, Subscription
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
-from embermq.queues.consumer import LATEST, Newcomer
+from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.mqtt.consumer import MqttConsumer
 from embermq.queues.mqtt.creating import Creating
@@ -31,6 +33,13 @@ from embermq.queues.publication import UserProperties
 from embermq.queues.queues import Queues
 
 V3_FAILURE = 0x80
+
+
+class _Beginning(Struct, frozen=True):
+    """Where a group begins that a SUBSCRIBE founds: at a sequence, in the queue of this generation."""
+
+    generation: int
+    sequence: int
 
 
 class Subscriptions:
@@ -52,7 +61,8 @@ class Subscriptions:
         self._creating = creating
         self._allows_none = allows_none
         self._homeless: dict[str, set[str]] = {}
-        """By queue that is not there, client ids of connected consumers that may not make it."""
+        """By queue, client ids of connected consumers that have no place there: the queue is gone and they may not make
+        it, or their group is gone and there are as many as may be."""
         self.is_stopping = False
         """The broker ends, and what is held is left as a crash would leave it: QUEUED, free of charge."""
 
@@ -125,7 +135,9 @@ class Subscriptions:
             row = SubscriptionRow(asked.topic_filter, subscription.qos, identifier, 0, subscription.stored)
             tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
         # A place only when the group is durable, and nothing is delivered before the SUBACK.
-        tick.batch.after_commit.append(partial(self._take_place, session, link, subscription))
+        queue = self._core.queue(subscription.queue)
+        begins_at = _Beginning(queue.generation, queue.end() if sequence == LATEST else sequence)
+        tick.batch.after_commit.append(partial(self._take_place, session, link, subscription, begins_at))
         return subscription
 
     def _has_group(self, subscription: QueueSubscription) -> bool:
@@ -147,7 +159,9 @@ class Subscriptions:
             )
         return self._core.queue(subscription.queue).at_offset(offset)
 
-    def _take_place(self, session: Session, link: Link, subscription: QueueSubscription) -> None:
+    def _take_place(
+        self, session: Session, link: Link, subscription: QueueSubscription, begins_at: _Beginning
+    ) -> None:
         consumer = self._deliveries.consumers.get(session.client_id)
         if consumer is None or consumer.session is not session or session.link is not link:
             return
@@ -155,13 +169,19 @@ class Subscriptions:
             return  # it has said something else since
         if consumer.link is not link:
             self._deliveries.open(consumer, link)
-        self._join(consumer, subscription)
+        queue = self._core.find(subscription.queue)
+        is_same = queue is not None and queue.generation == begins_at.generation
+        self._join(consumer, subscription, start=begins_at.sequence if is_same else EARLIEST)
 
-    def _join(self, consumer: MqttConsumer, subscription: QueueSubscription) -> None:
+    def _join(
+        self, consumer: MqttConsumer, subscription: QueueSubscription, *, start: int = EARLIEST
+    ) -> None:
+        """`start` is for a group that was removed since the SUBSCRIBE."""
         session = consumer.session
         queue, group = subscription.place
         try:
             self._creating.check(queue, session.permissions)
+            self._creating.check_group(queue, group)
         except QueueRefusal:
             # It was deleted while the client was away, and may not be made by coming back.
             self._state.counters.queue_subscriptions_refused += 1
@@ -170,11 +190,12 @@ class Subscriptions:
         limit = subscription.prefetch or self._core.queue(queue).settings.performance.prefetch
         held = self._core.held_ids(queue, group, session.client_id)
         kept = tuple(each for each in held if not consumer.lacks(queue, group, each))
-        newcomer = Newcomer(session.client_id, session.epoch, min(limit, session.window_max), kept)
+        newcomer = Newcomer(session.client_id, session.epoch, min(limit, session.window_max), kept, start)
         self._core.join(queue, group, newcomer, self._state.tick.now_ms)
 
     def made(self, queue: str) -> None:
-        """A queue is there that was not: who has been subscribed to it all the time takes its place."""
+        """A queue is there that was not, or has a group less: who has been subscribed to it all the time takes its
+        place."""
         for client_id in self._homeless.pop(queue, ()):
             consumer = self._deliveries.consumers.get(client_id)
             if consumer is not None and consumer.link is not None:
