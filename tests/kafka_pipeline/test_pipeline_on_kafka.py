@@ -18,8 +18,8 @@ from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.protocol.packets import Publish, Subscription
 
 SEEN_S = 60.0
-HEALED_S = 90.0
-"""How soon it is there on a machine that has nothing else to do is shown beside dispatch alone."""
+HEALED_S = 25.0
+"""15 s are promised; the rest is for a machine whose cores others want, too."""
 
 
 async def published(broker: KafkaPipelineBroker, root: str, numbers: Iterable[int]) -> None:
@@ -83,7 +83,8 @@ def test_an_application_log_that_is_deleted_under_the_job_is_there_again_and_get
         await published(broker, "lost", range(5))
         await wait_for(lambda: len(here.messages) == len(away.messages) == 5, SEEN_S, "the logs work")
         # What is published as done is not repeated, and the logs are all that would tell repeats.
-        await wait_for(lambda: not broker.status()["waiting"], SEEN_S, "dispatch has done it")
+        end = ends(broker)
+        await wait_for(lambda: position(broker.query("dispatch")) == end, SEEN_S, "dispatch has done it")
         away.close()
         logs = [broker.log_of("appHere"), broker.log_of("appAway")]
         for deleted in broker.kafka.admin.delete_topics(logs).values():

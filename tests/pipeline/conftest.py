@@ -1,15 +1,21 @@
 """One Spark session a test process; each test has its own data directory."""
 
+import json
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.pipeline.dead_letters import Letter, Redrive, words_for
 from tests.pipeline.driver_process import DriverProcess
 from tests.pipeline.log_writer import LogWriter
+from tests.support.broker_process import BrokerProcess
 
+from embermq.cli.main import main
 from embermq.pipeline.java import find_java
+from embermq.pipeline.jobs import redrive as job
 from embermq.pipeline.jobs.streaming import register_sources
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
@@ -57,3 +63,25 @@ def drivers() -> Iterator[list[DriverProcess]]:
     yield started
     for driver in started:
         driver.end()
+
+
+@pytest.fixture
+def redrive(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Redrive:
+    """The command in this process, with Spark that has started already; returns the lines of `--json`."""
+
+    @contextmanager
+    def started(*_: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(job, "batch_session", started)
+
+    def command(broker: BrokerProcess, queue: str, *words: str, code: int = 0) -> list[Letter]:
+        capsys.readouterr()
+        found = main([*words_for(broker, queue), "--json", *words])
+        told = capsys.readouterr()
+        assert found == code, told.err
+        return [json.loads(line) for line in told.out.splitlines()] if code == 0 else [{"error": told.err}]
+
+    return command

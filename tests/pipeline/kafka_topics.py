@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.support.waiting import wait_until
 
 from embermq.model.kafka_record import KafkaEncoder
@@ -31,6 +32,7 @@ class LogInKafka:
         self.kafka = KafkaLog(bootstrap=bootstrap, prefix=prefix)
         self.positions = KafkaPositions(self.kafka)
         self.positions.ensure_topic(self.kafka.log_topic, partitions)
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self.written = 0
         self._encoder = KafkaEncoder()
         self._producer = Producer(
@@ -42,6 +44,13 @@ class LogInKafka:
         topic = f"{self.kafka.application_prefix}{name}"
         self.positions.ensure_topic(topic)
         return topic
+
+    def make(self, topic: str, partitions: int) -> None:
+        """At once: nobody looks whether its partitions have leaders yet."""
+        self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(DEADLINE_S)
+
+    def delete(self, topic: str) -> None:
+        self._admin.delete_topics([topic])[topic].result(DEADLINE_S)
 
     def append(self, frames: Iterable[bytes]) -> None:
         """Records of `encode_record`, numbered on; stored when it returns."""

@@ -9,24 +9,36 @@ import signal
 import sqlite3
 import subprocess
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
-from pyspark.sql import SparkSession
-from tests.pipeline.log_writer import LogWriter
+from tests.pipeline.dead_letters import (
+    LEFT_OPEN,
+    START_S,
+    Letter,
+    Redrive,
+    api,
+    bury,
+    dead,
+    queued,
+    words_for,
+)
+from tests.pipeline.log_writer import LogWriter, record
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import run
-from tests.support.queue_worker import named, queue_broker, worker
+from tests.support.queue_worker import queue_broker, worker
 from tests.support.waiting import wait_until
 
 from embermq.cli.main import main
 from embermq.cli.redrive import lines_of
+from embermq.model.entry_rest import Rest, encode_rest
+from embermq.model.queue_rows import Attempts, DeadLetter
+from embermq.pipeline.errors import RedriveError
 from embermq.pipeline.jobs import redrive as job
 from embermq.pipeline.jobs.putting_back import PieceDone, PuttingBack
 from embermq.pipeline.jobs.redrive import LetterCount, RedriveTerms, Selection
@@ -34,7 +46,6 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.schema import letter_schema
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.sources.dead_letters import DeadLettersSource, LetterFile, LetterRange
-from embermq.protocol.properties import Properties
 
 QUEUES = """
 [[queues]]
@@ -48,93 +59,14 @@ dlq_config.topic = "$queue/dlq/shared"
 name = "re/none"
 dlq_config.enabled = false
 """
-START_S = 90.0
 ENOUGH = 6
 """Dead letters that are back when the job is killed."""
-
-LEFT_OPEN = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-)
-"""The HTTP client leaves a Unix socket that it could not connect to the garbage collector."""
-
-Letter = dict[str, Any]
-Redrive = Callable[..., list[Letter]]
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with queue_broker(tmp_path_factory.mktemp("redrive"), QUEUES) as running:
         yield running
-
-
-@pytest.fixture
-def redrive(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Redrive:
-    """The command in this process, with Spark that has started already; returns the lines of `--json`."""
-
-    @contextmanager
-    def started(*_: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(job, "batch_session", started)
-
-    def command(broker: BrokerProcess, queue: str, *words: str, code: int = 0) -> list[Letter]:
-        capsys.readouterr()
-        found = main([*_words(broker, queue), "--json", *words])
-        told = capsys.readouterr()
-        assert found == code, told.err
-        return [json.loads(line) for line in told.out.splitlines()] if code == 0 else [{"error": told.err}]
-
-    return command
-
-
-def _words(broker: BrokerProcess, queue: str) -> list[str]:
-    return ["pipeline", "redrive", "--data-dir", str(broker.data_dir), "--queue", queue]
-
-
-def api(broker: BrokerProcess, queue: str, path: str) -> list[Letter]:
-    address = f"http://127.0.0.1:{broker.http_port}/api/v1/queues/{queue.replace('/', '$')}/{path}"
-    found: list[Letter] = httpx.get(address, timeout=30).raise_for_status().json()
-    return found
-
-
-def dead(broker: BrokerProcess, queue: str) -> list[str]:
-    """Message ids of the dead letters."""
-    return [letter["message_id"] for letter in api(broker, queue, "dlq?limit=1000")]
-
-
-def queued(broker: BrokerProcess, queue: str) -> list[str]:
-    """Ids of the messages in the queue."""
-    found: list[str] = []
-    after = 0
-    while page := api(broker, queue, f"messages?limit=100&after={after}"):
-        found += [one["about"]["id"] for one in page]
-        after = page[-1]["about"]["sequence"]
-    return found
-
-
-async def _bury(broker: BrokerProcess, queue: str, count: int) -> None:
-    """Messages number 0 to `count`, all rejected; odd ones of re/filter fail once and for all."""
-    client = await worker(broker, f"{queue.replace('/', '')}-1")
-    await client.consumes(f"$queue/{queue}", prefetch="1000")
-    for number in range(count):
-        payload = json.dumps({"i": number}).encode() if number else b"\xff no JSON"
-        said = {"tenant": "ab"[number % 3 == 0], "partition_key": f"k{number % 3}"}
-        properties = Properties(user_properties=(*named(said), ("tenant", "last")), content_type="text/x")
-        assert await client.publish(f"$queue/{queue}", payload, qos=1, properties=properties) == 0
-    for _ in range(count):
-        message = await client.next()
-        even = message.payload[:1] == b"\xff" or json.loads(message.payload)["i"] % 2 == 0
-        verb, why = ("nack", "db away") if queue == "re/filter" and not even else ("reject", "no good")
-        assert (await client.says(verb, message, reason=why))[0] == 0
-    client.close()
-
-
-def bury(broker: BrokerProcess, queue: str, count: int) -> list[str]:
-    """The message ids."""
-    run(_bury(broker, queue, count))
-    return dead(broker, queue)
 
 
 @pytest.mark.promise("pipeline-1", "pipeline-12", "queues-35")
@@ -207,7 +139,7 @@ def test_without_a_broker_and_with_a_held_dead_letter(tmp_path: Path, redrive: R
         client = await worker(broker, "looks-1")
         await client.consumes("$queue/dlq/re/held", prefetch="1")
         await client.next()
-        done = await asyncio.to_thread(main, _words(broker, "re/held"))
+        done = await asyncio.to_thread(main, words_for(broker, "re/held"))
         assert done == 3, "one stays with its consumer"
         client.close()
 
@@ -233,7 +165,7 @@ def test_the_command_is_killed_and_another_one_goes_on(broker: BrokerProcess, re
     ids = bury(broker, "re/killed", 40)
     words = [
         str(EMBERMQ),
-        *_words(broker, "re/killed"),
+        *words_for(broker, "re/killed"),
         "--json",
         "--rate",
         "20",
@@ -322,6 +254,19 @@ def test_ctrl_c_ends_it_with_a_report(
     assert lines[-1].split() == ["q", "-", "expired", "5", "7"]
 
 
+def test_a_damaged_file_is_told_before_spark_starts(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nobody:
+        def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
+            raise AssertionError(letter_ids)
+
+    monkeypatch.setattr(job, "batch_session", lambda *_: pytest.fail("nothing to read"))
+    places.data_dir.mkdir()
+    places.log.write_bytes(b"no database" * 1_000)
+    going = PuttingBack(Nobody(), rate=None, patience_s=1, progress=lambda *_: None, notice=lambda _: None)
+    with pytest.raises(RedriveError, match=r"broker\.db cannot be read: file is not a database"):
+        job.redrive(PipelineSettings(), places, RedriveTerms(letters_in="dlq/q"), going)
+
+
 @pytest.mark.promise("queues-35", "pipeline-4")
 def test_messages_are_read_wherever_their_bodies_are(broker: BrokerProcess, tmp_path: Path) -> None:
     bury(broker, "re/bodies", 5)
@@ -369,3 +314,28 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     ]
     batches = [batch for piece in pieces for batch in reader.read(piece)]
     return [row for batch in batches if not isinstance(batch, tuple) for row in batch.to_pylist()]
+
+
+@pytest.mark.promise("queues-35")
+def test_a_batch_of_the_log_is_read_once_a_page_in_whatever_order_its_messages_died(
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bases = [log.append([record(payload=b"%d" % (10 * batch + n)) for n in range(10)]) for batch in range(5)]
+    scattered = [base + n for n in range(10) for base in bases]
+    letter = DeadLetter("re/bodies", "g", "rejected", "1-1", Attempts(deliveries=1), 7)
+    log.connection.execute("INSERT INTO queue VALUES (4, 'dlq/re/bodies', '{}', 100)")
+    log.connection.executemany(
+        "INSERT INTO queue_entry VALUES (4, ?, 0, ?, 0, NULL, ?)",
+        [(n, offset, encode_rest(Rest("", "", letter))) for n, offset in enumerate(scattered, 1)],
+    )
+    loaded: list[int] = []
+    load = LetterFile._load
+
+    def counted(file: LetterFile, offset: int) -> None:
+        loaded.append(offset)
+        load(file, offset)
+
+    monkeypatch.setattr(LetterFile, "_load", counted)
+    found = {row["sequence"]: row["payload"] for row in rows_of(log.path)}
+    assert found == {n: b"%d" % offset for n, offset in enumerate(scattered, 1)}
+    assert loaded == bases

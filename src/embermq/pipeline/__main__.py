@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from embermq.pipeline.driver import Driver, lead_process_group, stop_when_parent_goes
-from embermq.pipeline.driver_lock import lock_driver
+from embermq.pipeline.driver_lock import ENDS_S, lock_driver
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings, check_settings
@@ -37,7 +37,7 @@ def main() -> int:
         settings = msgspec.json.decode(text, type=DriverSettings)
         check_settings(settings)
         os.nice(settings.nice)  # the JVM and Spark's Python processes inherit it
-        lock_driver(Places(arguments.data_dir))
+        lock_driver(Places(arguments.data_dir), ENDS_S)  # the one before may be about to end
         driver = Driver(settings, arguments.data_dir)
         if from_parent:
             stop_when_parent_goes(driver)

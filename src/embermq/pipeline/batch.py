@@ -1,16 +1,22 @@
 """A Spark session for one job that a person waits for: started, used, and gone at the end, whatever happened."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from embermq.pipeline.driver import jvm_process
+from embermq.pipeline.driver import jvm_process, wait_or_kill
+from embermq.pipeline.errors import SparkEndedError
 from embermq.pipeline.java import find_java
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
@@ -18,6 +24,15 @@ from embermq.pipeline.settings import PipelineSettings
 
 TASKS_MAX = 8
 """Unless more are asked for: the stores at both ends are not faster for it."""
+ENDING_S = 10.0
+"""How long a JVM may take to end."""
+SEEN_S = 1.0
+"""A connection to a JVM is lost a moment before the system says that it has ended."""
+LINE_CHARACTERS_MAX = 300
+_LOG = "spark.log"
+_ERROR = re.compile(r"^(?:Error|Exception)\b|\w(?:Error|Exception): ")
+_LOST = (PySparkException, Py4JError, ConnectionError, EOFError)
+"""How PySpark tells that its JVM is gone, depending on what it was about to do."""
 
 
 @contextmanager
@@ -25,21 +40,59 @@ def batch_session(
     settings: PipelineSettings, tasks: int, work: Path, spill: Path | None = None
 ) -> Iterator[SparkSession]:
     """So many tasks at a time, 0 for one a core. Spark keeps its files in `work`, a directory with a short path, or
-    those that may be large in `spill`."""
+    those that may be large in `spill`. Raises SparkEndedError."""
     places = Places(spill or work)
     slots = tasks or min(os.cpu_count() or 1, TASKS_MAX)
     java = find_java(places.java_wrapper, settings.java_home)
-    with _stderr_in(work / "spark.log"):
-        spark = start_session(msgspec.structs.replace(settings, master=f"local[{slots}]"), places, java, work)
-    jvm = jvm_process(spark)
-    spark.sparkContext.setLogLevel("OFF")  # what goes wrong is an exception here
     try:
+        with _stderr_in(work / _LOG):
+            spark = start_session(
+                msgspec.structs.replace(settings, master=f"local[{slots}]"), places, java, work
+            )
+    except _LOST as error:
+        raise SparkEndedError(f"Spark does not start: {_last_words(work, _first_line(error))}") from error
+    jvm = jvm_process(spark)
+    try:
+        _say_nothing(spark.sparkContext)
         yield spark
         spark.stop()
+    except _LOST as error:
+        if not _has_ended(jvm):
+            raise
+        code = f"exit code {jvm.returncode}" if jvm.returncode >= 0 else f"signal {-jvm.returncode}"
+        raise SparkEndedError(f"Spark has ended in the midst of it: {_last_words(work, code)}") from error
     finally:
         jvm.terminate()
-        jvm.wait()
+        wait_or_kill(jvm, ENDING_S)
         shutil.rmtree(places.work, ignore_errors=True)
+
+
+def _say_nothing(context: SparkContext) -> None:
+    """What goes wrong is an exception here, and nothing is said of it on standard error besides."""
+    context.setLogLevel("OFF")
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+
+
+def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(SEEN_S)
+    return process.returncode is not None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _last_words(work: Path, otherwise: str) -> str:
+    """What the JVM's standard error says of its end, `otherwise` when it names no error."""
+    try:
+        told = (work / _LOG).read_text(errors="replace")
+    except FileNotFoundError:
+        return otherwise
+    if "OutOfMemoryError" in told:
+        return "its memory was not enough, pipeline.heap_mb gives it more"
+    errors = [line.strip() for line in told.splitlines() if _ERROR.search(line)]
+    return errors[0][:LINE_CHARACTERS_MAX] if errors else otherwise
 
 
 @contextmanager

@@ -148,7 +148,7 @@ class Driver:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self._jvm is not None:
             self._jvm.terminate()
-            _wait_or_kill(self._jvm, _JVM_STOP_S)
+            wait_or_kill(self._jvm, _JVM_STOP_S)
         os.killpg(0, signal.SIGTERM)  # Python workers, and a JVM that was still starting
         remove_leftovers(self._places)
         for leftover in (self._sockets, self._places.checkpoints):
@@ -176,7 +176,8 @@ def jvm_process(spark: SparkSession) -> subprocess.Popen[bytes]:
     return process
 
 
-def _wait_or_kill(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
+def wait_or_kill(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
+    """Until it has ended; kill -9 when it takes longer than that."""
     try:
         process.wait(timeout_s)
     except subprocess.TimeoutExpired:

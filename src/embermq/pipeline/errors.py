@@ -17,6 +17,10 @@ class JavaNotFoundError(PipelineError):
     """The world's fault: no Java runtime that Spark can use. Says where it looked."""
 
 
+class SparkEndedError(PipelineError):
+    """The world's fault: a job's JVM does not start, or ends before the job does. Says what it said."""
+
+
 class LogBehindProgressError(PipelineError):
     """The world's fault: the message log ends before a position that a sink has already written."""
 

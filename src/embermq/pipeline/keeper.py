@@ -72,7 +72,8 @@ class Keeper:
             except Exception as error:  # whatever Spark, Python or SQLite threw: this query starts again
                 if self._stopping.is_set():
                     return
-                self._failures = 1 if time.monotonic() - began > _HEALTHY_S else self._failures + 1
+                if time.monotonic() - began > _HEALTHY_S:
+                    self._failures = 0
                 self._last_error = short_reason(error)
                 self._state = "backoff"
                 log.warning("query %s: %s", self._kind.name, self._last_error, exc_info=error)
@@ -96,9 +97,11 @@ class Keeper:
                 _stop_quietly(query.stop)
 
     def _pause_s(self, error: Exception) -> float:
+        """What is put right does not count as a failure: what fails next waits no longer for it."""
         settings = self._setup.settings
         if self._is_healed(error):
             return settings.backoff_first_ms / 1000
+        self._failures += 1
         doubled = settings.backoff_first_ms << min(self._failures - 1, 20)
         return min(doubled, settings.backoff_max_ms) / 1000
 

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -31,3 +32,11 @@ def test_a_folder_that_no_broker_has_used_is_named(tmp_path: Path) -> None:
     settings = load_configuration(options={"data_dir": ("--data-dir", str(tmp_path))}).settings
     with pytest.raises(UserError, match=f"{tmp_path} is not the data directory of a broker"):
         run_pipeline(settings)
+
+
+def test_one_that_is_about_to_end_is_waited_for(tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    ends = Timer(0.2, os.close, [lock_driver(places)])
+    ends.start()
+    os.close(lock_driver(places, 30.0))
+    ends.join()

@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from embermq.pipeline.errors import KafkaLogError, PipelineError
 from embermq.pipeline.jobs.kafka_job import KafkaJob, source_end
 from embermq.pipeline.jobs.query_job import JobSetup
+from embermq.pipeline.jobs.standstill import Standstill
 from embermq.pipeline.settings import PipelineSettings, is_local
 from embermq.pipeline.sources.kafka_positions import Positions
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
@@ -20,18 +21,27 @@ REQUEST_BYTES_MAX = 1 << 28
 """Of one record that is sent: more than an MQTT message can have."""
 REJECTED_SETTINGS = {"max.message.bytes": str(REQUEST_BYTES_MAX)}
 """Of the topic for rejected records, which takes every record that the message log has taken."""
-DELIVERY_TIMEOUT_MS = 60_000
-"""How long a record may be on its way before the query ends and begins anew: Kafka may be away for half of it."""
+NEVER_MS = 2_147_483_647
+"""How long a record that the producer has taken may be on its way. One that it gave up could be followed by later ones
+of the same partition, and would come behind them when it is repeated."""
+METADATA_IDLE_MS = 60_000
+"""A log that nothing has come for in that time is not asked for any more, whether it is there or not."""
+BATCH_BYTES = 64 * 1024
+"""Of one partition in one request, of which one is under way at a time."""
+HELD_UP_S = 60.0
+"""When nothing gets done for a batch and so long, although there is something to do and Kafka answers, the query begins
+anew, with another producer."""
 
 _LOOK_S = 0.1
 """Between two looks for task slots."""
 LOGS_S = 2.0
 """Between two looks which application logs are there."""
+RESTORED_S = 60.0
+"""So long what the query dies of may be that a log was missing which is there again."""
+PROGRESS_S = 10.0
+"""Between two looks whether anything gets done."""
 
-_MISSING = (
-    re.compile(r"Topic (\S+) not present in metadata"),
-    re.compile(r"Expiring \d+ record\(s\) for (\S+)-\d+:"),
-)
+_MISSING = re.compile(r"Topic (\S+) not present in metadata")
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +57,11 @@ class KafkaDispatch(KafkaJob):
         self._query: StreamingQuery | None = None
         self._gone: dict[str, tuple[int, Positions]] = {}
         self._there: set[str] = set()
+        self._restored_s: dict[str, float] = {}
+        """When a log was made again, by the clock of this process."""
         self._look_s = 0.0
+        self._runs = 0
+        self._standstill = Standstill()
 
     def confirmed(self) -> Positions:
         return self.kafka.positions.progress().get(self.name, {})
@@ -61,22 +75,38 @@ class KafkaDispatch(KafkaJob):
         self._forget_passed()
         gone = {topic: generation for topic, (generation, _) in self._gone.items()}
         rows = dispatched(records, kafka.application_prefix, kafka.rejected_topic, gone)
-        options = kafka.spark_options() | {
-            "kafka.acks": "all",
-            "kafka.linger.ms": str(self.settings.dispatch_linger_ms),
-            "kafka.max.block.ms": str(self.settings.target_wait_ms),
-            "kafka.delivery.timeout.ms": str(DELIVERY_TIMEOUT_MS),
-            "kafka.max.request.size": str(REQUEST_BYTES_MAX),
-            "kafka.buffer.memory": str(self.settings.producer_bytes_max),
-        }
-        writer = rows.writeStream.format("kafka").options(**options).outputMode("update")
+        writer = rows.writeStream.format("kafka").options(**self._producer_options()).outputMode("update")
         if self.mode == "realtime":
             self._check_slots(spark)
             options = {"realTime": f"{self.settings.realtime_batch_s} seconds"}
             return writer.trigger(**options)
         return writer.trigger(processingTime=f"{self.settings.dispatch_trigger_ms} milliseconds")
 
+    def _producer_options(self) -> dict[str, str]:
+        """In each partition records go one after the other, and none is left out: so what one run has sent and what the
+        next one repeats is in order together, too."""
+        kafka, settings = self.kafka.positions.kafka, self.settings
+        own = {
+            # Producers are kept by their options: each run has its own, and waits for nothing that another one holds.
+            "client.id": f"{kafka.prefix}-dispatch-{self._runs}",
+            "acks": "all",
+            "enable.idempotence": "true",
+            # With more under way the first batch for a partition that has no leader yet may be refused and the second
+            # be taken. Then the first one is out of sequence for ever.
+            "max.in.flight.requests.per.connection": "1",
+            "delivery.timeout.ms": str(NEVER_MS),
+            "max.block.ms": str(settings.target_wait_ms),
+            "metadata.max.idle.ms": str(METADATA_IDLE_MS),
+            "linger.ms": str(settings.dispatch_linger_ms),
+            "batch.size": str(BATCH_BYTES),
+            "max.request.size": str(REQUEST_BYTES_MAX),
+            "buffer.memory": str(settings.producer_bytes_max),
+        }
+        return kafka.spark_options() | {f"kafka.{name}": value for name, value in own.items()}
+
     def start(self, spark: SparkSession) -> StreamingQuery:
+        self._runs += 1
+        self._standstill.begin()
         self._query = super().start(spark)
         return self._query
 
@@ -84,25 +114,61 @@ class KafkaDispatch(KafkaJob):
         found = (
             source_end(self._query, self.kafka.positions.kafka.log_topic) if self._query is not None else None
         )
-        if found is not None and found[0] != self.done:
-            ends, records, duration_ms = found
-            self.publish(ends)
-            self.covered(records, duration_ms)
-        if time.monotonic() >= self._look_s:
+        has_done = found is not None and found[0] != self.done
+        # Before it says so: a log that has got something and is deleted then is known to have been there.
+        if has_done or time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + LOGS_S
             self._look_after_logs()
+            self._look_at_progress()
+        if found is not None and has_done:
+            ends, records, duration_ms = found
+            self._standstill.went_on()
+            self.publish(ends)
+            self.covered(records, duration_ms)
 
     def _look_after_logs(self) -> None:
-        """A log that was there and is not: what a producer holds for it would wait for a minute; then the query dies.
-        Made again it takes that; one that nobody wants any more stays away."""
+        """A log that was there and is not: what a producer holds for it waits, and the end of the batch with it. Made
+        again it takes that; one that nobody wants any more stays away."""
         try:
             there = self._application_logs()
             for topic in self._there - there:
                 if self.kafka.topics.restore(topic) is None:
-                    log.warning("the application log %s was missing and is there again", topic)
+                    self._restored(topic)
             self._there = there
         except KafkaLogError as error:
             log.warning("which application logs are there: %s", error)
+
+    def _restored(self, topic: str) -> None:
+        now_s = time.monotonic()
+        self._restored_s = {
+            one: at_s for one, at_s in self._restored_s.items() if now_s - at_s < RESTORED_S
+        } | {topic: now_s}
+        log.warning("the application log %s was missing and is there again", topic)
+
+    def _look_at_progress(self) -> None:
+        """A producer never gives up. What it holds for a log that is gone, or cannot send for whatever reason, the next
+        run rejects, or carries."""
+        now_s = time.monotonic()
+        if now_s < self._standstill.look_s:
+            return
+        try:
+            bounds = self.kafka.positions.bounds()
+        except KafkaLogError:
+            self._standstill.begin()
+            return
+        finally:
+            self._standstill.look_s = now_s + PROGRESS_S
+        behind = {
+            number: self.done.get(number, found.first)
+            for number, found in bounds.items()
+            if max(found.first, self.done.get(number, 0)) < found.end
+        }
+        batch_s = self.settings.realtime_batch_s if self.mode == "realtime" else 0
+        if held_s := self._standstill.too_long_s(now_s, behind, batch_s, HELD_UP_S):
+            raise PipelineError(
+                f"nothing of {self.kafka.positions.kafka.log_topic} got done in {held_s:.0f} s beyond {behind}, "
+                "although there is more: what is on its way into an application log is held up"
+            )
 
     def _application_logs(self) -> set[str]:
         prefix = self.kafka.positions.kafka.application_prefix
@@ -111,11 +177,13 @@ class KafkaDispatch(KafkaJob):
     def heal(self, reason: str) -> bool:
         """A record for an application log that is not there ends the query: have the log made, or reject the record."""
         topic = missing_log(reason, self.kafka.positions.kafka.application_prefix)
-        if topic is None or topic in self.kafka.positions.topics():
+        if topic is None:
             return False
+        if topic in self.kafka.positions.topics():
+            return time.monotonic() - self._restored_s.get(topic, -RESTORED_S) < RESTORED_S
         generation = self.kafka.topics.restore(topic)
         if generation is None:
-            log.warning("the application log %s was missing and is there again", topic)
+            self._restored(topic)
         else:
             ends = {number: found.end for number, found in self.kafka.positions.bounds().items()}
             self._gone[topic] = generation, ends
@@ -160,8 +228,4 @@ def chosen_mode(settings: PipelineSettings) -> str:
 
 def missing_log(reason: str, prefix: str) -> str | None:
     """The application log that Kafka's client could not find, by what it said; None when it died of something else."""
-    for pattern in _MISSING:
-        for name in pattern.findall(reason):
-            if name.startswith(prefix):
-                return str(name)
-    return None
+    return next((name for name in _MISSING.findall(reason) if name.startswith(prefix)), None)

@@ -5,6 +5,7 @@ stored, since what is left to do is what is a dead letter still.
 """
 
 import re
+import sqlite3
 import tempfile
 import time
 from array import array
@@ -104,6 +105,8 @@ def redrive(
     file = LetterFile(places.log)
     try:
         bounds = file.bounds(terms.letters_in)
+    except sqlite3.Error as error:
+        raise RedriveError(f"{places.log} cannot be read: {error}") from error
     finally:
         file.close()
     selection = Selection(array("q"))

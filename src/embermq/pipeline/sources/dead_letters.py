@@ -168,11 +168,12 @@ class _Reader(DataSourceReader):
     def _with_messages(
         self, file: LetterFile, generation: int, letters: list[Letter]
     ) -> "Iterator[pa.RecordBatch]":
-        """No more in one batch after the letter that makes it large."""
+        """In the order of the log, so that each of its batches is read once, not once a message: they die in another
+        one. No more in one batch after the letter that makes it large."""
         rows = RecordRows(to_arrow_schema(record_schema(), timezone="UTC"))
         held: list[Letter] = []
         size = 0
-        for letter in letters:
+        for letter in sorted(letters, key=lambda letter: letter.offset):
             record = file.record(letter.offset)
             reason = "the record is not there any more"
             size += rows.add((letter.offset, record) if record is not None else BrokenRow(0, 1, reason, b""))

@@ -1,0 +1,96 @@
+"""A job's JVM that dies: the person who waits is told so in a sentence, whatever PySpark makes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError, PySparkValueError
+
+from embermq.pipeline import batch
+from embermq.pipeline.errors import SparkEndedError
+from embermq.pipeline.settings import PipelineSettings
+
+
+@pytest.fixture
+def jvm(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """Stands for it; it ends with the session."""
+    process = subprocess.Popen(["sleep", "600"])
+    stopped: list[bool] = []
+    session = SimpleNamespace(
+        sparkContext=SimpleNamespace(setLogLevel=lambda _: None, _accumulatorServer=SimpleNamespace()),
+        stop=lambda: stopped.append(True),
+    )
+    monkeypatch.setattr(batch, "find_java", lambda *_: None)
+    monkeypatch.setattr(batch, "start_session", lambda *_: session)
+    monkeypatch.setattr(batch, "jvm_process", lambda _: process)
+    yield process
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    "lost", [Py4JNetworkError("Answer from Java side is empty"), ConnectionRefusedError(111, "x"), EOFError()]
+)
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("WARNING: Using incubator modules\n", "signal 9"),
+        (
+            "java.lang.OutOfMemoryError: Java heap space\n at a.b\n",
+            "its memory was not enough, pipeline.heap_mb gives it more",
+        ),
+        (
+            "WARNING: x\n# There is no room\njava.io.IOException: No space left on device\n at a.b",
+            "java.io.IOException: No space left on device",
+        ),
+    ],
+)
+@pytest.mark.promise("pipeline-12")
+def test_one_that_dies_in_the_midst_is_told(
+    jvm: subprocess.Popen[bytes], tmp_path: Path, lost: Exception, said: str, told: str
+) -> None:
+    def job() -> None:
+        with batch.batch_session(PipelineSettings(), 1, tmp_path) as spark:
+            server: Any = spark.sparkContext._accumulatorServer
+            server.handle_error(None, "a traceback of PySpark's own is not shown besides")
+            (tmp_path / "spark.log").write_text(said)
+            os.kill(jvm.pid, 9)
+            raise lost
+
+    with pytest.raises(SparkEndedError) as found:
+        job()
+    assert str(found.value) == f"Spark has ended in the midst of it: {told}"
+
+
+def test_an_error_beside_a_jvm_that_lives_is_told_as_it_is(
+    jvm: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "SEEN_S", 0.01)
+    for error in (PySparkValueError("a column"), ConnectionResetError(104, "somebody else")):
+        with pytest.raises(type(error)) as found, batch.batch_session(PipelineSettings(), 1, tmp_path):
+            raise error
+        assert found.value is error
+        monkeypatch.setattr(batch, "jvm_process", lambda _: subprocess.Popen(["sleep", "600"]))
+
+
+def test_one_that_does_not_start_is_told(
+    jvm: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        (tmp_path / "spark.log").write_text("Error occurred during initialization of VM\nToo small heap\n")
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    jvm.kill()
+    monkeypatch.setattr(batch, "start_session", fails)
+    with (
+        pytest.raises(SparkEndedError, match=r"^Spark does not start: Error occurred during"),
+        batch.batch_session(PipelineSettings(), 1, tmp_path),
+    ):
+        raise AssertionError("it has not started")
+    jvm.wait()
