@@ -122,6 +122,7 @@ def measured() -> set[str]:
     text = Metrics().text(
         Snapshot(
             counters=Counters(),
+            refusals={"http": {"timeout": 0}},
             connections=0,
             sessions=0,
             subscriptions=0,
