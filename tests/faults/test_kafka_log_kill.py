@@ -151,7 +151,7 @@ def test_a_topic_that_is_deleted_ends_the_broker_and_is_told_at_the_next_start(
             publisher = MqttClient("publisher")
             await publisher.connect(broker.port)
             await publisher.publish("a/b", b"kept", qos=1)
-            kafka.admin.delete_topics([topic])[topic].result(30)
+            await asyncio.to_thread(kafka.delete_topic, topic)
             publisher.send(Publish("a/b", b"never", 1, 77))
             await publisher.ended
 

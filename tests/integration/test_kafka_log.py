@@ -324,7 +324,7 @@ def test_a_topic_that_goes_away_ends_the_appender_with_its_name(
     stores: KafkaStores, kafka: KafkaServer
 ) -> None:
     stores.write(records=[record(b"0")])
-    kafka.admin.delete_topics([stores.topic.name])[stores.topic.name].result(BACK_S)
+    kafka.delete_topic(stores.topic.name)
     answers = stores.submit(tick_writes(records=[record(b"1")]))
     serve(stores, lambda: bool(stores.failures), "the appender has ended")
     assert answers == []

@@ -61,10 +61,7 @@ def test_progress_is_heard_and_only_grows(place: Place) -> None:
     place.hears("dispatch", {0: 5, 1: 9})
     assert before == {0: 5}, "a snapshot"
     place.hears("archive", {0: 3, 1: 4})
-    place.kafka.admin.delete_topics([place.pipeline.kafka.progress_topic])[
-        place.pipeline.kafka.progress_topic
-    ].result(HEARD_S)
-    wait_until(lambda: place.pipeline.kafka.progress_topic not in place.pipeline.topics(), HEARD_S)
+    place.kafka.delete_topic(place.pipeline.kafka.progress_topic)
     again = KafkaPositions(place.pipeline.kafka)
     again.publish("dispatch", {0: 4, 1: 12})
     place.hears("dispatch", {0: 5, 1: 12})
@@ -85,8 +82,7 @@ def test_kafka_may_be_away(place: Place) -> None:
 def test_progress_of_a_message_log_that_was_made_anew_says_nothing_of_this_one(place: Place) -> None:
     place.pipeline.publish("dispatch", {0: 5, 1: 5})
     place.hears("dispatch", {0: 5, 1: 5})
-    place.kafka.admin.delete_topics([place.topic.name])[place.topic.name].result(HEARD_S)
-    wait_until(lambda: place.topic.name not in place.pipeline.topics(), HEARD_S)
+    place.kafka.delete_topic(place.topic.name)
     place.topic.open(is_new=True)
     place.broker.close()
     place.broker = place.listen()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ STOP_S = 20.0
 OUTPUT_CHARACTERS = 8_000
 _MARK = "BROKER_PROCESS_MARK"
 _PORT_FIRST = 10_240
+_given: deque[int] = deque(maxlen=250)
 
 
 class BrokerProcess:
@@ -210,12 +212,14 @@ def _marked(mark: str) -> list[int]:
 
 def free_port() -> int:
     """A loopback port below those that the kernel gives to clients: such a port stays free while its broker is down,
-    and a client that knocks meanwhile cannot connect to itself. No other worker of the run is given the same."""
+    and a client that knocks meanwhile cannot connect to itself. No other worker of the run is given the same, nor soon
+    this one: whoever has it may not listen yet."""
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     number, workers = this_worker()
     ports = range(_PORT_FIRST + number, max(first_of_clients, _PORT_FIRST + 1_000), workers)
-    for port in random.sample(ports, 100):
+    for port in set(random.sample(ports, 300)).difference(_given):
         with socket.socket() as candidate, suppress(OSError):
             candidate.bind(("127.0.0.1", port))
+            _given.append(port)
             return port
     raise AssertionError("no free port was found")

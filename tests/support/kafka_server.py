@@ -171,6 +171,13 @@ class KafkaServer(ServerProcess):
         """Returns when it is there. Raises confluent_kafka.KafkaException."""
         create_topic(self.admin, name, partitions=partitions, settings=settings)
 
+    def delete_topic(self, name: str) -> None:
+        """Returns when the node takes nothing for it any more. Raises confluent_kafka.KafkaException."""
+        self.admin.delete_topics([name])[name].result(TOPICS_S)
+        wait_until(
+            lambda: name not in self.admin.list_topics(timeout=TOPICS_S).topics, TOPICS_S, f"{name} is gone"
+        )
+
     def command(self) -> Sequence[str]:
         """The server's own; formats the folder of data before the first start."""
         (self.folder / "log4j2.properties").write_text(_LOGGING)

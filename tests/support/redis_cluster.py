@@ -93,7 +93,7 @@ class RedisCluster:
         for node in self.nodes:
             node.launch()
         for node in self.nodes:
-            wait_until(node.answers, UP_S, "each node answers")
+            node.wait()
         first = self.nodes[0]
         for number, master in enumerate(self.nodes[:MASTERS]):
             master.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)

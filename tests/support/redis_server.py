@@ -27,6 +27,7 @@ class RedisServer(ServerProcess):
     """
 
     name = "redis-server"
+    start_s = 40.0
 
     def __init__(
         self,

@@ -109,6 +109,7 @@ class Run(ABC, Generic[Report]):
         await self.prepare()
         await self._connect()
         pace = self._make_pace()
+        self.measurement.since_ns = time.monotonic_ns() + int(load.warmup_s * 1e9)
         pace.start()
         self.begin()
 
@@ -118,7 +119,6 @@ class Run(ABC, Generic[Report]):
         pings = asyncio.ensure_future(self._keep_alive())
         try:
             await self._wait("warm-up", load.warmup_s, lambda: False)
-            self.measurement.since_ns = time.monotonic_ns()
             before = (self.published(), self.delivered())
             meter.begin()
             if load.count:
