@@ -93,11 +93,11 @@ class ReturningClient:
         while not self.stopping:
             client = MqttClient(self.client_id, version=self.version, acknowledges=False, keeps=False)
             client.on_packet = partial(self._take_watched, client)
-            try:
+            with suppress(ConnectionEnded, OSError, TimeoutError):
                 await self._enter(client)
-                await client.ended
-            except (ConnectionEnded, OSError, TimeoutError):
-                client.abort()
+                if not self.stopping:
+                    await client.ended
+            client.abort()
             self.client = None
             if not self.stopping:
                 await asyncio.sleep(RETRY_S)

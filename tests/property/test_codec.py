@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.conformance.wire_cases import CASES
 from tests.conformance.wire_errors import ERRORS
@@ -12,11 +12,13 @@ from tests.property import packet_strategies as packets
 from embermq.protocol.decoder import Decoder
 from embermq.protocol.encoder import encode
 from embermq.protocol.errors import MalformedPacket, ProtocolError
-from embermq.protocol.packets import Connack, Packet
+from embermq.protocol.packets import Connack, Packet, Pubrel, Subscribe, Unsubscribe
 from embermq.protocol.version import ProtocolVersion, Role
 from embermq.protocol.wire import VARINT_MAX, encode_varint, read_varint
 
 VERSIONS = list(ProtocolVersion)
+DUP = 0x08
+"""In 3.1 also of these three, and nothing is done with it."""
 
 
 def streams(role: Role, version: ProtocolVersion) -> st.SearchStrategy[list[Packet]]:
@@ -142,7 +144,10 @@ def opened_pair(role: Role, version: ProtocolVersion, opened: bool) -> tuple[Dec
 def test_a_changed_byte_never_reads_as_the_same_packet(version: ProtocolVersion, data: st.DataObject) -> None:
     packet = data.draw(packets.of_client(version))
     wire = bytearray(encode(packet, version))
-    wire[data.draw(st.integers(0, len(wire) - 1))] ^= data.draw(st.integers(1, 255))
+    position, change = data.draw(st.integers(0, len(wire) - 1)), data.draw(st.integers(1, 255))
+    repeated = version is ProtocolVersion.V31 and isinstance(packet, Pubrel | Subscribe | Unsubscribe)
+    assume(not (repeated and (position, change) == (0, DUP)))
+    wire[position] ^= change
     assert Decoder(Role.SERVER, version=version).feed(bytes(wire)) != [packet]
 
 

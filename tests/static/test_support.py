@@ -1,0 +1,41 @@
+"""What tests stand on fails rather than hangs, and gives nothing to two of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.support.broker_process import free_port
+from tests.support.mqtt_client import MqttClient, run
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+def test_a_connection_that_a_test_forgets_is_told_instead_of_waited_for(port: int) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_server(asyncio.Protocol, "127.0.0.1", port)
+        await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+
+    with pytest.raises(AssertionError, match="unclosed"):
+        run(scenario())
+
+
+def test_a_client_whose_end_nobody_waits_for_any_more_is_dropped(port: int) -> None:
+    async def scenario() -> None:
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", port)
+        client = MqttClient("forgotten")
+        await client.open(port)
+        waits = asyncio.ensure_future(client.ended)
+        waits.cancel()
+        server.close()
+
+    run(scenario())
+
+
+def test_no_port_is_given_twice() -> None:
+    given = [free_port() for _ in range(200)]
+    assert len(set(given)) == len(given)
