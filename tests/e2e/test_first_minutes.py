@@ -160,7 +160,8 @@ def test_a_second_broker_on_the_data_directory_is_refused(broker: BrokerProcess)
     second = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert second.returncode == 1
     assert second.stderr == (
-        f"embermq: the data directory {broker.data_dir} is in use by another broker (process {broker.pid})\n"
+        f"embermq: the data directory {broker.data_dir} is in use by another broker (process {broker.pid}): "
+        "stop that one, or name another directory with --data-dir\n"
     )
 
 

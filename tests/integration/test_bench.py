@@ -255,7 +255,7 @@ def test_the_command_ends_with_1_when_something_was_lost() -> None:
 def test_the_command_says_in_one_line_why_it_could_not_run() -> None:
     done = command("p2p", "--port", str(free_port()), "--pairs", "1")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: 127.0.0.1:")
+    assert done.stderr.startswith("embermq: 127.0.0.1:")
     assert len(done.stderr.splitlines()) == 1
     assert command("p2p", "--pid", "nonsense").returncode == 2
     assert command("p2p", "--password-from-env", "NO_SUCH_VARIABLE_HERE").returncode == 2

@@ -167,7 +167,7 @@ def accounts_of(settings: Settings, *, create: bool = False) -> Iterator[Account
     holds them must be there."""
     data_dir = Path(settings.data_dir)
     if not create and static_url(settings) is None and not data_dir.is_dir():
-        raise UserError(f"there is no data directory {data_dir}")
+        raise UserError(f"there is no data directory {data_dir}; name it with --data-dir")
     users = open_users(settings)
     try:
         yield Accounts(users)

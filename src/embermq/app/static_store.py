@@ -32,7 +32,9 @@ def open_sqlite_users(data_dir: Path) -> Users:
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StartError(f"cannot make the data directory {data_dir}: {error.strerror}") from error
+        raise StartError(
+            f"cannot make the data directory {data_dir}: {error.strerror}; name another with --data-dir"
+        ) from error
     return SqliteUsers(data_dir / FILE_NAME)
 
 

@@ -36,16 +36,27 @@ AclFile = Annotated[
 def check(
     *,
     user: Annotated[
-        str, typer.Option("--user", metavar="NAME", help="Whose; none is an anonymous client.")
+        str, typer.Option("--user", metavar="NAME", help="The user name; without it an anonymous client.")
     ] = "",
     client_id: Annotated[str, typer.Option("--client-id", metavar="ID", help="The client's id.")] = "",
     certificate: Annotated[
-        str, typer.Option("--certificate", metavar="SUBJECT", help="The subject, such as CN=gate-1,O=Works.")
+        str,
+        typer.Option(
+            "--certificate", metavar="SUBJECT", help="Subject of its certificate, such as CN=gate-1,O=Works."
+        ),
     ] = "",
-    publish: Annotated[str | None, typer.Option("--publish", metavar="TOPIC")] = None,
-    subscribe: Annotated[str | None, typer.Option("--subscribe", metavar="FILTER")] = None,
-    receive: Annotated[str | None, typer.Option("--receive", metavar="TOPIC")] = None,
-    create: Annotated[str | None, typer.Option("--create", metavar="TOPIC", help="Of a queue.")] = None,
+    publish: Annotated[
+        str | None, typer.Option("--publish", metavar="TOPIC", help="May it publish here?")
+    ] = None,
+    subscribe: Annotated[
+        str | None, typer.Option("--subscribe", metavar="FILTER", help="May it subscribe to this?")
+    ] = None,
+    receive: Annotated[
+        str | None, typer.Option("--receive", metavar="TOPIC", help="May it receive from here?")
+    ] = None,
+    create: Annotated[
+        str | None, typer.Option("--create", metavar="TOPIC", help="May it make this queue?")
+    ] = None,
     rules: RulesFile = None,
     mosquitto_acl: AclFile = None,
     config: ConfigFile = None,

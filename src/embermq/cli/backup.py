@@ -12,13 +12,13 @@ from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration
 
 
 def command(
-    target: Annotated[Path, typer.Argument(metavar="TO", help="A directory to make, or an empty one.")],
+    target: Annotated[Path, typer.Argument(metavar="TO", help="A directory that is new or empty.")],
     *,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Copy everything that the broker keeps, as it stands now; the broker may be running."""
+    """Copy the data directory as it is at this moment; the broker may be running."""
     from embermq.app.backup import make_backup
     from embermq.cli.byte_bar import ByteBar
 

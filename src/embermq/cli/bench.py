@@ -37,6 +37,7 @@ app = typer.Typer(
     help="Load any MQTT broker and measure it. Ends with 1 when something acknowledged was lost "
     "(doubled at QoS 2, or out of the order of its key in a queue), with 2 when the run could not be carried out.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -50,11 +51,11 @@ class VersionOption(StrEnum):
 _VERSIONS = {VersionOption.V311: ProtocolVersion.V311, VersionOption.V5: ProtocolVersion.V5}
 
 Host = Annotated[str, typer.Option(help="Where the broker listens.")]
-Port = Annotated[int, typer.Option(min=1, max=65_535)]
+Port = Annotated[int, typer.Option(min=1, max=65_535, help="Its port, without TLS.")]
 Version = Annotated[VersionOption, typer.Option("--version", help="MQTT version.")]
-Username = Annotated[str | None, typer.Option(help="User to enter as.")]
+Username = Annotated[str | None, typer.Option(help="User name of all clients.")]
 PasswordFromEnv = Annotated[str | None, typer.Option(help="Environment variable that holds the password.")]
-Qos = Annotated[int, typer.Option(min=0, max=2)]
+Qos = Annotated[int, typer.Option(min=0, max=2, help="QoS of publishers and subscribers.")]
 Payload = Annotated[int, typer.Option(min=16, help="Payload size, bytes.")]
 Rate = Annotated[
     float, typer.Option(min=0, help="Messages/s over all publishers; 0: as fast as the window allows.")
@@ -186,7 +187,7 @@ def p2p(
 def fanin(
     common: Common,
     *,
-    publishers: Annotated[int, typer.Option(min=1)] = 100,
+    publishers: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
     subscriber_id: Annotated[
         str | None, typer.Option(help="Client id of the subscriber; several get -0, -1, … behind it.")
     ] = None,
@@ -204,7 +205,7 @@ def fanin(
 def fanout(
     common: Common,
     *,
-    subscribers: Annotated[int, typer.Option(min=1)] = 100,
+    subscribers: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
     persistent: Persistent = False,
 ) -> None:
     """One publisher to N subscribers."""
@@ -216,10 +217,12 @@ def fanout(
 def queue(
     common: Common,
     *,
-    name: Annotated[str, typer.Option("--queue", help="Its name; empty: one of this run.")] = "",
-    publishers: Annotated[int, typer.Option(min=1)] = 10,
-    consumers: Annotated[int, typer.Option(min=1, help="Of one group.")] = 10,
-    partitions: Annotated[int, typer.Option(min=0, help="What the queue is made with; 0: as it is.")] = 0,
+    name: Annotated[str, typer.Option("--queue", help="The queue; empty: one with a name of its own.")] = "",
+    publishers: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    consumers: Annotated[int, typer.Option(min=1, help="How many, all of one group.")] = 10,
+    partitions: Annotated[
+        int, typer.Option(min=0, help="Partitions that the queue is made with; 0: as it is.")
+    ] = 0,
     ordering: Annotated[str, typer.Option(help="none, partition or strict; empty: as it is.")] = "",
     http_port: Annotated[
         int,
@@ -234,7 +237,7 @@ def queue(
         str | None,
         typer.Option(help="Environment variable that holds a token of the API, with the scope admin."),
     ] = None,
-    keys: Annotated[int, typer.Option(min=0, help="Over all publishers; 0: messages without keys.")] = 0,
+    keys: Annotated[int, typer.Option(min=0, help="Different partition keys; 0: messages without keys.")] = 0,
     ack: Annotated[Ack, typer.Option(help="What settles a message.")] = Ack.BATCH,
     ack_batch: Annotated[int, typer.Option(min=1, help="Messages in one $ack at most.")] = 50,
     prefetch: Annotated[int, typer.Option(min=1, help="Unsettled messages of a consumer.")] = 500,
@@ -271,7 +274,7 @@ def queue(
 @app.command()
 def idle(
     *,
-    connections: Annotated[int, typer.Option(min=1)] = 1_000,
+    connections: Annotated[int, typer.Option(min=1, help="How many.")] = 1_000,
     host: Host = "127.0.0.1",
     port: Port = 1883,
     version: Version = VersionOption.V5,
@@ -336,7 +339,7 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except BenchError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"embermq: {error}", err=True)
         raise typer.Exit(EXIT_NOT_CARRIED_OUT) from error
 
 

@@ -29,9 +29,9 @@ def command(
     no_pipeline: NoPipeline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings that `run` would use with the same options, or what is wrong with them.
+    """Show the settings that run would use with the same options, or what is wrong with them.
 
-    Of a message log in Kafka also what an acknowledgement is worth there, and whether the pipeline can read it.
+    With a message log in Kafka, also show what an acknowledgement means there, and whether the pipeline can read it.
     """
     found = configuration(
         config, assignments, data_dir, allow_anonymous=allow_anonymous, no_pipeline=no_pipeline

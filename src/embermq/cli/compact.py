@@ -16,19 +16,27 @@ if TYPE_CHECKING:
 def command(
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is to do, change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")
     ] = False,
     older_than_hours: Annotated[
         float,
-        typer.Option("--older-than-hours", min=0, metavar="HOURS", help="Leave what was written since."),
+        typer.Option(
+            "--older-than-hours", min=0, metavar="HOURS", help="Leave files younger than this alone."
+        ),
     ] = 1.0,
     target_mb: Annotated[
         int,
         typer.Option(
-            "--target-mb", min=1, max=4096, metavar="MB", help="Of a file; half of it is large enough."
+            "--target-mb",
+            min=1,
+            max=4096,
+            metavar="MB",
+            help="Size of a merged file; files of half of it stay.",
         ),
     ] = 128,
-    tasks: Annotated[int, typer.Option("--tasks", min=0, max=64, help="At a time; 0 is one a core.")] = 0,
+    tasks: Annotated[
+        int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core.")
+    ] = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

@@ -57,7 +57,7 @@ def upgrade(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the tables, or bring them up to what this program needs. Brokers may run."""
+    """Create the tables, or upgrade them to what this program needs. Brokers may be running."""
     from embermq.app.static_store import upgrade_static
 
     settings, url = _static(data_dir, config, assignments)
@@ -79,7 +79,5 @@ def _static(
     settings = configuration(config, assignments, data_dir).settings
     url = static_url(settings)
     if url is None:
-        raise UserError(
-            "stores.static is sqlite: the files of the data directory are brought up by whoever opens them"
-        )
+        raise UserError("stores.static is sqlite: the broker upgrades the files of the data directory itself")
     return settings, url

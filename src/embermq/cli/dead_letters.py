@@ -22,10 +22,15 @@ PAGE = 1_000
 app = typer.Typer(help="Dead letters of a queue: list, retry.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(help="The queue they come from, or the one they are in.")]
-Group = Annotated[str, typer.Option("--group", help="Of this consumer group alone.")]
-Reason = Annotated[str, typer.Option("--reason", help="rejected, max_retries, timeout, overflow or expired.")]
+Group = Annotated[str, typer.Option("--group", help="Only those of this consumer group.")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Only rejected, max_retries, timeout, overflow or expired.")
+]
 Error = Annotated[
-    str, typer.Option("--error", metavar="PATTERN", help="Shell wildcards over the last error.")
+    str,
+    typer.Option(
+        "--error", metavar="PATTERN", help="Only those whose last error fits; * ? [abc] are wildcards."
+    ),
 ]
 
 
@@ -68,14 +73,16 @@ def list_all(
 @app.command("retry")
 def retry(
     name: Name,
-    letters: Annotated[list[str] | None, typer.Argument(help="Their ids, see list.")] = None,
+    letters: Annotated[list[str] | None, typer.Argument(help="Their ids, as list shows them.")] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, or all of a filter.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All of them, or all that the other options select.")
+    ] = False,
     group: Group = "",
     reason: Reason = "",
     error: Error = "",
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, help="At most so many a second, in the background.")
+        float | None, typer.Option("--rate", min=0.001, help="At most this many a second, in the background.")
     ] = None,
     data_dir: DataDir = None,
     config: ConfigFile = None,

@@ -16,7 +16,7 @@ def command(
     *,
     into: Annotated[
         Path | None,
-        typer.Option("--into", metavar="DIRECTORY", help="Where to; else what pipeline.jars_dir says."),
+        typer.Option("--into", metavar="DIRECTORY", help="Where to put them; else pipeline.jars_dir."),
     ] = None,
     repository: Annotated[
         str, typer.Option("--from", metavar="URL", help="A mirror of Maven Central to fetch them from.")
@@ -25,7 +25,7 @@ def command(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the jars of Spark's Kafka connector from Maven Central and check their hashes, if they are not there."""
+    """Fetch the missing jars of Spark's Kafka connector from Maven Central, and check their hashes."""
     from embermq.cli.message_bar import MessageBar
     from embermq.pipeline.connector import fetch_connector, jars_folder
     from embermq.pipeline.errors import PipelineError

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
+from embermq import __version__
 from embermq.app.errors import ConfigError, EmberError
 from embermq.ports.errors import StoreError
 
@@ -32,6 +34,16 @@ COMMANDS: dict[str, str] = {
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    it cannot be done: the line on standard error says what is in the way
+  2    an option or setting that does not exist or cannot be
+  3    a pipeline job has finished, but refused or left something
+  130  interrupted
+"""
+"""Below the list of commands; docs/operations.md has the few that mean more than this."""
 
 # What typer raises for wrong options; it exports the most special of these classes only.
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -76,8 +88,12 @@ def _app_for(words: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    @app.callback()
-    def embermq() -> None:
+    @app.callback(epilog=EXIT_CODES)
+    def embermq(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        ] = False,
+    ) -> None:
         """An MQTT broker whose persistent sessions lose nothing, with a data pipeline on Apache Spark."""
 
     first = next((word for word in words if not word.startswith("-")), "")
@@ -88,6 +104,13 @@ def _app_for(words: Sequence[str]) -> typer.Typer:
         else:
             app.command(name)(module.command)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    """As most programs do; `embermq version` has more to say."""
+    if wanted:
+        print(f"embermq {__version__}")
+        raise typer.Exit
 
 
 def _say(*problems: str, code: int) -> int:

@@ -37,11 +37,11 @@ def show(
     *,
     topic: Annotated[str, typer.Option("--topic", help="A topic, without wildcards.")],
     after: Annotated[
-        int, typer.Option("--after", metavar="OFFSET", min=BEFORE_ALL, help="Begin behind this offset.")
+        int, typer.Option("--after", metavar="OFFSET", min=BEFORE_ALL, help="Begin after this offset.")
     ] = BEFORE_ALL,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most this many.")] = 100,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Payloads alone, one behind the other, as they came.")
+        bool, typer.Option("--raw", help="Print the payloads alone, one after the other, as they came.")
     ] = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
@@ -66,15 +66,18 @@ def show(
 def prune(
     *,
     older_than_hours: Annotated[
-        float, typer.Option("--older-than-hours", min=0, metavar="HOURS", help="By when they were accepted.")
+        float,
+        typer.Option(
+            "--older-than-hours", min=0, metavar="HOURS", help="Age from when the broker accepted them."
+        ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, delete nothing.")] = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete archived messages that are older, a few thousand at a time. The broker may run, and goes on."""
+    """Delete archived messages that are older, a few thousand at a time. The broker may be running."""
     from embermq.app.message_archive import message_store_of
     from embermq.cli.message_bar import MessageBar
 

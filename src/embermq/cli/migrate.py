@@ -21,39 +21,50 @@ def command(
     *,
     source: Annotated[
         str,
-        typer.Option("--from", metavar="URL", help="postgresql://…, or env:NAME or file:PATH that holds it."),
+        typer.Option("--from", metavar="URL", help="postgresql://…, or env:NAME or file:PATH that has it."),
     ],
     target: Annotated[
         str,
         typer.Option(
             "--to",
             metavar="URL",
-            help="redis://…, redis+cluster://…, env:NAME, file:PATH, or sqlite; else what stores.session says.",
+            help="redis://…, redis+cluster://…, env:NAME, file:PATH, or sqlite; else stores.session.",
         ),
     ] = "",
-    schema: Annotated[str, typer.Option("--schema", metavar="NAME", help="Of the tables.")] = "public",
+    schema: Annotated[
+        str, typer.Option("--schema", metavar="NAME", help="The schema of the tables.")
+    ] = "public",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count and judge everything, write nothing.")
+        bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")
     ] = False,
     rejects: Annotated[
-        Path | None, typer.Option("--rejects", metavar="FILE", help="Rows not taken, a JSON object a line.")
+        Path | None,
+        typer.Option("--rejects", metavar="FILE", help="Write rejected rows here, one JSON object a line."),
     ] = None,
     message_ttl: Annotated[
         int | None,
         typer.Option(
-            "--message-ttl", min=1, max=EXPIRY_MAX_S, metavar="SECONDS", help="Instead of device.ttl_s."
+            "--message-ttl",
+            min=1,
+            max=EXPIRY_MAX_S,
+            metavar="SECONDS",
+            help="How long messages are kept; else device.ttl_s.",
         ),
     ] = None,
     session_expiry: Annotated[
         str | None,
         typer.Option(
-            "--session-expiry", metavar="SECONDS", help="Or never; instead of mqtt.session_expiry_max_s."
+            "--session-expiry",
+            metavar="SECONDS",
+            help="How long sessions are kept, or never; else mqtt.session_expiry_max_s.",
         ),
     ] = None,
     zero_expires: Annotated[
-        bool, typer.Option("--zero-expires", help="An expiry of 0 is meant so; else it is none.")
+        bool, typer.Option("--zero-expires", help="Take an expiry of 0 as expired; else it means none.")
     ] = False,
-    tasks: Annotated[int, typer.Option("--tasks", min=0, max=64, help="At a time; 0 is one a core.")] = 0,
+    tasks: Annotated[
+        int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core, at most 8.")
+    ] = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

@@ -10,20 +10,26 @@ import typer
 
 from embermq.app.config import Configuration, load_configuration
 
-ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings in TOML.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A file of settings, in TOML.")
+]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; may be repeated."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting; repeatable, wins over --config."),
 ]
 DataDir = Annotated[
-    str | None, typer.Option("--data-dir", metavar="DIRECTORY", help="Where everything is kept.")
+    str | None,
+    typer.Option(
+        "--data-dir", metavar="DIRECTORY", help="The data directory; else data_dir, ./embermq-data."
+    ),
 ]
 AllowAnonymous = Annotated[
-    bool, typer.Option("--allow-anonymous", help="Clients without a user may enter from anywhere.")
+    bool,
+    typer.Option("--allow-anonymous", help="Let clients without a user name enter from other machines too."),
 ]
-NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Leave Spark out; application logs wait.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Run without Spark; application logs wait.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 
 def configuration(

@@ -29,14 +29,17 @@ app = typer.Typer(
 )
 
 ClientId = Annotated[str, typer.Argument(help="The client's id.")]
-Number = Annotated[int, typer.Argument(min=1, help="The message's number, see list.")]
-Numbers = Annotated[list[int] | None, typer.Argument(min=1, help="Their numbers, see list.")]
-All = Annotated[bool, typer.Option("--all", help="All that the client has parked.")]
+Number = Annotated[int, typer.Argument(min=1, help="The message's number, as list shows it.")]
+Numbers = Annotated[list[int] | None, typer.Argument(min=1, help="Their numbers, as list shows them.")]
+All = Annotated[bool, typer.Option("--all", help="All parked messages of the client.")]
 
 
 @app.command("list")
 def list_all(
-    client_id: Annotated[str | None, typer.Argument(help="Its messages; without it, who has any.")] = None,
+    client_id: Annotated[
+        str | None,
+        typer.Argument(help="A client, to see its messages; without it, the clients that have any."),
+    ] = None,
     *,
     data_dir: DataDir = None,
     config: ConfigFile = None,
@@ -70,7 +73,7 @@ def show(
     client_id: ClientId,
     number: Number,
     *,
-    raw: Annotated[bool, typer.Option("--raw", help="The payload alone, as it came.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the payload alone, as it came.")] = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

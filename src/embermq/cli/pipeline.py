@@ -46,7 +46,7 @@ app.command("redrive")(redrive)
 def start(
     *,
     master: Annotated[
-        str, typer.Option("--master", metavar="MASTER", help="In place of pipeline.master.")
+        str, typer.Option("--master", metavar="MASTER", help="The Spark master; else pipeline.master.")
     ] = "",
     data_dir: DataDir = None,
     config: ConfigFile = None,

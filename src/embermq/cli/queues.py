@@ -33,7 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(dead_letters.app, name="dlq")
 
-Name = Annotated[str, typer.Argument(help="The queue: what stands behind $queue/.")]
+Name = Annotated[str, typer.Argument(help="The queue: what comes after $queue/ in the topic.")]
 SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", metavar="FILE", help="Its settings as JSON; - for standard input."),
@@ -44,7 +44,7 @@ SettingsFile = Annotated[
 def list_all(
     *,
     match: Annotated[
-        str, typer.Option("--match", metavar="PATTERN", help="Shell wildcards over names.")
+        str, typer.Option("--match", metavar="PATTERN", help="Only names that fit; * ? [abc] are wildcards.")
     ] = "*",
     data_dir: DataDir = None,
     config: ConfigFile = None,
@@ -112,8 +112,8 @@ def explain(
 def peek(
     name: Name,
     *,
-    count: Annotated[int, typer.Option("--count", min=1, max=100, help="How many.")] = 10,
-    after: Annotated[int, typer.Option("--after", min=0, help="Behind this sequence.")] = 0,
+    count: Annotated[int, typer.Option("--count", min=1, max=100, help="How many messages.")] = 10,
+    after: Annotated[int, typer.Option("--after", min=0, help="Begin after this sequence.")] = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

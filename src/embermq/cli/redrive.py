@@ -26,22 +26,26 @@ def command(
     wanted: Annotated[
         str | None,
         typer.Option(
-            "--filter", metavar="SQL", help="Those of which this holds, an expression of Spark SQL."
+            "--filter", metavar="SQL", help="Only those for which this Spark SQL expression is true."
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, max=1_000_000, help="At most so many a second.")
+        float | None,
+        typer.Option("--rate", min=0.001, max=1_000_000, help="Put back at most this many a second."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count them and show some of each reason, change nothing.")
+        bool, typer.Option("--dry-run", help="Count them, show some of each reason, change nothing.")
     ] = False,
-    tasks: Annotated[int, typer.Option("--tasks", min=0, max=64, help="At a time; 0 is one a core.")] = 0,
+    tasks: Annotated[
+        int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core.")
+    ] = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters of a queue back in bulk, with no attempts, for the groups that failed them. The broker runs."""
+    """Put dead letters of a queue back in bulk, with no attempts, for the groups that failed them; the broker has to be
+    running."""
     from embermq.app.redrive import EXIT_HELD, RedriveOrder, run_redrive
     from embermq.cli.message_bar import MessageBar
 

@@ -11,13 +11,13 @@ from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration
 
 
 def command(
-    source: Annotated[Path, typer.Argument(metavar="FROM", help="What `embermq backup` made.")],
+    source: Annotated[Path, typer.Argument(metavar="FROM", help="A directory that embermq backup has made.")],
     *,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Make a data directory from a backup; one that is in the way has to be moved first."""
+    """Make a data directory from a backup; --data-dir has to be new or empty."""
     from embermq.app.backup import restore_backup
     from embermq.cli.byte_bar import ByteBar
 

@@ -40,10 +40,12 @@ ClientId = Annotated[str, typer.Argument(help="The client's id.")]
 def list_all(
     *,
     match: Annotated[
-        str, typer.Option("--match", metavar="PATTERN", help="Shell wildcards over client ids.")
+        str,
+        typer.Option("--match", metavar="PATTERN", help="Only client ids that fit; * ? [abc] are wildcards."),
     ] = "*",
     connected: Annotated[
-        bool | None, typer.Option("--connected/--away", help="Only clients that are here, or that are not.")
+        bool | None,
+        typer.Option("--connected/--away", help="Only clients that are connected, or that are not."),
     ] = None,
     data_dir: DataDir = None,
     config: ConfigFile = None,
@@ -105,7 +107,7 @@ def disconnect(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """End a client's connection; a kept session stays, and the client may come again."""
+    """End a client's connection; a kept session stays, and the client may connect again."""
     with running_broker(data_dir, config, assignments) as broker:
         broker.ask("POST", "/api/v1/session/disconnect", client_id=client_id)
     print(f"disconnected {shown(client_id)}")

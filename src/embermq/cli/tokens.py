@@ -29,7 +29,7 @@ class ScopeOption(StrEnum):
     ADMIN = "admin"
 
 
-Name = Annotated[str, typer.Argument(help="What the token is called.")]
+Name = Annotated[str, typer.Argument(help="A name for the token.")]
 
 
 @app.command("create")
@@ -41,14 +41,17 @@ def create(
         typer.Option("--scope", help="read; operate: purge and retry too; admin: configure and delete too."),
     ] = ScopeOption.READ,
     expires: Annotated[
-        str, typer.Option("--expires", metavar="DURATION", help="How long it holds, such as 12h or 30d.")
+        str,
+        typer.Option(
+            "--expires", metavar="DURATION", help="How long it is valid, such as 12h or 30d; else for ever."
+        ),
     ] = "",
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Make a token and print it, this once: what is stored is its hash. From the first one on the API wants a token
-    from everybody, programs on this machine too; the embermq command needs none."""
+    """Make a token and print it, this once: only its hash is stored. From the first token on the API asks everybody for
+    one, also programs on this machine; the embermq command needs none."""
     from embermq.admin.access import Scope
     from embermq.app.api_tokens import TokenFile
     from embermq.queues.durations import parse_duration
@@ -72,7 +75,7 @@ def list_all(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every token, without what it is."""
+    """Show every token by name, without its secret."""
     from embermq.app.api_tokens import TokenFile
 
     tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))

@@ -14,6 +14,7 @@ import typer
 
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
+from embermq.app.settings import SQLITE
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.model.client_type import ClientType
 
@@ -30,7 +31,10 @@ class TypeOption(StrEnum):
 
 
 TypeOfUser = Annotated[
-    TypeOption, typer.Option("--type", help="device: few messages each, at once; application: a flood.")
+    TypeOption,
+    typer.Option(
+        "--type", help="device: few messages, at once; application: a flood, from a log of its own."
+    ),
 ]
 WithScram = Annotated[
     bool, typer.Option("--scram", help="Let the account also enter by SCRAM-SHA-256 and SCRAM-SHA-512.")
@@ -54,6 +58,7 @@ def add(
     check_name(name)
     settings = configuration(config, assignments, data_dir).settings
     password = _read_password()
+    is_new = settings.stores.static == SQLITE and not Path(settings.data_dir).exists()
     with accounts_of(settings, create=True) as accounts:
         accounts.add(
             name,
@@ -62,6 +67,9 @@ def add(
             scram_iterations=settings.scram.iterations if scram else None,
         )
     print(f"added {name} ({client_type.value}{', scram' if scram else ''})")
+    if is_new:
+        place = Path(settings.data_dir).absolute()
+        print(f"made the data directory {place}: a broker has to be run on the same one", file=sys.stderr)
 
 
 @app.command("list")
@@ -162,7 +170,9 @@ def import_file(
         bool,
         typer.Option("--replace", help="Overwrite accounts whose names are taken, instead of keeping them."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")
+    ] = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,

@@ -35,6 +35,17 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name} " in shown for name in COMMANDS)
 
 
+def test_help_says_what_exit_codes_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"\n  {code}  " in shown for code in ("0  ", "1  ", "2  ", "3  ", "130"))
+
+
+def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"embermq {__version__}\n"
+
+
 def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "Usage: embermq" in capsys.readouterr().err
@@ -111,7 +122,9 @@ def test_users_come_and_go(tmp_path: Path) -> None:
     place = ["--data-dir", str(tmp_path / "data")]
     added = typed("users", "add", "billing", "--type", "application", *place, stdin="s3cret\n")
     assert (added.returncode, added.stdout) == (0, "added billing (application)\n")
-    assert typed("users", "add", "ann", *place, stdin="other").returncode == 0
+    assert added.stderr.startswith(f"made the data directory {tmp_path}/data: ")
+    second = typed("users", "add", "ann", *place, stdin="other")
+    assert (second.returncode, second.stderr) == (0, "")
     again = typed("users", "add", "billing", *place, stdin="other\n")
     assert (again.returncode, again.stderr) == (1, "embermq: there is a user 'billing' already\n")
 
@@ -145,7 +158,9 @@ def test_an_empty_password_is_refused(tmp_path: Path) -> None:
 def test_reading_users_makes_no_directory(tmp_path: Path) -> None:
     answer = typed("users", "list", "--data-dir", str(tmp_path / "mistyped"))
     assert (answer.returncode, answer.stdout) == (1, "")
-    assert answer.stderr == f"embermq: there is no data directory {tmp_path}/mistyped\n"
+    assert (
+        answer.stderr == f"embermq: there is no data directory {tmp_path}/mistyped; name it with --data-dir\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
