@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXIT_DENIED = 1
 
 app = typer.Typer(
-    help="Rules: who may publish, subscribe and receive what.", no_args_is_help=True, rich_markup_mode=None
+    help="Rules: who may publish and subscribe where.", no_args_is_help=True, rich_markup_mode=None
 )
 RulesFile = Annotated[
     Path | None,

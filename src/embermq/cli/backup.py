@@ -18,7 +18,7 @@ def command(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Copy the data directory as it is at this moment; the broker may be running."""
+    """Copy the data directory as it is now. The broker may be running."""
     from embermq.app.backup import make_backup
     from embermq.cli.byte_bar import ByteBar
 

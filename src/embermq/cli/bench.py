@@ -242,7 +242,7 @@ def queue(
     ack_batch: Annotated[int, typer.Option(min=1, help="Messages in one $ack at most.")] = 50,
     prefetch: Annotated[int, typer.Option(min=1, help="Unsettled messages of a consumer.")] = 500,
 ) -> None:
-    """N publishers to a durable queue of EmberMQ, N consumers that settle; lost, doubled and order are counted."""
+    """N publishers to a durable queue, N consumers. The queue is EmberMQ's; lost, doubled and order are counted."""
     asked = QueueLoad(
         queue=name,
         publishers=publishers,
@@ -285,7 +285,7 @@ def idle(
     children: Children = False,
     as_json: Json = False,
 ) -> None:
-    """Memory of idle connections: opens them, waits, reads the memory of --pid."""
+    """Memory of idle connections. Opens them, waits, reads the memory of --pid."""
     with _plain_errors():
         target = _target(host, port, version, username, password_from_env)
         with StageBar() as bar:

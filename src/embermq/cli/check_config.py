@@ -29,7 +29,8 @@ def command(
     no_pipeline: NoPipeline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings that run would use with the same options, or what is wrong with them.
+    """Show the settings in force, and their origin. They are those that run would use with the same options; or it says
+    what is wrong with them.
 
     With a message log in Kafka, also show what an acknowledgement means there, and whether the pipeline can read it.
     """

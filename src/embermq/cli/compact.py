@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.compact import CompactionReport
@@ -34,15 +34,13 @@ def command(
             help="Size of a merged file; files of half of it stay.",
         ),
     ] = 128,
-    tasks: Annotated[
-        int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core.")
-    ] = 0,
+    tasks: Tasks = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge small files of the lake, directory by directory; the broker and its pipeline may be running."""
+    """Merge small files of the lake. It goes directory by directory; the broker and its pipeline may be running."""
     from embermq.app.compaction import EXIT_REFUSED, CompactionOrder, run_compaction
     from embermq.cli.message_bar import MessageBar
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from embermq.database.database_url import DatabaseUrl
 
 app = typer.Typer(
-    help="Tables of static data on an SQL server: status, upgrade.",
+    help="Tables on an SQL server: status, upgrade.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,7 +29,7 @@ def status(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which version the tables have, and which one this program needs; ends with 1 when they differ."""
+    """Show the version of the tables. Shows also which one this program needs; ends with 1 when they differ."""
     from embermq.app.static_store import static_status
 
     settings, url = _static(data_dir, config, assignments)

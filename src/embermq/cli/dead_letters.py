@@ -88,7 +88,7 @@ def retry(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Put dead letters back to the tail of their queue, with no attempts, for the group that failed them."""
+    """Put dead letters back. They go to the tail of their queue, with no attempts, for the group that failed them."""
     filters = {"group": group, "reason": reason, "error": error}
     if bool(letters) == everything or (letters and (rate is not None or any(filters.values()))):
         raise UserError(

@@ -25,7 +25,7 @@ def command(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the missing jars of Spark's Kafka connector from Maven Central, and check their hashes."""
+    """Fetch the jars of Spark's Kafka connector. Those that are missing come from Maven Central; hashes are checked."""
     from embermq.cli.message_bar import MessageBar
     from embermq.pipeline.connector import fetch_connector, jars_folder
     from embermq.pipeline.errors import PipelineError

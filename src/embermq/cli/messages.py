@@ -48,7 +48,7 @@ def show(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the QoS 1 and 2 messages of a topic in log order, from the archive that the pipeline fills.
+    """Show archived messages of a topic. QoS 1 and 2, in log order, from the archive that the pipeline fills.
 
     With --json one object a line: `payload` is text, or `payload_base64` where it is not UTF-8.
     """

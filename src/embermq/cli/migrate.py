@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
 from embermq.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -31,24 +31,17 @@ def command(
             help="redis://…, redis+cluster://…, env:NAME, file:PATH, or sqlite; else stores.session.",
         ),
     ] = "",
-    schema: Annotated[
-        str, typer.Option("--schema", metavar="NAME", help="The schema of the tables.")
-    ] = "public",
+    schema: Annotated[str, typer.Option("--schema", metavar="NAME", help="Their schema.")] = "public",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")
     ] = False,
     rejects: Annotated[
-        Path | None,
-        typer.Option("--rejects", metavar="FILE", help="Write rejected rows here, one JSON object a line."),
+        Path | None, typer.Option("--rejects", metavar="FILE", help="Rejected rows, a JSON object a line.")
     ] = None,
     message_ttl: Annotated[
         int | None,
         typer.Option(
-            "--message-ttl",
-            min=1,
-            max=EXPIRY_MAX_S,
-            metavar="SECONDS",
-            help="How long messages are kept; else device.ttl_s.",
+            "--message-ttl", min=1, max=EXPIRY_MAX_S, metavar="SECONDS", help="Lifetime; else device.ttl_s."
         ),
     ] = None,
     session_expiry: Annotated[
@@ -62,15 +55,13 @@ def command(
     zero_expires: Annotated[
         bool, typer.Option("--zero-expires", help="Take an expiry of 0 as expired; else it means none.")
     ] = False,
-    tasks: Annotated[
-        int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core, at most 8.")
-    ] = 0,
+    tasks: Tasks = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring sessions and stored messages of TBMQ 1.x from PostgreSQL into the session store of a stopped broker."""
+    """Bring over sessions of TBMQ 1.x. Their stored messages come too, from PostgreSQL; the broker has to be stopped."""
     from embermq.app.migration import EXIT_REJECTED, MigrationOrder, run_migration
     from embermq.cli.message_bar import MessageBar
 

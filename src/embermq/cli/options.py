@@ -29,6 +29,7 @@ AllowAnonymous = Annotated[
 ]
 NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Run without Spark; application logs wait.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Tasks = Annotated[int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 

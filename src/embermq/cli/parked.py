@@ -46,7 +46,7 @@ def list_all(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show which clients have parked messages, or the messages of one client."""
+    """Show who has parked messages. With a client id, show its messages."""
     from embermq.admin.parked_service import ParkedClientView
 
     with running_broker(data_dir, config, assignments) as broker:
@@ -111,8 +111,8 @@ def redrive(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Have parked messages sent again: at once when the client is there, else when it comes. An MQTT 5 client to which
-    they were sent on its present connection is disconnected, so that it comes again."""
+    """Have parked messages sent again. They are sent at once when the client is there, else when it comes. An MQTT 5
+    client to which they were sent on its present connection is disconnected, so that it comes again."""
     chosen = _chosen(numbers, everything)
     with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("POST", f"{PATH}/redrive", client_id=client_id, number=chosen)

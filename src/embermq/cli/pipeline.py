@@ -25,7 +25,7 @@ NAMES = 2
 """The first columns are names, to the left; the others are numbers, to the right."""
 
 app = typer.Typer(
-    help="The Spark pipeline: start, status, compact, redrive, fetch-jars, migrate.",
+    help="The Spark pipeline and its jobs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -33,7 +33,7 @@ app = typer.Typer(
 
 @app.callback()
 def pipeline() -> None:
-    """The Spark pipeline: start, status, compact, redrive, fetch-jars, migrate."""
+    """The Spark pipeline and its jobs."""
 
 
 app.command("migrate")(migrate)
@@ -52,7 +52,7 @@ def start(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Run the pipeline until SIGTERM or Ctrl-C, for a broker that starts none (pipeline.enabled = false)."""
+    """Run the pipeline by itself. It runs until SIGTERM or Ctrl-C, for a broker that starts none (pipeline.enabled = false)."""
     words = [*(assignments or ()), *([f"pipeline.master={master}"] if master else [])]
     settings = configuration(config, words, data_dir).settings
     from embermq.app.pipeline_run import run_pipeline
@@ -68,7 +68,7 @@ def status(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every query's state, position, lag, last batch and last error, whether or not the pipeline runs."""
+    """Show what every query does. It shows state, position, lag, last batch and last error, whether or not the pipeline runs."""
     from embermq.app.pipeline_side import look_at_log
     from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.status import read_status

@@ -27,7 +27,7 @@ SETTINGS_BYTES_MAX = 64 * 1024
 HEADINGS = ("queue", "ordering", "depth", "in flight", "backoff", "groups", "consumers", "oldest s")
 
 app = typer.Typer(
-    help="Durable queues: list, show, explain, peek, create, configure, purge, delete, remove-group, dlq.",
+    help="Durable queues and their dead letters.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -51,7 +51,7 @@ def list_all(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show queues by name: what they hold, and who consumes it."""
+    """Show queues by name, what they hold, who consumes."""
     with running_broker(data_dir, config, assignments) as broker:
         found = list(_all(broker, match))
     if as_json:
@@ -119,7 +119,7 @@ def peek(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the oldest messages with their bodies, without consuming them."""
+    """Show the oldest messages without consuming them."""
     with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("GET", f"{queue_path(name)}/messages", limit=str(count), after=str(after))
     found = msgspec.json.decode(body)
@@ -162,7 +162,7 @@ def configure(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Give a queue other settings; what the file does not name has its default."""
+    """Replace the settings of a queue. What the file does not name gets its default."""
     content = _settings(settings)
     with running_broker(data_dir, config, assignments) as broker:
         done = msgspec.json.decode(broker.put(queue_path(name), content))
@@ -178,7 +178,7 @@ def purge(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Delete every message of a queue that is there now, also those that consumers hold."""
+    """Delete the messages of a queue. Those that consumers hold go too."""
     confirm(f"every message of {shown(name)} goes", yes=yes)
     with running_broker(data_dir, config, assignments) as broker:
         done = msgspec.json.decode(broker.ask("POST", f"{queue_path(name)}/purge"))
@@ -194,7 +194,7 @@ def delete(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Delete a queue with its messages, groups and settings; one that has consumers stays."""
+    """Delete a queue. Its messages, groups and settings go too. A queue that has consumers stays."""
     confirm(f"{shown(name)} goes with every message", yes=yes)
     with running_broker(data_dir, config, assignments) as broker:
         done = msgspec.json.decode(broker.ask("DELETE", queue_path(name)))
@@ -211,7 +211,7 @@ def remove_group(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Remove a consumer group without consumers, and the messages that no other group has to settle."""
+    """Remove a group that has no consumers. Messages that no other group has to settle go too."""
     confirm(f"group {shown(group)} of {shown(name)} goes with what it alone has not settled", yes=yes)
     with running_broker(data_dir, config, assignments) as broker:
         broker.ask("DELETE", f"{queue_path(name)}/groups/{quoted(group)}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
@@ -36,16 +36,14 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count them, show some of each reason, change nothing.")
     ] = False,
-    tasks: Annotated[
-        int, typer.Option("--tasks", min=0, max=64, help="Tasks at a time; 0: one for each core.")
-    ] = 0,
+    tasks: Tasks = 0,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters of a queue back in bulk, with no attempts, for the groups that failed them; the broker has to be
-    running."""
+    """Put dead letters back in bulk. They have no attempts then, and go to the groups that failed them. The broker
+    has to be running."""
     from embermq.app.redrive import EXIT_HELD, RedriveOrder, run_redrive
     from embermq.cli.message_bar import MessageBar
 

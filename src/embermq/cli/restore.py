@@ -17,7 +17,7 @@ def command(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Make a data directory from a backup; --data-dir has to be new or empty."""
+    """Make a data directory from a backup. --data-dir names it, and it has to be new or empty."""
     from embermq.app.backup import restore_backup
     from embermq.cli.byte_bar import ByteBar
 

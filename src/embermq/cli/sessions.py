@@ -27,7 +27,7 @@ LOGS = "/api/v1/application-logs"
 NAMES_AT_ONCE = 20
 
 app = typer.Typer(
-    help="Sessions: list, show, disconnect, delete, pins, logs, parked.",
+    help="Sessions of clients, and parked messages.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -52,7 +52,7 @@ def list_all(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show sessions, by client id: what is subscribed, stored, sent and not acknowledged."""
+    """Show sessions by client id. The columns count what is subscribed, stored, sent and not acknowledged."""
     with running_broker(data_dir, config, assignments) as broker:
         found = [
             session
@@ -107,7 +107,7 @@ def disconnect(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """End a client's connection; a kept session stays, and the client may connect again."""
+    """End a client's connection. A kept session stays, and the client may connect again."""
     with running_broker(data_dir, config, assignments) as broker:
         broker.ask("POST", "/api/v1/session/disconnect", client_id=client_id)
     print(f"disconnected {shown(client_id)}")
@@ -122,7 +122,7 @@ def delete(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """End a session: its connection, its subscriptions, and every message that is stored for it."""
+    """End a session. Its connection, its subscriptions and every message that is stored for it go."""
     from embermq.admin.session_service import SessionDetail
 
     with running_broker(data_dir, config, assignments) as broker:
@@ -147,7 +147,7 @@ def pins(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who reads the message log, furthest behind first: nothing leaves the log before they have it."""
+    """Show who reads the message log, furthest behind first. Nothing leaves the log before they have it."""
     from embermq.admin.session_service import PinView
 
     with running_broker(data_dir, config, assignments) as broker:
@@ -173,7 +173,7 @@ def logs(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the application logs that are kept in Kafka, how much they hold and what of it is not acknowledged."""
+    """Show the application logs in Kafka. The columns count what they hold and what of it is not acknowledged."""
     with running_broker(data_dir, config, assignments) as broker:
         found = _logs(broker)
         if clean or dry_run:

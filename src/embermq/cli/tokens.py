@@ -100,7 +100,7 @@ def list_all(
 def revoke(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
-    """Take a token back; a running broker refuses it from the next request on."""
+    """Revoke a token. A running broker refuses it from the next request on."""
     from embermq.app.api_tokens import TokenFile
 
     tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))

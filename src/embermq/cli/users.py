@@ -52,7 +52,7 @@ def add(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Add an account; the password is asked for, or read as one line from standard input."""
+    """Add an account. The password is asked for, or read as one line from standard input."""
     from embermq.app.accounts import accounts_of, check_name
 
     check_name(name)
@@ -107,7 +107,7 @@ def list_all(
 def remove(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
-    """Remove an account; a running broker ends the connections that were opened with it."""
+    """Remove an account. A running broker ends the connections that were opened with it."""
     from embermq.app.accounts import accounts_of
 
     with accounts_of(_settings(data_dir, config, assignments)) as accounts:
@@ -124,7 +124,7 @@ def password(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Give an account another password; a running broker ends the connections opened with the one before."""
+    """Change a password. A running broker ends the connections that were opened with the old one."""
     from embermq.app.accounts import accounts_of
 
     settings = configuration(config, assignments, data_dir).settings
@@ -139,7 +139,7 @@ def password(
 def disable(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
-    """Keep an account, but let nobody in by its name; a running broker ends its connections."""
+    """Keep an account, but let nobody in. A running broker ends its connections."""
     from embermq.app.accounts import accounts_of
 
     with accounts_of(_settings(data_dir, config, assignments)) as accounts:
@@ -151,7 +151,7 @@ def disable(
 def enable(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
-    """Let an account that was disabled in again."""
+    """Enable a disabled account."""
     from embermq.app.accounts import accounts_of
 
     with accounts_of(_settings(data_dir, config, assignments)) as accounts:
@@ -178,7 +178,7 @@ def import_file(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the users of a Mosquitto password file, all or none; they keep their passwords."""
+    """Import a Mosquitto password file. All of its users are taken, or none; they keep their passwords."""
     from msgspec.structs import asdict
 
     from embermq.app.accounts import accounts_of
@@ -214,7 +214,7 @@ def copy(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take over the accounts of another store into the one that stores.static names, all or none."""
+    """Copy the accounts of another store. They go, all or none, into the one that stores.static names."""
     from msgspec.structs import asdict
 
     from embermq.app.accounts import accounts_of

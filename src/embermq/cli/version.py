@@ -10,7 +10,7 @@ from embermq.cli.options import AsJson
 
 
 def command(as_json: AsJson = False) -> None:
-    """Show the versions of EmberMQ and of what it runs on."""
+    """Show versions of EmberMQ, Python, Spark, Java."""
     from embermq.app.versions import read_versions
 
     found: dict[str, str] = msgspec.to_builtins(read_versions())

@@ -35,10 +35,42 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"  {name} " in shown for name in COMMANDS)
 
 
+@pytest.mark.parametrize(
+    "group",
+    [
+        *(
+            [name]
+            for name in (
+                "users",
+                "sessions",
+                "queues",
+                "tokens",
+                "messages",
+                "db",
+                "acl",
+                "pipeline",
+                "bench",
+            )
+        ),
+        [],
+        ["queues", "dlq"],
+        ["sessions", "parked"],
+    ],
+    ids=" ".join,
+)
+def test_no_line_of_a_list_of_commands_is_cut_off(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*group, "--help"]) == 0
+    commands = capsys.readouterr().out.partition("\nCommands:\n")[2]
+    assert commands
+    assert "..." not in commands
+
+
 def test_help_says_what_exit_codes_mean(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"\n  {code}  " in shown for code in ("0  ", "1  ", "2  ", "3  ", "130"))
+    assert all(f"\n    {code}  " in shown for code in ("0  ", "1  ", "2  ", "3  ", "130"))
 
 
 def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
