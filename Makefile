@@ -83,12 +83,12 @@ faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
 	@$(BIN)/python scripts/spark-classes
 	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults \
 		tests/kafka_pipeline/test_kills.py tests/kafka_pipeline/test_outages.py \
-		tests/pipeline/test_kafka_dispatch.py --timeout=1800 $(ARGS)
+		tests/pipeline/test_kafka_dispatch.py --timeout=1800 -o faulthandler_timeout=0 $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(TEST_READY) ## 1,000,000 mutated packets (ARGS='--fuzz-seed 2'), and property tests with many more cases
 	@exec $(BIN)/python -m pytest tests/hostile/test_fuzz.py tests/property --fuzz-packets=1000000 \
-		--hypothesis-profile=fuzz --timeout=1800 -rP $(ARGS)
+		--hypothesis-profile=fuzz --timeout=1800 -o faulthandler_timeout=0 -rP $(ARGS)
 
 .PHONY: promises
 promises: $(TEST_READY) ## Promises of docs/guarantees that no test names
