@@ -61,7 +61,7 @@ def command(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring over sessions of TBMQ 1.x. Their stored messages come too, from PostgreSQL; the broker has to be stopped."""
+    """Bring over sessions of TBMQ 1.x. Stored messages come too, from PostgreSQL; the broker has to be stopped."""
     from embermq.app.migration import EXIT_REJECTED, MigrationOrder, run_migration
     from embermq.cli.message_bar import MessageBar
 

@@ -52,7 +52,7 @@ def start(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Run the pipeline by itself. It runs until SIGTERM or Ctrl-C, for a broker that starts none (pipeline.enabled = false)."""
+    """Run the pipeline by itself. It runs until SIGTERM or Ctrl-C, for a broker with pipeline.enabled = false."""
     words = [*(assignments or ()), *([f"pipeline.master={master}"] if master else [])]
     settings = configuration(config, words, data_dir).settings
     from embermq.app.pipeline_run import run_pipeline
@@ -68,7 +68,7 @@ def status(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what every query does. It shows state, position, lag, last batch and last error, whether or not the pipeline runs."""
+    """Show what every query does. State, position, lag, last batch and last error, also when the pipeline is down."""
     from embermq.app.pipeline_side import look_at_log
     from embermq.pipeline.errors import PipelineError
     from embermq.pipeline.status import read_status
