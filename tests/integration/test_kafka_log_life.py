@@ -168,7 +168,7 @@ def test_logs_are_made_as_configured_and_a_wrong_number_of_partitions_is_told_at
         "retention.bytes": "-1",
         "max.message.bytes": str(2_000_000 + 1024 * 1024),
         "min.insync.replicas": "1",
-        "message.timestamp.type": "CreateTime",
+        "message.timestamp.type": "LogAppendTime",
     }
     assert {name: found[name].value for name in wanted} == wanted
     problem = place.finds(log, 4)

@@ -101,6 +101,11 @@ class ApplicationLogNames:
         """Under which the positions of a client's reader are shown in Kafka: the name of its log."""
         return self.client_log(client_id)
 
+    def plain_client(self, log: str) -> str | None:
+        """The client whose log has this name, if that shows it; None for what is hashed or shared."""
+        client_id = log.removeprefix(self._root)
+        return client_id if log.startswith(self._root) and self._is_plain(client_id, _PLAIN) else None
+
     def stamped_log(self, log: str) -> str:
         """The log that a stamp of the broker names by its client, or by its filter (`stamp_of_shared_log`). Raises
         NoApplicationLog."""

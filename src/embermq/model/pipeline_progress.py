@@ -15,8 +15,10 @@ TOPIC_SETTINGS: dict[str, str] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1024 * 1024),
     "min.cleanable.dirty.ratio": "0.1",
+    "message.timestamp.type": "LogAppendTime",
 }
-"""Small segments, since the last one is never compacted: whoever starts reads all that is there."""
+"""Small segments, since the last one is never compacted: whoever starts reads all that is there. Kafka's own time,
+since it refuses records of a clock that is far ahead."""
 
 
 class Progress(Struct, frozen=True):

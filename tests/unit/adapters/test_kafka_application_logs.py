@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from queue import SimpleQueue
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin._topic import TopicDescription
+from confluent_kafka.cimpl import NewTopic
 
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
-from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
+from embermq.adapters.kafka.application_topics import WRITTEN_AT_ONCE, ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.application_logs import ApplicationLogNames
@@ -71,6 +73,111 @@ def test_a_log_that_cannot_be_read_holds_up_no_other(topics: Topics) -> None:
     there = TopicDescription.__new__(TopicDescription)
     topics.there = {"a": AWAY, "b": there, "c": None}
     assert topics.ends_of_those_there(dict.fromkeys("abc", 1)) == {("b", 0): 7}
+
+
+class Answer:
+    """What the driver has to say of one topic."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.error = error
+
+    def result(self, _timeout_s: float) -> None:
+        if self.error:
+            raise KafkaException(KafkaError(self.error))
+
+
+class Client:
+    """The driver's, on a Kafka that is the first to be asked for topics or the second."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.error = error
+        self.made: list[list[NewTopic]] = []
+        self.deleted: list[list[str]] = []
+
+    def create_topics(self, topics: list[NewTopic], **_: object) -> dict[str, Answer]:
+        self.made.append(topics)
+        return {topic.topic: Answer(self.error) for topic in topics}
+
+    def delete_topics(self, names: list[str], **_: object) -> dict[str, Answer]:
+        self.deleted.append(names)
+        return {name: Answer() for name in names}
+
+
+class Described(TopicDescription):
+    """A topic of one partition."""
+
+    def __init__(self) -> None:
+        self.partitions = [self]  # type: ignore[list-item]
+        self.topic_id = "id"  # type: ignore[assignment]
+
+
+class LateToKnow(Topics):
+    """The server that is asked first has not heard of a topic."""
+
+    def __init__(self, client: Client, *, is_there: bool = True) -> None:
+        super().__init__()
+        self._client = client  # type: ignore[assignment]
+        self.is_there = is_there
+        self.asked = 0
+
+    ensure = ApplicationTopics.ensure
+
+    def _look(
+        self, logs: Collection[str], *, until_there: bool = False
+    ) -> dict[str, TopicDescription | StoreError | None]:
+        self.asked += 1
+        return {log: Described() if self.is_there and self.asked > 1 else None for log in logs}
+
+
+@pytest.mark.promise("application-2")
+def test_a_log_that_a_server_does_not_know_yet_is_not_taken_for_new() -> None:
+    """Else its reader would begin where it ends, as if it were empty."""
+    topics = LateToKnow(Client(KafkaError.TOPIC_ALREADY_EXISTS))
+    assert topics.ensure({"log": 1}) == {"log": FoundLog({0: 7}, "id")}
+    assert LateToKnow(Client()).ensure({"log": 1}) == {"log": FoundLog({0: 0}, "id", True)}
+
+
+def test_one_request_makes_as_much_as_kafka_s_controller_writes_at_once() -> None:
+    """With 10,000 records and more it refuses all of it."""
+    client = Client()
+    topics = LateToKnow(client)
+    topics.ensure(dict.fromkeys(map(str, range(3_000)), 1) | {"wide": 1_000})
+    assert sum(map(len, client.made)) == 3_001
+    for made in client.made:
+        assert sum(1 + topic.num_partitions + len(topic.config or {}) for topic in made) <= WRITTEN_AT_ONCE
+    gone = LateToKnow(client, is_there=False)
+    gone.delete(list(map(str, range(2_500))))
+    assert [len(names) for names in client.deleted] == [1_000, 1_000, 500]
+
+
+def test_a_log_that_does_not_go_is_not_called_deleted() -> None:
+    topics = LateToKnow(Client())
+    topics.asked, topics._timeout_s = 1, 0.1
+    with pytest.raises(StoreUnavailable, match="was deleted and is still there"):
+        topics.delete(["log"])
+
+
+@pytest.mark.promise("application-2")
+def test_a_log_that_was_asked_for_after_all_is_not_cleaned_away(
+    logs: KafkaApplicationLogs,
+    topics: Topics,
+    posted: SimpleQueue[Callable[[], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client comes back behind the question, and is let in before it is carried out."""
+    deleted: SimpleQueue[list[str]] = SimpleQueue()
+    held: SimpleQueue[dict[Place, int]] = SimpleQueue()
+    monkeypatch.setattr(topics, "delete", lambda names: deleted.put(list(names)))
+    monkeypatch.setattr(topics, "ends_of_those_there", lambda _logs: held.get(timeout=20))
+    answers: Answers = []
+    logs.ends({"log": 1}, lambda _: None)  # the thread waits for this
+    logs.delete(["app", "left"], lambda _: None)
+    logs.ensure("app", 1, lambda found: answers.append((0, found)))
+    topics.goes_on.put(None)
+    held.put({})
+    while not answers:
+        posted.get(timeout=20)()
+    assert deleted.get(timeout=20) == ["left"]
 
 
 @pytest.mark.promise("application-2")

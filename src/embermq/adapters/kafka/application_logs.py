@@ -78,6 +78,8 @@ class KafkaApplicationLogs(ApplicationLogs):
         self._lock = Lock()
         self._ensured: dict[str, _Ensured] = {}
         self._ended: dict[str, _Ended] = {}
+        self._doomed: dict[str, list[str]] = {}
+        """Logs that are to be deleted whoever reads them, by the question that says so."""
         self._calls: deque[Callable[[], None]] = deque()
         self._work = Event()
         self._closing = False
@@ -113,6 +115,7 @@ class KafkaApplicationLogs(ApplicationLogs):
     def ensure(self, log: str, partitions: int, then: Callable[[FoundLog | StoreError], None]) -> None:
         with self._lock:
             self._ended.pop(log, None)
+            self._doomed.pop(log, None)
             waiting = self._ensured.get(log)
             deadline_s = time.monotonic() + self._patience_s
             if waiting is not None:
@@ -142,7 +145,10 @@ class KafkaApplicationLogs(ApplicationLogs):
         self._ask(partial(self._topics.sizes, dict(groups)), then)
 
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:
-        self._ask(partial(self._delete_now, list(logs)), then)
+        names = list(logs)
+        with self._lock:
+            self._doomed.update(dict.fromkeys(names, names))
+        self._ask(partial(self._delete_now, names), then)
 
     def _ask(self, question: Callable[[], Answer], then: Callable[[Answer | StoreError], None]) -> None:
         if len(self._calls) >= CALLS_MAX:
@@ -259,9 +265,11 @@ class KafkaApplicationLogs(ApplicationLogs):
         return ""
 
     def _delete_now(self, logs: list[str]) -> None:
+        """But those that were asked for since: somebody may have been let in."""
         with self._lock:
-            wanted = [log for log in logs if log not in self._ensured]
+            wanted = [log for log in logs if self._doomed.get(log) is logs and log not in self._ensured]
             for log in wanted:
+                del self._doomed[log]
                 self._ended.pop(log, None)
         self._topics.delete(wanted)
 

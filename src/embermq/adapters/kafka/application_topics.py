@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,6 +28,10 @@ from embermq.ports.errors import StoreError, StoreUnavailable
 
 LOOK_S = 0.5
 """Of a call of the driver that cannot be broken off."""
+WRITTEN_AT_ONCE = 5_000
+"""Kafka's controller writes at most 10,000 records for one request, and refuses all of it beyond that: for a topic one
+that names it, one a partition and one a setting."""
+DELETED_AT_ONCE = 1_000
 _MISSING = KafkaError.UNKNOWN_TOPIC_OR_PART
 _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -49,7 +53,8 @@ class LogProperties(Struct, frozen=True, kw_only=True):
             "cleanup.policy": "delete",
             "retention.ms": str(self.retention_ms),
             "retention.bytes": str(self.retention_bytes),
-            "message.timestamp.type": "CreateTime",
+            # Who writes may have a clock that is far ahead: Kafka would refuse records by their time.
+            "message.timestamp.type": "LogAppendTime",
             "max.message.bytes": str(record_bytes_max(self.packet_bytes_max)),
         }
         if self.min_insync_replicas:
@@ -73,11 +78,10 @@ class ApplicationTopics:
         """Make logs with so many partitions, or find those that are there, all at once. Each can be written and read
         then. StoreUnavailable for what may pass by itself, any other StoreError for what does not."""
         found = self._look(wanted)
-        missing = [log for log, there in found.items() if there is None]
-        refused = self._create({log: wanted[log] for log in missing}) if missing else {}
-        made = [log for log in missing if log not in refused]
-        if made:
-            found |= self._look(made, until_there=True)
+        missing = {log: wanted[log] for log, there in found.items() if there is None}
+        made, refused = self._create(missing)
+        if len(refused) < len(missing):
+            found |= self._look([log for log in missing if log not in refused], until_there=True)
         answers: dict[str, FoundLog | StoreError] = {}
         old: list[Place] = []
         for log, partitions in wanted.items():
@@ -113,24 +117,41 @@ class ApplicationTopics:
             "those it was made with, or the order of its messages is lost"
         )
 
-    def _create(self, wanted: Mapping[str, int]) -> dict[str, StoreError]:
-        """Why some of them could not be made."""
-        settings = self._properties.settings()
-        topics = [
-            NewTopic(log, partitions, self._properties.replicas or -1, config=settings)
-            for log, partitions in wanted.items()
-        ]
-        answers = self._client.create_topics(
-            topics, operation_timeout=self._timeout_s, request_timeout=self._timeout_s
-        )
+    def _create(self, wanted: Mapping[str, int]) -> tuple[set[str], dict[str, StoreError]]:
+        """Which were made now, and why some could not be. One in neither was there already: the server that was asked
+        before did not know it yet, and it may have records."""
+        made: set[str] = set()
         refused: dict[str, StoreError] = {}
-        for log, answer in answers.items():
-            try:
-                self._result(answer)
-            except KafkaException as error:
-                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    refused[log] = self._problem(f"cannot make application log {log}", error)
-        return refused
+        settings = self._properties.settings()
+        for some in self._pieces(wanted, len(settings)):
+            topics = [
+                NewTopic(log, wanted[log], self._properties.replicas or -1, config=settings) for log in some
+            ]
+            answers = self._client.create_topics(
+                topics, operation_timeout=self._timeout_s, request_timeout=self._timeout_s
+            )
+            for log, answer in answers.items():
+                try:
+                    self._result(answer)
+                    made.add(log)
+                except KafkaException as error:
+                    if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                        refused[log] = self._problem(f"cannot make application log {log}", error)
+        return made, refused
+
+    def _pieces(self, wanted: Mapping[str, int], settings: int) -> Iterator[list[str]]:
+        """Logs that may be made by one request."""
+        piece: list[str] = []
+        written = 0
+        for log, partitions in wanted.items():
+            records = 1 + settings + partitions
+            if piece and written + records > WRITTEN_AT_ONCE:
+                yield piece
+                piece, written = [], 0
+            piece.append(log)
+            written += records
+        if piece:
+            yield piece
 
     def _problem(self, doing: str, error: KafkaException) -> StoreError:
         if may_work_later(error_of(error)):
@@ -187,10 +208,13 @@ class ApplicationTopics:
     def delete(self, logs: Collection[str]) -> None:
         """Delete logs; Kafka lets go of the positions that groups had in them. Nothing happens when they are not
         there. Returns when they are gone, so that the next to be made is another one."""
-        if not logs:
-            return
+        names = list(logs)
+        for begin in range(0, len(names), DELETED_AT_ONCE):
+            self._delete(names[begin : begin + DELETED_AT_ONCE])
+
+    def _delete(self, logs: list[str]) -> None:
         answers = self._client.delete_topics(
-            list(logs), operation_timeout=self._timeout_s, request_timeout=self._timeout_s
+            logs, operation_timeout=self._timeout_s, request_timeout=self._timeout_s
         )
         for log, answer in answers.items():
             try:
@@ -199,9 +223,13 @@ class ApplicationTopics:
                 if error_of(error).code() != _MISSING:
                     raise self._problem(f"cannot delete application log {log}", error) from None
         for _ in range(max(1, int(self._timeout_s / RETRY_S))):
-            if not any(self._look(logs).values()):
+            left = [log for log, there in self._look(logs).items() if there is not None]
+            if not left:
                 return
             self._admin.pause(RETRY_S)
+        raise StoreUnavailable(
+            f"{self._admin.address}: application log {left[0]} was deleted and is still there"
+        )
 
     def sizes(self, groups: Mapping[str, Collection[str]]) -> list[LogSize]:
         """All logs of the prefix, in order. `groups` names those whose positions in a log are wanted."""

@@ -118,6 +118,14 @@ class LogLife(ApplicationSessions):
                 found[log] = WantedLog(partitions, None, groups)
         return found
 
+    def _wanted(self, log: str) -> WantedLog | None:
+        """The same of one, asked for each log that goes: most names tell whose it is."""
+        client_id = self._names.plain_client(log)
+        if client_id is None:
+            return self.wanted().get(log)
+        session = self._state.sessions.get(client_id)
+        return WantedLog(PARTITIONS, session) if session is not None and session.is_application else None
+
     def reconcile(self, *, may_delete: bool) -> None:
         """After a start: what a crash left is put right. `may_delete`: what nobody reads goes; else it is only told."""
         self._logs.sizes({}, partial(self._reconcile, may_delete))
@@ -172,7 +180,7 @@ class LogLife(ApplicationSessions):
     def restore(self, log: str, then: Callable[[int | StoreError | None], None]) -> None:
         """The pipeline has a record for a log that is not there. `then` gets None when it is there again; otherwise the
         newest generation there has been: nobody with a generation up to it will ever read this log."""
-        wanted = self.wanted().get(log)
+        wanted = self._wanted(log)
         if wanted is None and log in self._leaving:
             wanted = WantedLog(PARTITIONS)
         if wanted is None:

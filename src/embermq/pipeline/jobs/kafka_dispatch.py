@@ -19,8 +19,12 @@ from embermq.pipeline.transforms.kafka_dispatch import dispatched
 
 REQUEST_BYTES_MAX = 1 << 28
 """Of one record that is sent: more than an MQTT message can have."""
-REJECTED_SETTINGS = {"max.message.bytes": str(REQUEST_BYTES_MAX)}
-"""Of the topic for rejected records, which takes every record that the message log has taken."""
+REJECTED_SETTINGS = {
+    "max.message.bytes": str(REQUEST_BYTES_MAX),
+    "message.timestamp.type": "LogAppendTime",
+}
+"""Of the topic for rejected records, which takes every record that the message log has taken, whatever the clock here
+says."""
 NEVER_MS = 2_147_483_647
 """How long a record that the producer has taken may be on its way. One that it gave up could be followed by later ones
 of the same partition, and would come behind them when it is repeated."""
