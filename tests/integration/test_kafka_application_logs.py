@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader, make_log
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
@@ -104,6 +105,31 @@ def test_logs_are_made_once_and_listed_and_deleted(place: Place) -> None:
     assert [size.name for size in place.topics.sizes({})] == [other]
     again = make_log(place.topics, one)
     assert again.is_new and again.ends == {0: 0} and again.identity != first.identity
+
+
+def test_a_clock_ahead_of_kafkas_is_no_reason_to_refuse_records_of_a_log(place: Place) -> None:
+    log = place.log("app")
+    reports: list[object] = []
+    producer = Producer({"bootstrap.servers": place.kafka.bootstrap, "log_level": 0})
+    ahead_ms = time.time_ns() // 1_000_000 + 10 * 3_600_000
+    producer.produce(log, b"x", timestamp=ahead_ms, on_delivery=lambda error, _: reports.append(error))
+    assert producer.flush(30) == 0
+    assert reports == [None]
+
+
+def test_a_transaction_that_somebody_left_open_hides_nothing(place: Place) -> None:
+    log = place.log("app")
+    options = {"bootstrap.servers": place.kafka.bootstrap, "transactional.id": log, "log_level": 0}
+    stranger = Producer(options)
+    stranger.init_transactions(30)
+    stranger.begin_transaction()
+    stranger.produce(log, b"of somebody else")
+    assert stranger.flush(30) == 0
+    place.writer.write(log, numbered(3))
+    reader = place.reads(log)
+    place.waits(reader, 4)
+    assert [one.entry.record is None for one in reader.came] == [True, False, False, False]
+    stranger.abort_transaction(30)
 
 
 @pytest.mark.promise("application-2")

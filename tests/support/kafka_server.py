@@ -149,6 +149,11 @@ class KafkaServer(ServerProcess):
         return f"127.0.0.1:{self.port}"
 
     @property
+    def own_bootstrap(self) -> str:
+        """The way beside the gate, if there is one."""
+        return f"127.0.0.1:{self._own_port or self.port}"
+
+    @property
     def url(self) -> str:
         """As `stores.log` takes it, with user and password if there are any."""
         return self.gate.url(self.port)
@@ -157,8 +162,7 @@ class KafkaServer(ServerProcess):
     def admin(self) -> AdminClient:
         """A client for questions to this node alone; made anew after a stop or a kill."""
         if self._admin is None:
-            own = f"127.0.0.1:{self._own_port or self.port}"
-            self._admin = AdminClient(_SILENT | {"bootstrap.servers": own})
+            self._admin = AdminClient(_SILENT | {"bootstrap.servers": self.own_bootstrap})
         return self._admin
 
     def prefix(self) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import Consumer, Message, Producer
 
 from embermq.adapters.kafka import application_feeds
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.failures import Failures
-from embermq.adapters.kafka.feed_entries import feed_entry
+from embermq.adapters.kafka.feed_entries import ENTRY_BYTES, LEAST_UNREAD_BYTES, feed_entry
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 
@@ -72,6 +73,20 @@ class Server:
         return True
 
 
+class SlowToTell:
+    """The driver, on a Kafka that takes long to say anything about topics."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._consumer, name)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> object:
+        time.sleep(min(timeout, 0.3))
+        return self._consumer.list_topics(topic, PATIENCE_S)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     played = Server()
@@ -117,3 +132,48 @@ def test_what_nobody_foresaw_is_told_and_counted_and_records_come_once(
     assert [entry.offset for entry in taker.entries] == list(range(100))
     assert (server.failures.count, breaks_at) == (2, set())
     assert "nobody foresaw this" in caplog.text
+
+
+def test_who_is_there_is_read_for_while_many_come(server: Server) -> None:
+    taker = Taker()
+    taker.releases = True
+    taker.feed = server.feeds.open(LOG, {0: 0}, taker)
+    server.produce(1)
+    while not taker.entries:
+        assert server.run()
+    server.feeds._consumer = SlowToTell(server.feeds._consumer)  # type: ignore[assignment]
+    for number in range(300):
+        other = Taker()
+        other.feed = server.feeds.open(f"embermq.msg.app.other{number}", {0: 0}, other)
+    server.produce(1)
+    began_s = time.monotonic()
+    while len(taker.entries) < 2:
+        assert server.run()
+    assert time.monotonic() - began_s < PATIENCE_S
+
+
+def test_all_clients_together_have_a_limit_and_one_that_goes_on_is_read_for(server: Server) -> None:
+    """Past it each of them has a part of its own limit."""
+    server.feeds._unread_bytes_max, server.feeds._unread_total_bytes_max = 1_000_000, 300_000
+    logs = [f"{LOG}{number}" for number in range(6)]
+    for log in logs:
+        for number in range(2_000):
+            server.producer.produce(log, b"%d" % number, b"t", partition=0)
+    assert server.producer.flush(PATIENCE_S) == 0
+    stalled = [Taker() for _ in logs[1:]]
+    for taker, log in zip(stalled, logs[1:], strict=True):
+        taker.feed = server.feeds.open(log, {0: 0}, taker)
+    while not all(taker.entries for taker in stalled):
+        assert server.run()
+    lively = Taker()
+    lively.releases = True
+    lively.feed = server.feeds.open(logs[0], {0: 0}, lively)
+    while len(lively.entries) < 2_000:
+        assert server.run()
+    held = sum(entry.size for taker in stalled for entry in taker.entries)
+    assert held < 300_000 + 5 * (LEAST_UNREAD_BYTES + 500 * (ENTRY_BYTES + 10)), held
+    for taker in stalled:
+        taker.releases = True
+        taker.feed.release(sum(entry.size for entry in taker.entries))
+    while any(len(taker.entries) < 2_000 for taker in stalled):
+        assert server.run()

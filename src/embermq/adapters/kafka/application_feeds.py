@@ -31,10 +31,12 @@ from embermq.adapters.kafka.feed_entries import (
     ASK_S,
     CONSUMED_AT_ONCE,
     UNREAD_BYTES_MAX,
+    UNREAD_TOTAL_BYTES_MAX,
     Found,
     OpenFeed,
     feed_entry,
     hand_over,
+    room_of_each,
     tell_begins,
     tell_gone,
 )
@@ -45,6 +47,11 @@ from embermq.ports.errors import StoreUnavailable
 WAIT_S = 0.02
 """How long a new client, or one that may be read on, waits until the thread looks."""
 LOOK_AGAIN_S = 1.0
+ORDERS_S = 0.2
+"""For clients that come and go, in one round: those who are there are read for in between."""
+LOOKED_AT_ONCE = 8
+"""When fewer clients than these wait to be read for, Kafka is asked who leads the partition of each, which takes
+milliseconds; of many the driver finds out by itself in less time."""
 FETCHED_BYTES_MAX = 256 * 1024
 """Of one partition in one answer: a flood for one client comes in pieces, others' records between them."""
 AHEAD_KB = 16 * 1024
@@ -69,6 +76,8 @@ def consumer_options(address: KafkaAddress, settings: KafkaSettings) -> dict[str
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
+        # A transaction that somebody left open would hide every record behind it.
+        "isolation.level": "read_uncommitted",
         "fetch.wait.max.ms": 20,
         "fetch.message.max.bytes": FETCHED_BYTES_MAX,
         "fetch.error.backoff.ms": 50,
@@ -109,16 +118,23 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         post: Post,
         *,
         unread_bytes_max: int = UNREAD_BYTES_MAX,
+        unread_total_bytes_max: int = UNREAD_TOTAL_BYTES_MAX,
         failures: Failures | None = None,
     ) -> None:
         self._address = address
         self._post = post
         self._failures = failures or Failures()
         self._unread_bytes_max = unread_bytes_max
+        self._unread_total_bytes_max = unread_total_bytes_max
         self._orders: deque[Callable[[], None]] = deque()
         self._ordered = Event()
         self._feeds: dict[_Place, _Feed] = {}
         self._paused: set[_Feed] = set()
+        self._holding: set[_Feed] = set()
+        """Whose clients have not done with all that was read for them."""
+        self._refused: dict[_Feed, str] = {}
+        """What Kafka does not let us read, and why."""
+        self._orders_until_s = 0.0
         self._batches: dict[_Place, Found] = {}
         self._again: list[Callable[[], None]] = []
         """To be tried again in the next round."""
@@ -142,7 +158,7 @@ class KafkaApplicationFeeds(ApplicationFeeds):
     def failing(self) -> str:
         if not self._thread.is_alive() and not self._closing:
             return f"{self._address}: the thread that reads application logs has ended"
-        return self._failing
+        return self._failing or next(iter(tuple(self._refused.values())), "")
 
     def open(self, log: str, starts: Mapping[int, int], taker: FeedTaker) -> ApplicationFeed:
         feed = _Feed(self, log, starts, taker)
@@ -194,13 +210,17 @@ class KafkaApplicationFeeds(ApplicationFeeds):
             self._consumer.resume(places)
 
     def _round(self) -> None:
-        while self._orders:
+        self._orders_until_s = time.monotonic() + ORDERS_S
+        while self._orders and time.monotonic() < self._orders_until_s:
             self._orders.popleft()()
         if not self._feeds:
-            self._ordered.wait()
+            if not self._orders:
+                self._ordered.wait()
             return
-        for feed in [feed for feed in self._paused if 2 * feed.unread_bytes <= self._unread_bytes_max]:
-            self._resume(feed)
+        if self._paused:
+            room = self._room()
+            for feed in [feed for feed in self._paused if 2 * feed.unread_bytes <= room]:
+                self._resume(feed)
         if self._look_s and time.monotonic() >= self._look_s:
             self._look()
         self._consume()
@@ -228,10 +248,18 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         for place, (feed, partition, entries) in batches.items():
             feed.fetched += sum(entry.size for entry in entries)
             self._feeds[place].handed_over[partition] = entries[-1].offset + 1
+        self._holding.update(self._feeds[place] for place in batches)
         self._post(partial(hand_over, list(batches.values())))
-        for feed in {self._feeds[place] for place in batches}:
-            if feed.unread_bytes >= self._unread_bytes_max and not feed.paused:
+        room = self._room()
+        for feed in self._holding - self._paused:
+            if feed.unread_bytes >= room:
                 self._pause(feed)
+
+    def _room(self) -> int:
+        """So many bytes each client may have unread at the moment."""
+        unread = {feed: feed.unread_bytes for feed in self._holding}
+        self._holding = {feed for feed, size in unread.items() if size > 0}
+        return room_of_each(sum(unread.values()), self._unread_bytes_max, self._unread_total_bytes_max)
 
     def _take(self, message: Message) -> None:
         place = (message.topic() or "", message.partition() or 0)
@@ -246,6 +274,7 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         if offset < feed.next_offsets[place[1]]:
             return
         feed.next_offsets[place[1]] = offset + 1
+        self._refused.pop(feed, None)
         batch = self._batches.get(place)
         if batch is None:
             batch = self._batches[place] = (feed, place[1], [])
@@ -257,7 +286,9 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._find_again(feed, place)
         elif not may_work_later(error):
-            self._failing = f"{self._address}: {feed.log}: {told(error)}"
+            # The driver tries it again in silence, and says so once.
+            self._refused[feed] = f"{self._address}: {feed.log}: {told(error)}"
+            LOG.error("its client gets nothing: %s", self._refused[feed])
 
     def _look(self) -> None:
         """The driver says that a topic is not there, not which: one that is missing twice is gone. A server that has
@@ -321,10 +352,11 @@ class KafkaApplicationFeeds(ApplicationFeeds):
             if other is not None:
                 self.remove(other)
             self._feeds[feed.log, partition] = feed
-        if not self._failing:
+        left_s = self._orders_until_s - time.monotonic()
+        if not self._failing and left_s > 0 and len(self._orders) < LOOKED_AT_ONCE:
             # A partition whose leader is not known yet would be looked at once a second.
             with suppress(KafkaException):
-                self._consumer.list_topics(feed.log, ASK_S)
+                self._consumer.list_topics(feed.log, left_s)
         self._consumer.incremental_assign(places)
 
     def remove(self, feed: _Feed) -> None:
@@ -333,6 +365,8 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         mine = [place for place in places if self._feeds.get(place) is feed]
         if feed.paused:
             self._resume(feed)  # the driver would keep it paused for whoever reads it next
+        self._holding.discard(feed)
+        self._refused.pop(feed, None)
         for place in mine:
             del self._feeds[place]
             self._batches.pop(place, None)

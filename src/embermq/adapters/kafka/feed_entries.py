@@ -11,6 +11,10 @@ from embermq.ports.application_feed import FeedEntry, FeedTaker
 UNREAD_BYTES_MAX = 4 * 1024 * 1024
 """Read for one client and not released: past it the client is not read on. A pause costs some 100 ms, since the driver
 throws away what it has read ahead, so a client that catches up should seldom get there."""
+UNREAD_TOTAL_BYTES_MAX = 256 * 1024 * 1024
+"""The same of all clients together: past it each of them has `LEAST_UNREAD_BYTES`, so that those go on that take
+something."""
+LEAST_UNREAD_BYTES = 64 * 1024
 CONSUMED_AT_ONCE = 500
 ASK_S = 1.0
 """For small questions on a thread that reads for all: everybody's records wait meanwhile."""
@@ -34,6 +38,11 @@ class OpenFeed:
     def unread_bytes(self) -> int:
         """What the client has not done with yet."""
         return self.fetched - self.released
+
+
+def room_of_each(unread_bytes: int, each_max: int, total_max: int) -> int:
+    """How much each may have unread when all have `unread_bytes` of it together."""
+    return each_max if unread_bytes < total_max else min(each_max, LEAST_UNREAD_BYTES)
 
 
 def feed_entry(message: Message, offset: int) -> FeedEntry:

@@ -50,6 +50,7 @@ class KafkaPipelineProgress(PipelineProgress):
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "earliest",
+            "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 500,
             "fetch.error.backoff.ms": 50,
             "topic.metadata.refresh.interval.ms": 5_000,

@@ -18,16 +18,18 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.application_feeds import GONE, consumer_options
-from embermq.adapters.kafka.client import LOG, Post, error_of, told
+from embermq.adapters.kafka.client import LOG, Post, error_of, may_work_later, told
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.feed_entries import (
     ASK_S,
     CONSUMED_AT_ONCE,
     UNREAD_BYTES_MAX,
+    UNREAD_TOTAL_BYTES_MAX,
     Found,
     OpenFeed,
     feed_entry,
     hand_over,
+    room_of_each,
     tell_gone,
 )
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -65,6 +67,8 @@ class _Member(OpenFeed, SharedFeed):
         self.misplaced: set[int] = set()
         """Partitions that have no record at the offset that is to be read."""
         self.retry_s = self.find_s = self.look_s = 0.0
+        self.refused = ""
+        """Why Kafka does not let it read."""
         self.wanted: dict[int, StoredPositions] = {}
         self.committed: dict[int, StoredPositions] = {}
         self.commit_s = 0.0
@@ -106,12 +110,14 @@ class KafkaSharedFeeds(SharedFeeds):
         post: Post,
         *,
         unread_bytes_max: int = UNREAD_BYTES_MAX,
+        unread_total_bytes_max: int = UNREAD_TOTAL_BYTES_MAX,
         failures: Failures | None = None,
     ) -> None:
         self._address = address
         self._post = post
         self._failures = failures or Failures()
-        self._unread_bytes_max = unread_bytes_max
+        self._unread_bytes_max = self._room = unread_bytes_max
+        self._unread_total_bytes_max = unread_total_bytes_max
         self._options = consumer_options(address, settings) | {
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": SESSION_MS,
@@ -130,7 +136,7 @@ class KafkaSharedFeeds(SharedFeeds):
     def failing(self) -> str:
         if not self._thread.is_alive() and not self._closing:
             return f"{self._address}: the thread that reads shared logs has ended"
-        return self._failing
+        return self._failing or next((one.refused for one in tuple(self._members) if one.refused), "")
 
     def join(self, group: str, log: str, taker: SharedTaker, known: KnownPositions = unknown) -> SharedFeed:
         member = _Member(self, group, log, taker, known)
@@ -167,6 +173,8 @@ class KafkaSharedFeeds(SharedFeeds):
                 except Exception as error:  # the others are served on
                     self._failures.note(f"{self._address}: members of shared subscriptions", error)
             is_idle = True
+            unread_bytes = sum(member.unread_bytes for member in self._members)
+            self._room = room_of_each(unread_bytes, self._unread_bytes_max, self._unread_total_bytes_max)
             for member in list(self._members):
                 try:
                     is_idle = not self._serve(member) and is_idle
@@ -222,10 +230,10 @@ class KafkaSharedFeeds(SharedFeeds):
             self._failing = ""
             member.fetched += sum(entry.size for _, _, entries in batches.values() for entry in entries)
             self._post(partial(hand_over, list(batches.values())))
-        if not member.paused and member.unread_bytes >= self._unread_bytes_max:
+        if not member.paused and member.unread_bytes >= self._room:
             member.paused = True
             consumer.pause(member.places(member.next_offsets))
-        elif member.paused and 2 * member.unread_bytes <= self._unread_bytes_max:
+        elif member.paused and 2 * member.unread_bytes <= self._room:
             member.paused = False
             consumer.resume(member.places(member.next_offsets))
         if now_s >= member.commit_s:
@@ -242,17 +250,28 @@ class KafkaSharedFeeds(SharedFeeds):
                 member.look_s = member.look_s or time.monotonic() + LOOK_S
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 member.misplaced.add(message.partition() or 0)
+            elif not may_work_later(error):
+                self._refuse(member, error)
             return
         partition, offset = message.partition() or 0, message.offset() or 0
         if offset < member.next_offsets.get(partition, offset + 1):
             return
         member.next_offsets[partition] = offset + 1
+        member.refused = ""
         batch = batches.get(partition)
         if batch is None:
             batch = batches[partition] = (member, partition, [])
         batch[2].append(feed_entry(message, offset))
 
+    def _refuse(self, member: _Member, error: KafkaError) -> None:
+        """The driver tries it again."""
+        reason = f"{self._address}: {member.log}, group {member.group}: {told(error)}"
+        if reason != member.refused:
+            LOG.error("a member of it gets nothing: %s", reason)
+        member.refused = reason
+
     def _assigned(self, member: _Member, places: list[TopicPartition]) -> None:
+        member.refused = ""
         member.unplaced.update(place.partition for place in places)
         assert member.consumer is not None
         member.consumer.incremental_assign([])  # or the driver begins by itself, where it likes

@@ -1,0 +1,114 @@
+"""What a broker's user may not do with application logs in a Kafka is told, and passes when it may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader
+from tests.support.kafka_gate import KafkaGate
+from tests.support.kafka_server import KafkaServer
+from tests.support.waiting import wait_until
+
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
+from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
+from embermq.model.application_logs import ApplicationLogNames
+from embermq.ports.application_logs import FoundLog
+
+GROUP = "application-shared-msg-consumer-group-g"
+
+
+class Guarded:
+    """A server with rights, as its own administrator and as the user "ember" see it."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self.server = server
+        self.settings = KafkaSettings(prefix=server.prefix())
+        self.address = parse_address(server.url)
+        self.names = ApplicationLogNames(self.settings.prefix)
+        admin = WatchedAdmin(self.address, self.settings)
+        self.topics = ApplicationTopics(admin, self.names, LogProperties(packet_bytes_max=1024 * 1024))
+        self.writer = ApplicationLogWriter(server.own_bootstrap)
+        self.loop = HandLoop()
+
+    def _right(self, kind: ResourceType, name: str, what: AclOperation) -> AclBinding:
+        literal = ResourcePatternType.LITERAL
+        return AclBinding(kind, name, literal, "User:ember", "*", what, AclPermissionType.ALLOW)
+
+    def allows(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+        rights = [self._right(kind, name, one) for one in operations]
+        for answer in self.server.admin.create_acls(rights).values():
+            answer.result(30)
+
+    def log(self, client_id: str) -> str:
+        """One that may be looked at, and not be read."""
+        log = self.names.client_log(client_id)
+        allowed = (AclOperation.CREATE, AclOperation.DESCRIBE, AclOperation.DELETE)
+        self.allows(ResourceType.TOPIC, log, *allowed)
+        wait_until(lambda: isinstance(self.topics.ensure({log: 1})[log], FoundLog), 30, "the rights hold")
+        return log
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    gate = KafkaGate(username="ember", password="right")
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with KafkaServer(tmp_path_factory.mktemp("rights"), gate=gate, settings=rights) as found:
+        yield found
+
+
+@pytest.fixture
+def guarded(server: KafkaServer) -> Guarded:
+    return Guarded(server)
+
+
+def test_a_log_that_may_not_be_read_is_told_and_read_when_it_may(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, other = guarded.log("app"), guarded.log("other")
+    guarded.allows(ResourceType.TOPIC, other, AclOperation.READ)
+    feeds = KafkaApplicationFeeds(guarded.address, guarded.settings, guarded.loop.post)
+    readers = [HandReader(), HandReader()]
+    try:
+        for reader, name in zip(readers, (log, other), strict=True):
+            reader.feed = feeds.open(name, {0: 0}, reader)
+        guarded.loop.run_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in feeds.failing, 30, "it is told")
+        guarded.writer.write(other, [b"x"])
+        guarded.loop.run_until(lambda: readers[1].came, 30, "others are read for")
+        assert log in feeds.failing
+        guarded.writer.write(log, [b"y"])
+        guarded.allows(ResourceType.TOPIC, log, AclOperation.READ)
+        guarded.loop.run_until(lambda: readers[0].came, 30, "it is read")
+        assert feeds.failing == ""
+    finally:
+        feeds.close()
+    assert caplog.text.count(log) == 1
+
+
+def test_a_member_that_may_not_join_its_group_is_told_and_joins_when_it_may(
+    guarded: Guarded, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = guarded.log("shared")
+    group = f"{GROUP}-{log}"
+    guarded.allows(ResourceType.TOPIC, log, AclOperation.READ)
+    feeds = KafkaSharedFeeds(guarded.address, guarded.settings, guarded.loop.post)
+    try:
+        member = HandReader()
+        member.feed = feeds.join(group, log, member)
+        guarded.loop.run_until(lambda: "GROUP_AUTHORIZATION_FAILED" in feeds.failing, 30, "it is told")
+        guarded.writer.write(log, [b"x"])
+        guarded.allows(ResourceType.GROUP, group, AclOperation.READ)
+        guarded.loop.run_until(lambda: member.came, 60, "it is read")
+        assert feeds.failing == ""
+    finally:
+        feeds.close()
+    assert group in caplog.text
