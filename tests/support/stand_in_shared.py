@@ -81,6 +81,8 @@ class HandLogs(ApplicationLogs):
         self.strict_names = ApplicationLogNames("p", shared_topic_validation=shared_topic_validation)
         self.answers = True
         self.found = FoundLog({0: 0, 1: 0}, "made once")
+        self.lengths: Callable[[str], dict[int, int]] = lambda _log: {}
+        """Ends that are known otherwise."""
         self.asked: list[tuple[str, int, Callable[[FoundLog | StoreError], None]]] = []
         self.ensured: list[str] = []
         self.over: list[str] = []
@@ -90,7 +92,7 @@ class HandLogs(ApplicationLogs):
     def ensure(self, log: str, partitions: int, then: Callable[[FoundLog | StoreError], None]) -> None:
         self.ensured.append(log)
         if self.answers:
-            then(self.found)
+            then(self._as_it_is(log))
         else:
             self.asked.append((log, partitions, then))
 
@@ -98,8 +100,11 @@ class HandLogs(ApplicationLogs):
         """To what has been asked, or to the first `count` of it."""
         asked = self.asked[:count]
         del self.asked[:count]
-        for _, _, then in asked:
-            then(answer or self.found)
+        for log, _, then in asked:
+            then(answer or self._as_it_is(log))
+
+    def _as_it_is(self, log: str) -> FoundLog:
+        return msgspec.structs.replace(self.found, ends={**self.found.ends, **self.lengths(log)})
 
     def name(self, client_id: str) -> str:
         return self.names.client_log(client_id)
@@ -194,6 +199,10 @@ class HandFeeds(SharedFeeds):
     @property
     def failing(self) -> str:
         return ""
+
+    def lengths(self, log: str) -> dict[int, int]:
+        """By partition; {} without the log."""
+        return {number: len(entries) for number, entries in enumerate(self.logs.get(log, []))}
 
     def give(self, member: HandMember, *partitions: int) -> None:
         """Partitions go from whoever has them to this one, as Kafka moves them."""

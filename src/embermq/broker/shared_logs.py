@@ -61,6 +61,7 @@ class SharedLog:
         "gone_ms",
         "groups",
         "name",
+        "reached",
         "topic_filter",
         "waiting",
     )
@@ -72,6 +73,8 @@ class SharedLog:
         """0 while nothing is stamped for it."""
         self.found: FoundLog | None = None
         self.asked = False
+        self.reached: Mapping[int, Mapping[int, int]] = {}
+        """As `SharedLogs.on_looking` said."""
         self.gone_ms = 0
         """When somebody last found it gone."""
         self.claims = 0
@@ -96,9 +99,14 @@ class SharedLogs:
         self.on_left: Callable[[Session, Subscriber, SharedGroup], None] = _nothing
         """It is not a member any more; `group.members` is empty when it was the last one."""
         self.on_begun_anew: Callable[[SharedGroup, SharedGroupRow], None] = _nothing_lost
-        """The log of a group is another one than in this row, which was the group's until now. Then `on_found`."""
+        """The log of a group is another one than in this row, which was the group's until now; or, with the same
+        identity, ends before what the group has had. Then `on_found`."""
+        self.on_looking: Callable[[SharedLog], Mapping[int, Mapping[int, int]]] = _nothing_had
+        """A log is looked for: below which offset of each partition something is known, by the group's generation."""
         self.on_found: Callable[[SharedLog], None] = _nothing_found
         """A log can be read."""
+        self.on_not_found: Callable[[SharedLog, StoreError], None] = _nothing_told
+        """It cannot now, although there are members; it is looked for again."""
 
     def wanted(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """The logs that are to be there: how many partitions, and the consumer groups that read them."""
@@ -151,6 +159,7 @@ class SharedLogs:
 
     def _looked(self, log: SharedLog, error: StoreError | None) -> None:
         if error is not None:
+            self.on_not_found(log, error)
             self._state.timers.at(self._state.tick.now_ms + LOOK_AGAIN_MS, partial(self._look, log))
 
     # Logs
@@ -172,6 +181,7 @@ class SharedLogs:
         log.waiting.append(then)
         if not log.asked:
             log.asked = True
+            log.reached = self.on_looking(log)
             self._logs.ensure(log.name, self._partitions_of(log), partial(self._answered, log))
 
     def let_go(self, topic_filter: str) -> None:
@@ -211,7 +221,7 @@ class SharedLogs:
         else:
             log.found = answer
             for group in log.groups.values():
-                if group.row.identity != answer.identity:
+                if group.row.identity != answer.identity or _is_cut(log, group, answer):
                     self._begin_anew(group, answer)
             self.on_found(log)
             for then in waiting:
@@ -316,6 +326,12 @@ class SharedLogs:
                 self._write(group, replace(group.row, since=log_end))
 
 
+def _is_cut(log: SharedLog, group: SharedGroup, found: FoundLog) -> bool:
+    """Whether the log has lost its end, which the group has had."""
+    reached = log.reached.get(group.row.generation, {})
+    return any(offset > found.ends.get(partition, 0) for partition, offset in reached.items())
+
+
 def _nothing(_session: Session, _subscriber: Subscriber, _group: SharedGroup) -> None:
     return
 
@@ -329,6 +345,14 @@ def _nothing_lost(_group: SharedGroup, _before: SharedGroupRow) -> None:
 
 
 def _nothing_found(_log: SharedLog) -> None:
+    return
+
+
+def _nothing_had(_log: SharedLog) -> Mapping[int, Mapping[int, int]]:
+    return {}
+
+
+def _nothing_told(_log: SharedLog, _error: StoreError) -> None:
     return
 
 

@@ -96,6 +96,40 @@ def test_every_member_begins_anew_when_its_log_does(play: Play) -> None:
     assert (one.payloads, two.payloads) == ([b"a", b"b", b"e", b"f"], [b"c", b"d", b"g", b"h"])
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_shared_log_that_has_lost_its_end_goes_on_there(
+    play: Play, crash: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Kafka that has lost its power: partition 0 has lost two of four records, partition 1 none."""
+    one = play.comes("one", 0, 1, acknowledges=False)
+    play.publishes("t/0", *(b"a%d" % number for number in range(4)), qos=1)
+    play.publishes("t/1", b"b0", b"b1", b"b2", qos=2)
+    for message in one.messages:
+        if message.payload in (b"b0", b"b2"):
+            one.does(Pubrec(message.packet_id), Pubcomp(message.packet_id))
+        elif message.topic == "t/0":
+            one.does(Puback(message.packet_id))
+    play.hand.settle()
+    assert (play.committed(0), play.committed(1)) == (4, 1)
+    del play.feeds.logs[LOG][0][2:]
+    if crash:
+        one.drops()
+        play = play.crashes()
+        one = play.comes("one")
+        assert one.payloads == [b"b1"]
+    else:
+        one.forgets()
+        play.member("one").taker.gone("partition 0 ends at 2, 4 was to be read")
+        play.hand.settle()
+    assert f"the shared log {LOG} has lost its end" in caplog.text
+    play.give("one", 0, 1)
+    play.publishes("t/0", b"a4", b"a5", b"a6")
+    play.publishes("t/1", b"b3")
+    assert [payload for payload in one.payloads if payload != b"b1"] == [b"a4", b"a5", b"a6", b"b3"]
+    (row,) = play.hand.store.shared.groups.values()
+    assert row.identity == "made once"
+
+
 def test_what_is_under_way_from_a_log_before_stays_beside_what_the_new_one_has(play: Play) -> None:
     one = play.comes("one", 0, 1, acknowledges=False)
     play.publishes("t/0", b"a", qos=2)

@@ -9,6 +9,7 @@ from tests.support.stand_in_shared import HandFeeds, HandLogs, HandMember
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.ports.application_logs import FoundLog
+from embermq.ports.errors import StoreError
 from embermq.protocol.packets import (
     Puback,
     Pubcomp,
@@ -34,6 +35,7 @@ class Play:
         self.hand = hand or HandDrivenBroker(logs=HandLogs(), feeds=HandFeeds(), application=settings)
         assert self.hand.feeds is not None and self.hand.logs is not None
         self.feeds, self.logs = self.hand.feeds, self.hand.logs
+        self.logs.lengths = self.feeds.lengths
         self.publisher = self.hand.connects("p")
         self._next_id = 1
 
@@ -383,6 +385,22 @@ def test_a_log_that_cannot_be_read_again_and_again_is_not_joined_without_a_pause
     play.give("one", 0, 1)
     play.publishes("t/0", b"new")
     assert one.payloads == [b"new"]
+
+
+def test_why_a_group_gets_nothing_is_told_once(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody has given its log more partitions: it is not read any more."""
+    play.comes("one", 0, 1)
+    play.logs.answers = False
+    play.member("one").taker.gone("it was deleted")
+    caplog.clear()
+    for _ in range(3):
+        play.logs.answer(StoreError("has 3 partitions, 2 are configured"))
+        play.hand.passes(s=6)
+    assert [record.message for record in caplog.records] == [
+        f"members of shared log {LOG} get nothing, it is tried again: has 3 partitions, 2 are configured"
+    ]
+    play.logs.answer()
+    assert play.member("one").log == LOG
 
 
 def test_attempts_of_logs_that_are_not_read_any_more_are_forgotten(play: Play) -> None:

@@ -35,6 +35,11 @@ class GroupPartition:
         self.claims: set[int] = set()
         self._look_at = CLAIMS_LOOKED_AT
 
+    @property
+    def reach(self) -> int:
+        """Something is known of offsets below."""
+        return max([self.stored.committed_offset, *(offset + 1 for offset in self.claims)])
+
     def claim(self, offset: int) -> None:
         """Nobody else may get it."""
         if offset >= self.stored.committed_offset:
@@ -63,6 +68,10 @@ class Group:
         """Where to read from. May be called by any thread."""
         found = self.partitions.get(partition)
         return found.stored if found is not None else None
+
+    def reach(self) -> dict[int, int]:
+        """Of each partition: something is known of offsets below."""
+        return {number: partition.reach for number, partition in self.partitions.items()}
 
     def lane_name(self, partition: int) -> str:
         """Of whoever reads this partition."""

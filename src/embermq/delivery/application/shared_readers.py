@@ -89,6 +89,7 @@ class SharedReaders:
         self._stored: dict[tuple[int, int], StoredPositions] = {}
         self._claims: dict[tuple[int, int], set[int]] = {}
         self._trimmed: dict[Place, int] = {}
+        self._not_found_why: dict[str, str] = {}
         self._round_ms = 0
         self._asking = False
         self.begin_tick: Callable[[], None] = lambda: None
@@ -114,7 +115,9 @@ class SharedReaders:
         shared_logs.on_joined = self._joined
         shared_logs.on_left = self._left
         shared_logs.on_begun_anew = self._begin_anew
+        shared_logs.on_looking = self._reached_of
         shared_logs.on_found = self._found
+        shared_logs.on_not_found = self._not_found
         stored = self._place.store.load()
         self._stored = stored.positions
         for group, partition, offset in stored.claims:
@@ -158,38 +161,52 @@ class SharedReaders:
         if not shared.members:
             self._groups.pop(shared.row.generation, None)
 
+    def _not_found(self, log: SharedLog, error: StoreError) -> None:
+        if self._not_found_why.get(log.name) != str(error):
+            LOG.error("members of shared log %s get nothing, it is tried again: %s", log.name, error)
+        self._not_found_why[log.name] = str(error)
+
     def _found(self, log: SharedLog) -> None:
+        self._not_found_why.pop(log.name, None)
         for session in list(self._members):
             for subscriber in session.subscriptions.values():
                 if subscriber.group and subscriber.topic_filter == log.topic_filter:
                     self._join(session, subscriber)
 
+    def _reached_of(self, log: SharedLog) -> Mapping[int, Mapping[int, int]]:
+        return {shared.row.generation: self._group(shared).reach() for shared in log.groups.values()}
+
     def _begin_anew(self, shared: SharedGroup, before: SharedGroupRow) -> None:
-        """The log is another one: its positions begin anew, and only repeats are known. Members of the one before
-        leave it, and join when it is found."""
+        """The log is another one, or has lost its end: positions begin anew where that is so, and only repeats are
+        known. Members leave, and join when it is found."""
+        found = shared.log.found
+        assert found is not None
+        ends = found.ends if before.identity == found.identity else {}
         if before.identity:  # else the group is new
             LOG.error(
-                "the shared log %s is another one than before: what it held and group %s had not got is lost",
+                "the shared log %s %s: what it held and group %s had not got is lost",
                 shared.log.name,
+                "has lost its end" if ends else "is another one than before",
                 shared.name,
             )
-        floors = {
-            partition: stored.floors
-            for (generation, partition), stored in self._stored.items()
-            if generation == before.generation
-        }
-        known = self._groups.pop(before.generation, None)
-        if known is not None:
-            floors |= {number: partition.stored.floors for number, partition in known.partitions.items()}
-        group = self._groups[shared.row.generation] = Group(shared, {})
-        for number, partition in group.partitions.items():
-            partition.stored = StoredPositions(0, 0, floors.get(number, ()))
-            self._state.tick.writes.shared.positions[group.generation, number] = partition.stored
-            self._trimmed.pop((shared.log.name, number), None)
         for members in self._members.values():
             member = members.pop(before.generation, None)
             if member is not None:
                 self._close(member)
+        known = self._groups.pop(before.generation, None) or Group(shared, {})
+        reached = shared.log.reached.get(before.generation, {})
+        group = self._groups[shared.row.generation] = Group(shared, {})
+        writes = self._state.tick.writes.shared
+        for number, partition in group.partitions.items():
+            had, end = known.partition(number), ends.get(number, 0)
+            if ends and reached.get(number, 0) <= end:
+                partition.stored, partition.claims = had.stored, had.claims
+                for offset in had.claims:
+                    writes.marks.append(SharedMark(group.generation, number, offset, 0, 0, QueueState.DONE))
+            else:
+                partition.stored = StoredPositions(end, end, had.stored.floors)
+            writes.positions[group.generation, number] = partition.stored
+            self._trimmed.pop((shared.log.name, number), None)
 
     # Members
 
@@ -523,7 +540,7 @@ class SharedReaders:
     def poll(self) -> None:
         """Called every `poll_interval_ms` while there is somebody to read for."""
         now_ms = self._state.tick.now_ms
-        if now_ms - self._round_ms < ROUND_MS:
+        if 0 <= now_ms - self._round_ms < ROUND_MS:  # less than 0: the clock was set back
             return
         self._round_ms = now_ms
         self._trim()
@@ -531,7 +548,7 @@ class SharedReaders:
         waiting: list[SharedLane] = []
         for lane in self._lanes():
             self._window.follow_idle(lane)
-            if reported and lane.reported != reported:
+            if reported and lane.reported != reported and lane.positions.remembered:
                 waiting.append(lane)
         if waiting and not self._asking:
             self._asking = True
