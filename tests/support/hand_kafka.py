@@ -107,6 +107,7 @@ class HandLogs(ApplicationLogs):
         self.kafka = kafka
         self.names = ApplicationLogNames("embermq")
         self.ended_logs: list[str] = []
+        self.asked_for_ends: list[str] = []
 
     def name(self, client_id: str) -> str:
         return self.names.client_log(client_id)
@@ -128,6 +129,8 @@ class HandLogs(ApplicationLogs):
         self.ended_logs.append(log)
 
     def ends(self, logs: Mapping[str, int], then: Callable[[Mapping[Place, int] | StoreError], None]) -> None:
+        self.asked_for_ends += logs
+
         def answer() -> None:
             topics = self.kafka.topics
             if self.kafka.away:

@@ -151,7 +151,8 @@ class FedReaders(ApplicationDelivery):
         except StoreError as error:
             LOG.error("client %r is not let in: %s", session.client_id, error)
             return
-        stand = standing(stored, found, self._place.source_id)
+        subscribed = bool(session.subscriptions)
+        stand = standing(stored, found, self._place.source_id, subscribed=subscribed)
         log = self.life.name(session)
         if stand.trouble:
             LOG.error("application log %s %s", log, stand.trouble)
@@ -295,7 +296,7 @@ class FedReaders(ApplicationDelivery):
             for session in partly_free:
                 self.pump(session)
         now_ms = self._state.tick.now_ms
-        if now_ms - self._round_ms < ROUND_MS:
+        if 0 <= now_ms - self._round_ms < ROUND_MS:  # less than 0: the clock was set back
             return
         self._round_ms = now_ms
         self._trim()
@@ -303,7 +304,7 @@ class FedReaders(ApplicationDelivery):
         waiting = []
         for reader in self._readers.values():
             self._window.follow_idle(reader)
-            if reported and reader.reported != reported:
+            if reported and reader.reported != reported and reader.positions.remembered:
                 waiting.append(reader)
         if waiting and not self._asking:
             self._asking = True

@@ -150,7 +150,7 @@ class Positions:
 
     @property
     def remembered(self) -> int:
-        """Ranges of source offsets in memory, 16 bytes each."""
+        """Ranges of source offsets in memory, 16 bytes each. With none of them a report would move nothing."""
         return sum(len(source.seen) for source in self._sources.values())
 
     def _open_segment(self, at: int) -> None:

@@ -22,11 +22,15 @@ class Standing(Struct, frozen=True):
     trouble: str = ""
 
 
-def standing(stored: StoredReader, found: FoundLog, source_id: str) -> Standing:
+def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribed: bool) -> Standing:
     """`source_id` is the message log of now. What was never stored begins at the log's end: nobody has subscribed yet,
-    and what stands before it is an earlier life's."""
+    and what stands before it is an earlier life's. When the session has subscriptions it was stored, and is lost."""
     end = found.ends.get(0, 0)
     place = stored.position
+    if place is None and subscribed:
+        fresh = ReaderPosition(found.identity, source_id, 0, StoredPositions())
+        text = "is read from its beginning: how far its client had come is not known any more"
+        return Standing(fresh, restarts=True, trouble=text)
     if place is None:
         return Standing(ReaderPosition(found.identity, source_id, 0, StoredPositions(end, end)))
     positions = place.positions

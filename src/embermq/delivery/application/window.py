@@ -199,7 +199,7 @@ class SlidingWindow(LaneOwner):
         if (
             not lane.pending
             and lane.next_offset > lane.floor
-            and now_ms - lane.floor_written_ms >= IDLE_FLOOR_MS
+            and not 0 <= now_ms - lane.floor_written_ms < IDLE_FLOOR_MS
         ):
             self._write_floor(lane, lane.next_offset)
 
