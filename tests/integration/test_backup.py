@@ -13,6 +13,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.queue_worker import worker
 from tests.support.waiting import wait_for
 
 from embermq.protocol.packets import Subscription
@@ -168,6 +169,38 @@ def test_tokens_and_the_secret_of_alerts_hold_on_a_restored_broker(
         assert httpx.get(place, timeout=TIMEOUT_S).status_code == 401
         shown = {"Authorization": f"Bearer {made.stdout.strip()}"}
         assert httpx.get(place, headers=shown, timeout=TIMEOUT_S).json() == []
+
+
+@pytest.mark.promise("queues-21")
+def test_ids_that_messages_got_after_the_backup_are_not_given_to_others(
+    own_broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Who remembers the ids of what was done would leave others out."""
+
+    def ids_with_another(broker: BrokerProcess, queue: str) -> list[str]:
+        async def publishes() -> None:
+            client = await worker(broker, "sender-1")
+            await client.enqueues(f"$queue/{queue}", b"m")
+            client.close()
+
+        run(publishes())
+        place = f"http://127.0.0.1:{broker.http_port}/api/v1/queues/{queue}/messages"
+        return [one["about"]["id"] for one in httpx.get(place, timeout=TIMEOUT_S).json()]
+
+    own_broker.start()
+    before = ids_with_another(own_broker, "old")
+    saved, restored_dir = tmp_path / "saved", tmp_path / "restored"
+    assert typed("backup", saved, "--data-dir", own_broker.data_dir).returncode == 0
+    own_broker.stop()
+    own_broker.start()
+    given = {*ids_with_another(own_broker, "old"), *ids_with_another(own_broker, "made")}
+    assert len(given) == 3
+    done = typed("restore", saved, "--data-dir", restored_dir)
+    assert done.returncode == 0, done.stderr
+    with BrokerProcess(restored_dir, settings=own_broker.settings) as broker:
+        kept, *others = [*ids_with_another(broker, "old"), *ids_with_another(broker, "new")]
+        assert [kept] == before and len(others) == 2
+        assert not given & set(others)
 
 
 def test_nothing_that_is_there_is_overwritten(saved: Path, own_broker: BrokerProcess, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from embermq.adapters.sqlite.snapshot import Snapshot
+from embermq.adapters.sqlite.restored import skip_message_ids
+from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
 from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
 from embermq.app.errors import UserError
@@ -89,7 +90,7 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
 def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest:
     """Make `data_dir`, which must not be there or be empty, from a backup.
 
-    Raises UserError for what is no backup, or is damaged; nothing is left behind then.
+    Raises UserError for what is no backup, or is damaged, StoreError; nothing is left behind then.
     """
     manifest = _read_manifest(source)
     with _new_directory(data_dir):
@@ -100,6 +101,8 @@ def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest
                 digest = _copy(reading, data_dir / file.name, told)
             if digest != file.sha256:
                 raise UserError(f"{source / file.name} is damaged: it is not what the backup was made with")
+        if (data_dir / BROKER).is_file():
+            skip_message_ids(data_dir / BROKER)
         _sync_tree(data_dir)
     return manifest
 
