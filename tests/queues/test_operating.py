@@ -111,6 +111,33 @@ def test_partitions_change_only_while_the_queue_is_empty(broker: BrokerProcess) 
     run(scenario())
 
 
+@pytest.mark.promise("queues-32", "queues-33")
+def test_another_prefetch_holds_for_consumers_that_named_none(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        topic = "$queue/op/prefetch"
+        assert (
+            api(broker, "PUT", "/queues/op$prefetch", json={"performance": {"prefetch": 1}}).status_code
+            == 201
+        )
+        plain, own = await worker(broker, "plain-1"), await worker(broker, "own-1")
+        few = await worker(broker, "few-1", receive_maximum=2)
+        await plain.consumes(topic)
+        await few.consumes(topic)
+        await own.consumes(topic, prefetch="2")
+        await plain.enqueues(topic, *[b"m"] * 5)
+        assert [len(await each.take(count)) for each, count in ((plain, 1), (few, 1), (own, 2))] == [1, 1, 2]
+        assert (
+            api(broker, "PUT", "/queues/op$prefetch", json={"performance": {"prefetch": 4}}).status_code
+            == 200
+        )
+        assert [len(await each.take(count)) for each, count in ((plain, 3), (few, 1))] == [3, 1]
+        await plain.gets_nothing(few, own)
+        for each in (plain, few, own):
+            each.close()
+
+    run(scenario())
+
+
 @pytest.mark.promise("queues-20", "queues-40", "queues-42a")
 def test_a_message_its_consumer_and_why_nothing_comes(broker: BrokerProcess) -> None:
     async def scenario() -> None:

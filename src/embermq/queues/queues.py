@@ -34,6 +34,7 @@ class Queues:
         self._alerts: list[DeadLetterAlert] = []
         self._stalled: list[tuple[str, str, str]] = []
         self._made: list[str] = []
+        self._other_prefetch: list[str] = []
         self._present_writes = writes
         self._timing = timing
         self._next_generation = next_generation
@@ -58,6 +59,11 @@ class Queues:
         made, self._made = self._made, []
         return made
 
+    def take_other_prefetch(self) -> list[str]:
+        """Names of queues whose prefetch was changed since it was asked last."""
+        names, self._other_prefetch = self._other_prefetch, []
+        return names
+
     def __contains__(self, name: str) -> bool:
         return name in self._queues
 
@@ -77,7 +83,10 @@ class Queues:
         """Make a queue, or give it other settings. Raises SettingsRefused."""
         check_settings(settings)
         queue = self._touch(settings.name)
+        before = queue.settings.performance.prefetch
         queue.configure(settings)
+        if settings.performance.prefetch != before:
+            self._other_prefetch.append(settings.name)
 
     def accept(
         self, name: str, publication: Publication, size: int, record: int, now_ms: int, *, expires_ms: int = 0
@@ -120,6 +129,19 @@ class Queues:
         queue = self._queues.get(name)
         if queue is not None and group in queue.groups:
             self._touch(name).groups[group].resume(client_id, now_ms)
+
+    def set_prefetch(self, name: str, group: str, client_id: str, prefetch: int, now_ms: int) -> None:
+        """A consumer may hold so many from now on; what it holds it keeps."""
+        queue = self._queues.get(name)
+        found = queue.groups.get(group) if queue is not None else None
+        member = found.members.get(client_id) if found is not None else None
+        if found is None or member is None:
+            return
+        if member.is_stalled or member.away_until_ms:
+            member.prefetch = prefetch  # it gets nothing now
+            return
+        self._touch(name)
+        found.join(client_id, member.epoch, prefetch, now_ms)
 
     def written(self, delivery: Delivery, now_ms: int) -> None:
         """A delivery has been written to the socket."""

@@ -213,6 +213,8 @@ class MqttQueues(QueueSide):
     def run(self) -> None:
         for name in self.core.take_made():
             self.subscriptions.made(name)
+        for name in self.core.take_other_prefetch():
+            self.subscriptions.other_prefetch(name)
         if not self._is_stopping:
             self.deliveries.run()
         if self._alerts is not None:

@@ -187,11 +187,26 @@ class Subscriptions:
             self._state.counters.queue_subscriptions_refused += 1
             self._homeless.setdefault(queue, set()).add(session.client_id)
             return
-        limit = subscription.prefetch or self._core.queue(queue).settings.performance.prefetch
+        limit = self._prefetch(session, subscription)
         held = self._core.held_ids(queue, group, session.client_id)
         kept = tuple(each for each in held if not consumer.lacks(queue, group, each))
-        newcomer = Newcomer(session.client_id, session.epoch, min(limit, session.window_max), kept, start)
+        newcomer = Newcomer(session.client_id, session.epoch, limit, kept, start)
         self._core.join(queue, group, newcomer, self._state.tick.now_ms)
+
+    def _prefetch(self, session: Session, subscription: QueueSubscription) -> int:
+        """How many messages it may hold [queues-32]."""
+        wanted = subscription.prefetch or self._core.queue(subscription.queue).settings.performance.prefetch
+        return min(wanted, session.window_max)
+
+    def other_prefetch(self, queue: str) -> None:
+        """The queue has another one, which holds for those who have not said theirs."""
+        for consumer in self._deliveries.consumers.values():
+            for subscription in consumer.places.values():
+                if subscription.queue == queue and not subscription.prefetch:
+                    session = consumer.session
+                    limit = self._prefetch(session, subscription)
+                    now_ms = self._state.tick.now_ms
+                    self._core.set_prefetch(*subscription.place, session.client_id, limit, now_ms)
 
     def made(self, queue: str) -> None:
         """A queue is there that was not, or has a group less: who has been subscribed to it all the time takes its
