@@ -11,6 +11,7 @@ from embermq.queues.consumer import Consumer
 from embermq.queues.group import FILLED, Group
 from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.queue import Queue
+from embermq.queues.settings import Ordering
 
 NAMED_MAX = 3
 """Blocked keys, consumers and the like that are named; the rest is counted."""
@@ -181,7 +182,8 @@ def _about_keys(queue: Queue, group: Group) -> list[Reason]:
             state = f", held by {standing.holder!r}" + (f" until {_at(until_ms)} at most" if until_ms else "")
         elif standing is not None and standing.state is MessageState.RETRY:
             state = f", which is tried again at {_at(standing.due_ms)}"
-        what = f"key {key!r}" if key else "the whole queue (ordering strict)"
+        is_strict = queue.settings.ordering is Ordering.STRICT
+        what = "the whole queue (ordering strict)" if is_strict else f"key {key!r}"
         told.append(f"{what} by message {queue.message_id(sequence)}{state}")
     more = f"; and {blocked - len(told)} more" if blocked > len(told) else ""
     return [Reason(group.name, "key_blocked", f"blocked: {'; '.join(told)}{more}")]

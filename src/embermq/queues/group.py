@@ -142,6 +142,7 @@ class Group:
         if (before.partitions, before.ordering) != (settings.partitions, settings.ordering):
             self._pinned = settings.ordering is not Ordering.NONE
             self._lanes = self._new_lanes()
+            self._awake.clear()
             for consumer in self.members.values():
                 consumer.work.clear()
                 self._loads.remove(consumer)

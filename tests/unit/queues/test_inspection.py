@@ -204,6 +204,14 @@ def test_a_search_for_dead_letters_looks_at_a_bounded_number(monkeypatch: pytest
 
 
 @pytest.mark.promise("queues-42a")
+def test_a_key_without_characters_is_a_key() -> None:
+    bench = Bench(partitions=1)
+    bench.join("c")
+    bench.publish("", count=2)
+    assert "blocked: key '' by message" in words(bench, "key_blocked")
+
+
+@pytest.mark.promise("queues-42a")
 def test_why_nothing_is_delivered() -> None:
     bench = Bench(partitions=2)
     assert codes(bench) == [("", "empty")]

@@ -10,7 +10,7 @@ from embermq.queues.errors import SettingsRefused
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
 from embermq.queues.settings import operator_settings
-from embermq.queues.settling import Outcome
+from embermq.queues.settling import Outcome, SettleRequest
 
 
 def test_a_purge_takes_what_is_held_what_waits_and_what_is_delayed() -> None:
@@ -114,3 +114,46 @@ def test_names_that_operators_may_not_use() -> None:
     for name in ("", "a//b", "a/$ack", "a/+", "x" * 256, "responses/me"):
         with pytest.raises(SettingsRefused):
             operator_settings(name, {})
+
+
+def test_an_ordering_that_changes_in_the_tick_of_the_last_ack_leaves_the_queue_at_rest() -> None:
+    """It was due at once for ever, and the broker did nothing else any more."""
+    bench = Bench(partitions=1)
+    bench.join("c", prefetch=1)
+    bench.publish("k")
+    held = bench.one()
+    request = SettleRequest(Verb.ACK, (held.stamps.message_id,), "g")
+    bench.queues.settle("q", request, "c", held.epoch, bench.now_ms)
+    bench.configure(ordering="none")
+    bench.run()
+    assert bench.queues.next_due_ms() != 0
+    bench.publish("k")
+    bench.settle(bench.one(), Verb.ACK)
+
+
+def test_another_prefetch_holds_for_consumers_that_are_there() -> None:
+    for ordering in ("partition", "none"):
+        bench = Bench(ordering=ordering)
+        bench.join("c", prefetch=1)
+        bench.publish(count=4)
+        assert len(bench.take()) == 1
+        bench.queues.set_prefetch("q", "g", "c", 3, bench.now_ms)
+        bench.run()
+        held = bench.take()
+        assert len(held) == 2
+        bench.queues.set_prefetch("q", "g", "c", 1, bench.now_ms)
+        bench.settle(held[0], Verb.ACK)
+        assert not bench.take()
+        for name, group, client in (("q", "g", "x"), ("q", "x", "c"), ("x", "g", "c")):
+            bench.queues.set_prefetch(name, group, client, 9, bench.now_ms)
+
+
+def test_another_prefetch_brings_nobody_back_who_is_away() -> None:
+    bench = Bench()
+    bench.join("c", prefetch=1)
+    bench.leave("c", may_return=True)
+    bench.queues.set_prefetch("q", "g", "c", 3, bench.now_ms)
+    bench.publish(count=4)
+    assert not bench.take()
+    bench.wait("5s")
+    assert not bench.queues.is_member("q", "g", "c")
