@@ -31,6 +31,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def roomless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with queue_broker(tmp_path_factory.mktemp("roomless"), "", queues__responses_bytes_max=12_000) as running:
+        yield running
+
+
 async def replied(client: Worker, topic: str, payload: bytes) -> tuple[int, str]:
     packet_id = client.next_id()
     answer = client.expect(Puback, packet_id)
@@ -167,6 +173,31 @@ def test_what_waits_and_how_many_there_are_is_capped(broker: BrokerProcess) -> N
         old.send(Publish("$queue/responses/cap1", b"", 1, 1))
         await old.ended
         assert [each.payload for each in await asks.take(1)] == [b"0"]
+
+    run(scenario())
+
+
+def test_properties_of_responses_take_room_too(roomless: BrokerProcess) -> None:
+    async def scenario() -> None:
+        asks = await worker(roomless, "asks-room", acknowledges=False, receive_maximum=1)
+        answers = await worker(roomless, "answers-room")
+        await asks.consumes("$queue/responses/room")
+        said = Properties(user_properties=(("note", "x" * 4_000),), correlation_data=bytes(1_000))
+        codes = [
+            await answers.publish("$queue/responses/room", b"m", qos=1, properties=said) for _ in range(4)
+        ]
+        assert codes == [0, 0, 0, 0x97]  # one is under way, two wait
+
+    run(scenario())
+
+
+def test_a_queue_of_responses_waits_for_its_client_a_day_at_most(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        asks = await worker(broker, "asks-long")
+        answer = await asks.consumes("$queue/responses/long", timeout="25h")
+        assert list(answer.reason_codes) == [0x83] and answer.properties is not None
+        assert "'25h' is longer than a day" in (answer.properties.reason_string or "")
+        assert list((await asks.consumes("$queue/responses/long", timeout="24h")).reason_codes) == [1]
 
     run(scenario())
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.metrics import metric
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import queue_broker, worker
+from tests.support.waiting import wait_for
 
 from embermq.protocol.packets import Puback, Publish
 from embermq.protocol.properties import Properties
@@ -22,6 +24,9 @@ partitions = 1
 [[queues]]
 name = "dlq/one"
 retry_policy.initial_backoff = "200ms"
+[[queues]]
+name = "dlq/rapid"
+retry_policy.initial_backoff = "0s"
 [[queues]]
 name = "brief"
 partitions = 1
@@ -64,6 +69,25 @@ def test_what_is_too_large_for_its_consumer_is_a_dead_letter_and_holds_up_nothin
         await large_reader.consumes("$queue/dlq/one")
         small_reader.abort()
         assert (await large_reader.next()).payload == bytes(1_000), "the letter itself is never thrown away"
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-32")
+def test_a_dead_letter_that_is_too_large_is_not_tried_all_the_time(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        sender = await worker(broker, "rapid-1")
+        await sender.consumes("$queue/rapid")
+        await sender.enqueues("$queue/rapid", bytes(1_000))
+        assert (await sender.says("reject", await sender.next()))[0] == 0
+        before = metric(broker, "dropped_too_large")
+        small = await worker(broker, "rapidletters-1", packet_bytes_max=600)
+        await small.consumes("$queue/dlq/rapid")
+        await small.gets_nothing()
+        await wait_for(lambda: metric(broker, "dropped_too_large") > before)
+        for _ in range(50):
+            await small.ping()
+        assert metric(broker, "dropped_too_large") <= before + 2
 
     run(scenario())
 

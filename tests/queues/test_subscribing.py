@@ -14,6 +14,7 @@ from tests.support.queue_worker import Worker, queue_broker, worker
 
 from embermq.protocol.encoder import pubcomp, pubrec
 from embermq.protocol.packets import Puback, Pubrel, Subscription
+from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
 VERSIONS = list(ProtocolVersion)
@@ -185,6 +186,23 @@ def test_the_reason_code_of_a_puback_acks_nacks_or_rejects(broker: BrokerProcess
         letter = await reader.next()
         assert (letter.payload, letter.properties["dlq-reason"]) == (b"bad", "rejected")
         await taker.gets_nothing(reader)
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-27")
+def test_of_a_long_reason_in_puback_the_beginning_is_kept(broker: BrokerProcess) -> None:
+    """As of one that a control message gives: it stands in memory and on disk, as long as the message does."""
+
+    async def scenario() -> None:
+        taker = await worker(broker, "talker", acknowledges=False)
+        await taker.consumes("$queue/talk", ack_mode="puback")
+        await taker.enqueues("$queue/talk", b"m")
+        said = Properties(reason_string="why" * 20_000)
+        taker.send(Puback((await taker.next()).packet.packet_id, 0x99, said))
+        reader = await worker(broker, "listener")
+        await reader.consumes("$queue/dlq/talk")
+        assert (await reader.next()).properties["dlq-last-error"] == ("why" * 86)[:256]
 
     run(scenario())
 

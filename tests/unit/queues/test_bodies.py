@@ -7,6 +7,7 @@ from embermq.model.message import Message
 from embermq.model.queue_rows import StoredQueue
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.queue_store import BodiesFound, QueueStore
+from embermq.protocol.properties import Properties
 from embermq.queues.mqtt.bodies import MESSAGE_BYTES, Bodies
 
 
@@ -44,6 +45,26 @@ def test_the_newest_are_remembered_up_to_a_limit() -> None:
     assert bodies.message(5) is None and bodies.message(4) is not None, "it would have driven out all others"
     bodies.keep(4, message("again" * 2))
     assert bodies.kept_bytes == 3 * (MESSAGE_BYTES + 10)
+
+
+def test_properties_take_room_as_payloads_do() -> None:
+    """A million of them are a packet that is taken, and memory would be full of what counts as nothing."""
+    bodies = Bodies(Shelf(), 100_000)
+    pairs = tuple((f"n{number}", "v" * 90) for number in range(100))
+    for offset, properties in enumerate(
+        (
+            Properties(user_properties=pairs),
+            Properties(correlation_data=bytes(30_000)),
+            Properties(content_type="c" * 30_000),
+            Properties(response_topic="r" * 30_000),
+            Properties(user_properties=(("", ""),) * 200),
+        )
+    ):
+        bodies.keep(offset, Message("$queue/q", b"", 1, False, "p", 5, 1, 0, properties))
+    assert [bodies.message(offset) is not None for offset in range(5)] == [False, False, True, True, True]
+    assert 90_000 < bodies.kept_bytes <= 100_000
+    bodies.keep(5, Message("$queue/q", b"", 1, False, "p", 5, 1, 0, Properties(user_properties=pairs * 5)))
+    assert bodies.message(5) is None
 
 
 def test_others_are_read_and_what_is_lost_or_damaged_is_told() -> None:

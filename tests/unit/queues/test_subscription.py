@@ -34,6 +34,20 @@ def test_the_group_comes_from_property_filter_or_client_id() -> None:
         read("$share/g/$queue/a/b", consumer_group="other")
 
 
+def test_no_group_has_a_longer_name_than_another() -> None:
+    """It stands in each of its rows, and in the address by which an operator removes it."""
+    longest = "g" * 255
+    assert read(f"$share/{longest}/$queue/a").group == longest
+    assert read(asker=Asker(f"{longest}-1", ProtocolVersion.V311, allows_none=False)).group == longest
+    with pytest.raises(QueueRefusal, match="group of the filter has 256 bytes"):
+        read(f"$share/{longest}g/$queue/a")
+    with pytest.raises(QueueRefusal, match="group of the client id has 256 bytes"):
+        read(asker=Asker("é" * 128, ProtocolVersion.V311, allows_none=False))
+    assert (
+        read(asker=Asker("x" * 1_000, ProtocolVersion.V5, allows_none=False), consumer_group="g").group == "g"
+    )
+
+
 def test_what_settles_depends_on_version_and_wish() -> None:
     assert read().ack_mode is AckMode.EXPLICIT
     assert read(ack_mode="puback").ack_mode is AckMode.PUBACK

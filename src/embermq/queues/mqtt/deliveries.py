@@ -30,7 +30,7 @@ from embermq.queues.mqtt.writing import Writing
 from embermq.queues.names import QUEUE_PREFIX, QueueKind, Verb, kind_of
 from embermq.queues.queue import Delivery as Owed
 from embermq.queues.queues import Queues
-from embermq.queues.settling import SettleRequest
+from embermq.queues.settling import REASON_CHARACTERS_MAX, SettleRequest
 
 READ_AHEAD = 32
 """Bodies that are read at a time for one consumer."""
@@ -40,6 +40,9 @@ BULK_BYTES_MAX = 256 * 1024
 """Payloads put on one link in one tick."""
 ROUNDS_MAX = 8
 """How often one tick asks the core, while it hands out something; what is left is the next one's."""
+TOO_LARGE_MS = 1_000
+"""How long a dead letter waits at least that was too large for a consumer: without a pause it would be tried all the
+time."""
 RETRY_MS = 500
 """When bodies could not be read they are asked for again so much later."""
 
@@ -187,7 +190,8 @@ class Deliveries:
         self._state.counters.dropped_too_large += 1
         reason = f"a packet of {size} bytes, {session.client_id} takes {limit}"
         if kind_of(owed.queue) is QueueKind.DEAD_LETTERS:
-            delay_ms = self._core.queue(owed.queue).settings.retry_policy.initial_backoff
+            backoff_ms = self._core.queue(owed.queue).settings.retry_policy.initial_backoff
+            delay_ms = max(TOO_LARGE_MS, backoff_ms)
             self._settle(session, owed, Verb.NACK, reason, delay_ms=delay_ms)
         else:
             self._settle(session, owed, Verb.REJECT, reason)
@@ -291,7 +295,8 @@ class Deliveries:
         self, session: Session, owed: Owed, verb: Verb, reason: str, *, delay_ms: int | None = None
     ) -> None:
         stamps = owed.stamps
-        request = SettleRequest(verb, (stamps.message_id,), stamps.group, reason, delay_ms)
+        said = reason[:REASON_CHARACTERS_MAX]
+        request = SettleRequest(verb, (stamps.message_id,), stamps.group, said, delay_ms)
         self._core.settle(owed.queue, request, session.client_id, session.epoch, self._state.tick.now_ms)
 
     # Consumers come and go

@@ -27,6 +27,7 @@ from embermq.protocol.version import ProtocolVersion
 from embermq.queues.durations import parse_delay
 from embermq.queues.errors import PropertyRefused, QueueRefusal
 from embermq.queues.mqtt.arriving import Arriving
+from embermq.queues.mqtt.bodies import said_bytes
 from embermq.queues.mqtt.frames import put_on_link
 from embermq.queues.names import QUEUE_PREFIX, RESPONSE_PREFIX, parse_filter
 from embermq.queues.publication import UserProperties, without_reserved
@@ -35,6 +36,8 @@ from embermq.topics.names import SHARE_PREFIX, shown
 
 TIMEOUT = "timeout"
 """User property of the SUBSCRIBE: how long a request waits; seconds or a duration."""
+TIMEOUT_MAX_MS = 24 * 3_600_000
+"""Queues whose client is gone stay so long at most: who asks under ever new names would fill the memory."""
 V3_FAILURE = 0x80
 LATE = "nobody waits for this response"
 FULL = "too many responses wait for their consumer"
@@ -63,16 +66,16 @@ class ResponseQueue:
 
     def put(self, message: Message) -> None:
         self.waiting.append(message)
-        self.waiting_bytes += len(message.payload)
+        self.waiting_bytes += said_bytes(message)
 
     def put_back(self, messages: list[Message]) -> None:
         """What a connection took with it, before the rest."""
         self.waiting.extendleft(reversed(messages))
-        self.waiting_bytes += sum(len(message.payload) for message in messages)
+        self.waiting_bytes += sum(map(said_bytes, messages))
 
     def take(self) -> Message:
         message = self.waiting.popleft()
-        self.waiting_bytes -= len(message.payload)
+        self.waiting_bytes -= said_bytes(message)
         return message
 
 
@@ -148,9 +151,12 @@ class Responses:
         if not texts:
             return self._settings.response_timeout_ms
         try:
-            return int(parse_delay(texts[0]))
+            timeout_ms = int(parse_delay(texts[0]))
         except ValueError as error:
             raise PropertyRefused(f"user property {TIMEOUT}: {error}") from None
+        if timeout_ms > TIMEOUT_MAX_MS:
+            raise PropertyRefused(f"user property {TIMEOUT}: {shown(texts[0])} is longer than a day")
+        return timeout_ms
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
         """False when it is no queue of responses of this session."""
@@ -248,7 +254,7 @@ class Responses:
             counters.queue_responses_late += 1
             return Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS, LATE)
         settings = self._settings
-        if queue.waiting_bytes + len(message.payload) > settings.responses_bytes_max or (
+        if queue.waiting_bytes + said_bytes(message) > settings.responses_bytes_max or (
             len(queue.waiting) >= settings.responses_waiting_max
         ):
             counters.queue_responses_dropped += 1

@@ -120,14 +120,18 @@ def restored(topic_filter: str, qos: int, identifier: int, stored: str) -> Queue
 
 
 def _group(asked: str | None, shared: str, asker: Asker) -> str:
-    if asked is None:
-        return shared or default_group(asker.client_id)
-    if shared and asked != shared:
+    if asked is not None and shared and asked != shared:
         raise PropertyRefused(f"group {shown(shared)} of the filter is not {CONSUMER_GROUP} {shown(asked)}")
-    size = len(asked.encode())
+    group = (shared or default_group(asker.client_id)) if asked is None else asked
+    size = len(group.encode())
     if not 0 < size <= GROUP_BYTES_MAX:
-        raise PropertyRefused(f"{CONSUMER_GROUP} has {size} bytes; it is 1 to {GROUP_BYTES_MAX}")
-    return asked
+        whose = (
+            CONSUMER_GROUP
+            if asked is not None
+            else f"the group of {'the filter' if shared else 'the client id'}"
+        )
+        raise PropertyRefused(f"{whose} has {size} bytes; it is 1 to {GROUP_BYTES_MAX}")
+    return group
 
 
 def _prefetch(asked: str | None) -> int:
