@@ -313,7 +313,7 @@ class QueueModel(RuleBasedStateMachine):
             if (each.client_id, each.stamps.group) == (delivery.client_id, group)
         ]
         assert len(holds) < PREFETCH
-        owners = self.queues.queue(QUEUE).groups[group].owners()
+        owners = self.queues.queue(QUEUE).groups[group].lanes.owners()
         assert not owners or owners[stamps.partition] == delivery.client_id, "from a partition of its own"
         key = self.keys[offset]
         if self.ordering is Ordering.NONE or (self.ordering is Ordering.PARTITION and key is None):

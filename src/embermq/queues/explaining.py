@@ -140,7 +140,7 @@ def _about_consumers(group: Group, members: list[Consumer], away: list[Consumer]
 
 
 def _about_partitions(queue: Queue, group: Group, away: set[str]) -> list[Reason]:
-    owners = group.owners()
+    owners = group.lanes.owners()
     found: list[Reason] = []
     free = [number for number, owner in enumerate(owners) if not owner]
     if free:
@@ -170,11 +170,11 @@ def _about_partitions(queue: Queue, group: Group, away: set[str]) -> list[Reason
 
 
 def _about_keys(queue: Queue, group: Group) -> list[Reason]:
-    blocked = group.blocked_keys()
+    blocked = group.lanes.blocked_keys()
     if not blocked:
         return []
     told: list[str] = []
-    for key, sequence in group.blocking(NAMED_MAX):
+    for key, sequence in group.lanes.blocking(NAMED_MAX):
         standing = group.standing(sequence)
         state = ""
         if standing is not None and standing.state is MessageState.DELIVERED:

@@ -9,34 +9,26 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Container
-from heapq import heapify, heappop, heappush
-from itertools import islice
 
 from msgspec.structs import replace
 
 from embermq.model.queue_rows import Attempts, DeadLetterReason, Mark, MessageState
-from embermq.queues.assignment import assign
-from embermq.queues.consumer import Consumer, LoadTable
+from embermq.queues.consumer import Consumer
 from embermq.queues.entries import Entries
-from embermq.queues.lane import Lane
+from embermq.queues.lanes import Lanes
 from embermq.queues.leases import Leases
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Action, Event
 from embermq.queues.names import QueueKind, kind_of
-from embermq.queues.retries import wait_of
-from embermq.queues.settings import GroupSettings, Ordering, QueueSettings
+from embermq.queues.retries import limited, wait_of
+from embermq.queues.retry_waits import RetryWaits
+from embermq.queues.settings import GroupSettings, QueueSettings
 from embermq.queues.settling import Outcome, SettleRequest
 from embermq.queues.standing import NO_ATTEMPTS, Finish, Handed, Standing
 
-LOOKED_AT_MAX = 10_000
-"""Messages that one call of `deliver` looks at; the rest is the next call's."""
-WAITS_OVER_MAX = 1_000
-"""Waits for a retry that are over and still in the heap, besides twice as many as there are messages."""
 FILLED = sys.maxsize
 """Above all sequences."""
 LEASE_OVER = "the lease is over"
 CONSUMER_GONE = "the consumer is gone"
-
-_STRICT_KEY = ""
 
 
 class Group:
@@ -75,34 +67,25 @@ class Group:
         self._entries = entries
         self._is_for = is_for
         self._buries = kind_of(settings.name) is not QueueKind.DEAD_LETTERS
-        self._pinned = settings.ordering is not Ordering.NONE
-        self._lanes = self._new_lanes()
-        self._loads = LoadTable()
-        self._awake: OrderedDict[str, Consumer] = OrderedDict()
-        """Consumers that may have room and work."""
+        self.lanes = Lanes(entries, settings, self.owes)
         self._stalled: set[str] = set()
         """Members that take nothing."""
         self._standings: dict[int, Standing] = {}
         self._leases = Leases(settings.performance.delivery_timeout)
-        self._waits: list[tuple[int, int]] = []
-        """A heap of (due, sequence); what is not RETRY until then is left over."""
+        self._waits = RetryWaits(self._waits_until)
         self._rebalance_at_ms = 0
 
     def offer(self, sequence: int, mark: Mark | None = None) -> None:
         """A message is there for this group. `mark` is what was stored of it."""
         self.owed += 1
-        lane = self._lane(sequence)
         if mark is not None:
             standing = self._standings[sequence] = Standing(mark.state, attempts=mark.attempts)
-            key = self._key(sequence)
-            if key is not None:
-                lane.take_turn(key, sequence)
+            self.lanes.take_turn(sequence)
             if mark.state is MessageState.RETRY:
                 standing.due_ms = mark.due_ms
-                heappush(self._waits, (mark.due_ms, sequence))
+                self._waits.add(sequence, mark.due_ms, len(self._standings))
                 return
-        lane.ready.append(sequence)
-        self._list(lane)
+        self.lanes.add(sequence)
 
     def drop(self, sequence: int, *, even_held: bool) -> bool:
         """The queue lets go of a message; False when a consumer holds it and it stays."""
@@ -117,8 +100,8 @@ class Group:
             self._unhold(sequence, standing)
             del self._standings[sequence]
         self.settled.add(sequence)
-        self._leave_line(sequence)
-        self._lane(sequence).trim(self._key(sequence))
+        self.owed -= 1
+        self.lanes.drop(sequence)
         return True
 
     def owes(self, sequence: int) -> bool:
@@ -140,13 +123,7 @@ class Group:
         before, self._settings = self._settings, settings
         self._leases.change(settings.performance.delivery_timeout)
         if (before.partitions, before.ordering) != (settings.partitions, settings.ordering):
-            self._pinned = settings.ordering is not Ordering.NONE
-            self._lanes = self._new_lanes()
-            self._awake.clear()
-            for consumer in self.members.values():
-                consumer.work.clear()
-                self._loads.remove(consumer)
-                self._update_room(consumer)
+            self.lanes.configure(settings, self.members.values())
             self._rebalance()
 
     def holds(self, sequence: int) -> bool:
@@ -177,25 +154,6 @@ class Group:
         """0 when no lease runs: nobody holds it, or it is not written to the socket yet."""
         return self._leases.until_ms(sequence)
 
-    def blocker(self, sequence: int) -> int:
-        """The message behind which it waits, of the same key; 0 for none."""
-        key = self._key(sequence)
-        turn = self._lane(sequence).turns.get(key) if key is not None else None
-        return 0 if turn is None or turn.head == sequence else turn.head
-
-    def blocked_keys(self) -> int:
-        """Keys behind whose message others wait, as far as anybody has looked."""
-        return sum(lane.blocked for lane in self._lanes)
-
-    def blocking(self, limit: int) -> list[tuple[str, int]]:
-        """Up to `limit` of those keys, each with the message that is in the way."""
-        turns = ((key, turn) for lane in self._lanes if lane.blocked for key, turn in lane.turns.items())
-        return list(islice(((key, turn.head) for key, turn in turns if turn.waiting), limit))
-
-    def is_pinned(self) -> bool:
-        """Whether partitions belong to consumers."""
-        return self._pinned
-
     def in_flight(self) -> int:
         """Messages that consumers hold."""
         return sum(len(consumer.held) for consumer in self.members.values())
@@ -203,7 +161,7 @@ class Group:
     def in_backoff(self) -> tuple[int, int]:
         """Messages that wait for a retry, and when the first of them comes; what was acked late meanwhile counts until
         then."""
-        return (len(self._waits), self._waits[0][0]) if self._waits else (0, 0)
+        return len(self._waits), self._waits.first_ms()
 
     def removed_at_ms(self) -> int:
         """When it goes unless a consumer comes [queues-18]; 0 while it has one."""
@@ -239,7 +197,7 @@ class Group:
         self.idle_since_ms = 0
         if not takes_part:
             self._seat(consumer, now_ms)
-        self._update_room(consumer)
+        self.lanes.update_room(consumer)
 
     def _seat(self, consumer: Consumer, now_ms: int) -> None:
         """It takes part from now on: a first one at once, others with those who come meanwhile."""
@@ -250,11 +208,7 @@ class Group:
         elif not self._rebalance_at_ms:
             self._rebalance_at_ms = now_ms + self._timing.join_debounce_ms
         if was_stalled:
-            consumer.work.clear()
-            for lane in self._lanes:
-                if lane.listed is consumer:
-                    lane.listed = None
-                    self._list(lane)
+            self.lanes.list_again(consumer)
 
     def leave(self, client_id: str, now_ms: int) -> None:
         """A consumer has unsubscribed, or is gone for good. Unknown ones are none of ours."""
@@ -263,8 +217,7 @@ class Group:
             return
         for sequence in sorted(consumer.held):
             self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
-        self._loads.remove(consumer)
-        self._awake.pop(client_id, None)
+        self.lanes.forget(consumer)
         self._away.pop(client_id, None)
         self._stalled.discard(client_id)
         if not self.members:
@@ -277,7 +230,7 @@ class Group:
         if consumer is not None and not consumer.away_until_ms:
             consumer.away_until_ms = now_ms + self._timing.disconnect_grace_ms
             self._away[client_id] = consumer
-            self._update_room(consumer)
+            self.lanes.update_room(consumer)
 
     def _stall(self, sequence: int, now_ms: int) -> None:
         """It was handed out a whole lease ago and has not reached its socket: it is given back, free of charge, with
@@ -293,7 +246,7 @@ class Group:
             standing = self._standings[each]
             if not standing.is_written:
                 self._apply(each, standing, Event.HOLDER_GONE, now_ms)
-        self._awake.pop(consumer.client_id, None)
+        self.lanes.forget(consumer)
         self._rebalance_at_ms = now_ms
 
     def resume(self, client_id: str, now_ms: int) -> None:
@@ -301,7 +254,7 @@ class Group:
         consumer = self.members.get(client_id)
         if consumer is not None and consumer.is_stalled:
             self._seat(consumer, now_ms)
-            self._update_room(consumer)
+            self.lanes.update_room(consumer)
 
     def written(self, handed: Handed, now_ms: int, *, first_ms: int) -> bool:
         """The PUBLISH has been written to the socket: the lease begins [queues-22]. False when it is too late for that,
@@ -344,11 +297,10 @@ class Group:
         while left > 0 and (over := self._leases.first_over(now_ms)) is not None:
             left -= 1
             self._apply(over, self._standings[over], Event.LEASE_OVER, now_ms)
-        while left > 0 and self._waits and self._waits[0][0] <= now_ms:
+        while left > 0 and (due := self._waits.take(now_ms)) is not None:
             left -= 1
-            due_ms, sequence = heappop(self._waits)
-            if self._waits_until(sequence) == due_ms:
-                self._apply(sequence, self._standings[sequence], Event.DUE, now_ms)
+            if due:
+                self._apply(due, self._standings[due], Event.DUE, now_ms)
         while self._away:
             client_id = next(iter(self._away))
             if self._away[client_id].away_until_ms > now_ms:
@@ -360,12 +312,12 @@ class Group:
 
     def next_due_ms(self) -> int | None:
         """When `advance` or `deliver` has something to do next; 0 for at once."""
-        if self._awake or (not self._pinned and self._lanes[0].has_work() and self._loads.least()):
+        if self.lanes.has_work():
             return 0
         times = [next(iter(self._away.values())).away_until_ms] if self._away else []
         times += self._leases.due_ms()
         if self._waits:
-            times.append(self._waits[0][0])
+            times.append(self._waits.first_ms())
         if self._rebalance_at_ms:
             times.append(self._rebalance_at_ms)
         if self.idle_since_ms:
@@ -375,48 +327,10 @@ class Group:
     def deliver(self, now_ms: int) -> list[Handed]:
         """Hand out what there is and whom there is room for, `batch_size` messages to one consumer at a time."""
         handed: list[Handed] = []
-        looked_at = LOOKED_AT_MAX
-        while looked_at > 0:
-            if self._pinned:
-                if not self._awake:
-                    break
-                consumer = self._awake.popitem(last=False)[1]
-            else:
-                least = self._loads.least()
-                if least is None or not self._lanes[0].has_work():
-                    break
-                consumer = least
-            room = self._settings.performance.batch_size
-            while room and looked_at > 0 and consumer.has_room():
-                lane = self._work_of(consumer)
-                if lane is None:
-                    break
-                looked_at -= 1
-                sequence = lane.next()
-                if self.owes(sequence) and self._may_go(lane, sequence):
-                    handed.append(self._hand(sequence, consumer))
-                    self._leases.hand_out(sequence, now_ms)
-                    room -= 1
-            if self._pinned and consumer.has_room() and consumer.work:
-                self._awake[consumer.client_id] = consumer
+        for sequence, consumer in self.lanes.take(self._settings.performance.batch_size):
+            handed.append(self._hand(sequence, consumer))
+            self._leases.hand_out(sequence, now_ms)
         return handed
-
-    def _work_of(self, consumer: Consumer) -> Lane | None:
-        """A lane of the consumer with work, another one each time."""
-        if not self._pinned:
-            return self._lanes[0] if self._lanes[0].has_work() else None
-        while consumer.work:
-            lane = consumer.work.popleft()
-            if lane.owner is consumer and lane.has_work():
-                consumer.work.append(lane)
-                return lane
-            if lane.listed is consumer:
-                lane.listed = None
-        return None
-
-    def _may_go(self, lane: Lane, sequence: int) -> bool:
-        key = self._key(sequence)
-        return key is None or lane.take_turn(key, sequence)
 
     def _hand(self, sequence: int, consumer: Consumer) -> Handed:
         standing = self._standings.get(sequence)
@@ -428,8 +342,6 @@ class Group:
         standing.is_written = False
         standing.handed = Handed(sequence, consumer.client_id, consumer.epoch, standing.attempts)
         consumer.held.add(sequence)
-        if not self._pinned:
-            self._loads.update(consumer)
         return standing.handed
 
     def _apply(
@@ -484,32 +396,20 @@ class Group:
 
     def _after_failure(self, sequence: int, standing: Standing, wait_ms: int, now_ms: int) -> None:
         """DLQ, RETRY or QUEUED [queues-25]."""
-        policy, attempts = self._settings.retry_policy, standing.attempts
-        due_ms = now_ms + wait_ms
+        attempts, due_ms, reason = standing.attempts, now_ms + wait_ms, ""
         if self._entries.expires_ms(sequence) <= now_ms:
-            self._finish(sequence, standing, DeadLetterReason.EXPIRED)
+            reason = DeadLetterReason.EXPIRED
+        elif self._buries and attempts.failures:
+            due_ms, reason = limited(self._settings.retry_policy, attempts, due_ms, now_ms)
+        if reason:
+            self._finish(sequence, standing, reason)
             return
-        if self._buries and attempts.failures:
-            if attempts.failures > policy.max_retries:
-                self._finish(sequence, standing, DeadLetterReason.MAX_RETRIES)
-                return
-            if attempts.first_delivered_ms:
-                last_ms = attempts.first_delivered_ms + policy.total_timeout
-                if now_ms >= last_ms:
-                    self._finish(sequence, standing, DeadLetterReason.TIMEOUT)
-                    return
-                due_ms = min(due_ms, last_ms)
         if due_ms > now_ms:
             standing.state, standing.due_ms = MessageState.RETRY, due_ms
-            heappush(self._waits, (due_ms, sequence))
-            if len(self._waits) > 2 * len(self._standings) + WAITS_OVER_MAX:
-                self._waits = [each for each in self._waits if self._waits_until(each[1]) == each[0]]
-                heapify(self._waits)
+            self._waits.add(sequence, due_ms, len(self._standings))
         else:
             standing.state, standing.due_ms = MessageState.QUEUED, 0
-            lane = self._lane(sequence)
-            lane.give_back(sequence)
-            self._list(lane)
+            self.lanes.give_back(sequence)
         if attempts.failures:
             self.marks[sequence] = Mark(standing.state, attempts, standing.due_ms)
 
@@ -523,15 +423,9 @@ class Group:
         del self._standings[sequence]
         self.marks.pop(sequence, None)
         self.settled.add(sequence)
-        self._leave_line(sequence)
-        self.finished.append(Finish(sequence, reason, standing.attempts))
-
-    def _leave_line(self, sequence: int) -> None:
-        """It is settled or dropped: the next of its key may go."""
         self.owed -= 1
-        lane, key = self._lane(sequence), self._key(sequence)
-        if key is not None and lane.end_turn(key, sequence):
-            self._list(lane)
+        self.lanes.end_turn(sequence)
+        self.finished.append(Finish(sequence, reason, standing.attempts))
 
     def _unhold(self, sequence: int, standing: Standing) -> None:
         """Nobody holds it now. Who held it last is remembered."""
@@ -541,50 +435,8 @@ class Group:
         consumer = self.members.get(standing.holder)
         if consumer is not None:
             consumer.held.discard(sequence)
-            self._update_room(consumer)
-
-    def _update_room(self, consumer: Consumer) -> None:
-        if not self._pinned:
-            self._loads.update(consumer)
-        elif consumer.work and consumer.has_room():
-            self._awake[consumer.client_id] = consumer
-
-    def _list(self, lane: Lane) -> None:
-        """The lane may have work: its owner hears of it."""
-        owner = lane.owner
-        if owner is None or not lane.has_work():
-            return
-        if lane.listed is not owner:
-            lane.listed = owner
-            owner.work.append(lane)
-        if owner.has_room():
-            self._awake[owner.client_id] = owner
+            self.lanes.update_room(consumer)
 
     def _rebalance(self) -> None:
-        """Only what has another owner than before is touched [queues-16]."""
         self._rebalance_at_ms = 0
-        if not self._pinned:
-            return
-        taking = [each for each in self.members.values() if not each.is_stalled] or self.members.values()
-        members = sorted(taking, key=lambda each: (each.joined_ms, each.client_id))
-        for lane, owner in zip(self._lanes, assign(len(self._lanes), members), strict=True):
-            if lane.owner is not owner:
-                lane.owner = owner
-                self._list(lane)
-
-    def owners(self) -> list[str]:
-        """Client id for each partition, "" for nobody; empty where partitions are not pinned."""
-        return [lane.owner.client_id if lane.owner else "" for lane in self._lanes] if self._pinned else []
-
-    def _new_lanes(self) -> list[Lane]:
-        return [Lane(self.owes) for _ in range(self._settings.partitions if self._pinned else 1)]
-
-    def _lane(self, sequence: int) -> Lane:
-        return self._lanes[self._entries.partition(sequence) if self._pinned else 0]
-
-    def _key(self, sequence: int) -> str | None:
-        """What its order hangs on; None for nothing [queues-30]."""
-        ordering = self._settings.ordering
-        if ordering is Ordering.PARTITION:
-            return self._entries.key(sequence)
-        return _STRICT_KEY if ordering is Ordering.STRICT else None
+        self.lanes.rebalance(self.members.values())

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from embermq.queues.entries import Entries
-from embermq.queues.group import LOOKED_AT_MAX, Group
+from embermq.queues.group import Group
+from embermq.queues.lanes import LOOKED_AT_MAX
 
 
 class Heads:

@@ -185,7 +185,7 @@ def stats_of(queue: Queue, now_ms: int) -> QueueStats:
         delayed=len(queue.delayed),
         in_flight=sum(group.in_flight() for group in groups),
         in_backoff=sum(group.in_backoff()[0] for group in groups),
-        blocked_keys=sum(group.blocked_keys() for group in groups),
+        blocked_keys=sum(group.lanes.blocked_keys() for group in groups),
         groups=len(groups),
         idle_groups=sum(group.idle_since_ms > 0 for group in groups),
         idle_lag=max((group.owed for group in groups if group.idle_since_ms), default=0),
@@ -246,9 +246,9 @@ def consumers_of(queue: Queue, after: tuple[str, str], limit: int) -> list[Consu
 
 def _consumers(group: Group, members: Sequence[Consumer]) -> list[ConsumerView]:
     owned: dict[str, list[int]] = {}
-    for number, owner in enumerate(group.owners()):
+    for number, owner in enumerate(group.lanes.owners()):
         owned.setdefault(owner, []).append(number)
-    is_pinned = group.is_pinned()
+    is_pinned = group.lanes.is_pinned
     return [
         ConsumerView(
             group=group.name,
@@ -326,7 +326,7 @@ def _group(group: Group) -> GroupView:
         in_flight=group.in_flight(),
         in_backoff=in_backoff,
         next_retry=_time(next_ms),
-        blocked_keys=group.blocked_keys(),
+        blocked_keys=group.lanes.blocked_keys(),
         consumers=len(group.members),
         idle_since=_time(group.idle_since_ms),
         removed_at=_time(group.removed_at_ms()),
@@ -339,7 +339,7 @@ def _standing(queue: Queue, group: Group, sequence: int) -> StandingView:
     attempts = Attempts() if standing is None else standing.attempts
     is_owed = group.owes(sequence)
     state = group.state_of(sequence) if is_owed else MessageState.ACKED
-    blocker = group.blocker(sequence) if is_owed else 0
+    blocker = group.lanes.blocker(sequence) if is_owed else 0
     return StandingView(
         group=group.name,
         state=state.name,

@@ -11,7 +11,7 @@ from embermq.queues.consumer import LATEST, Newcomer
 from embermq.queues.deadlines import GONE_MAX, Deadlines
 from embermq.queues.entries import Entries
 from embermq.queues.errors import QueueRefusal, SettingsRefused
-from embermq.queues.group import LOOKED_AT_MAX
+from embermq.queues.lanes import LOOKED_AT_MAX
 from embermq.queues.names import Verb
 from embermq.queues.pieces import ADVANCED_MAX
 from embermq.queues.publication import Publication

@@ -9,9 +9,9 @@ from embermq.model.queue_rows import DelayedRow
 from embermq.queues.assignment import assign
 from embermq.queues.consumer import LATEST, Consumer
 from embermq.queues.delayed import GONE_MAX, DelayedMessages
-from embermq.queues.group import WAITS_OVER_MAX
 from embermq.queues.names import Verb
 from embermq.queues.pieces import ADVANCED_MAX, STANDINGS_MAX
+from embermq.queues.retry_waits import OVER_MAX
 from embermq.queues.settling import Outcome
 
 MANY = 2 * ADVANCED_MAX + 500
@@ -61,26 +61,26 @@ def test_partitions_are_spread_once_for_all_that_leave_at_once(
         spread += 1
         return assign(partitions, members)
 
-    monkeypatch.setattr("embermq.queues.group.assign", counted)
+    monkeypatch.setattr("embermq.queues.lanes.assign", counted)
     for number in range(1, 50):
         bench.queues.leave("q", "g", f"c{number}", bench.now_ms, may_return=may_return)
     bench.wait("6s")
-    assert spread == 1 and group.owners() == ["c0"] * 10
+    assert spread == 1 and group.lanes.owners() == ["c0"] * 10
     bench.publish(count=20)
     assert {delivery.client_id for delivery in bench.take()} == {"c0"}
     bench.leave("c0")
-    assert group.owners() == [""] * 10
+    assert group.lanes.owners() == [""] * 10
 
 
 def test_what_is_acked_late_does_not_wait_on() -> None:
     bench = Bench(partitions=1)
     bench.join("c")
-    for _ in range(WAITS_OVER_MAX + 50):
+    for _ in range(OVER_MAX + 50):
         bench.publish()
         delivery = bench.one()
         assert bench.settle(delivery, Verb.NACK, 1_000_000_000) is Outcome.DONE
         assert bench.settle(delivery, Verb.ACK) is Outcome.DONE
-    assert bench.queues.queue("q").groups["g"].in_backoff()[0] <= WAITS_OVER_MAX
+    assert bench.queues.queue("q").groups["g"].in_backoff()[0] <= OVER_MAX
     bench.publish()
     assert bench.settle(bench.one(), Verb.NACK, 5_000) is Outcome.DONE
     bench.wait("5s")
@@ -94,7 +94,7 @@ def test_the_line_behind_a_key_forgets_what_was_dropped() -> None:
     for _ in range(500):
         bench.publish()
     first = bench.one()
-    (lane,) = bench.queues.queue("q").groups["g"]._lanes
+    (lane,) = bench.queues.queue("q").groups["g"].lanes._lanes
     (turn,) = lane.turns.values()
     assert turn.waiting is not None and len(turn.waiting) <= 10 and lane.blocked == 1
     assert bench.queues.purge("q", bench.queues.queue("q").end(), 1) == 1, "what it holds"
@@ -116,7 +116,7 @@ def test_the_line_behind_a_key_forgets_what_ended_in_its_midst() -> None:
         bench.now_ms += 2
         bench.run()
     bench.publish(count=3)
-    (lane,) = bench.queues.queue("q").groups["g"]._lanes
+    (lane,) = bench.queues.queue("q").groups["g"].lanes._lanes
     (turn,) = lane.turns.values()
     assert turn.waiting is not None and len(turn.waiting) <= 2 * GONE_MAX
     order: list[int] = []

@@ -84,15 +84,15 @@ def test_ten_partitions_over_three_consumers() -> None:
     bench = Bench()
     group = bench.queues.queue("q").group("g", START_MS)
     bench.join("b")
-    assert "".join(group.owners()) == "b" * 10
+    assert "".join(group.lanes.owners()) == "b" * 10
     bench.now_ms += 1
     bench.join("c")
     bench.join("a")
-    assert "".join(group.owners()) == "b" * 10, "joins are debounced"
+    assert "".join(group.lanes.owners()) == "b" * 10, "joins are debounced"
     bench.wait("100ms")
-    assert "".join(group.owners()) == "bbbaaacccc", "by time of joining, then by id"
+    assert "".join(group.lanes.owners()) == "bbbaaacccc", "by time of joining, then by id"
     bench.leave("a")
-    assert "".join(group.owners()) == "bbbbbccccc"
+    assert "".join(group.lanes.owners()) == "bbbbbccccc"
 
 
 def test_a_new_owner_waits_for_the_keys_that_the_old_one_holds() -> None:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.model.queue_rows import Attempts
+from embermq.model.queue_rows import Attempts, DeadLetterReason
 from embermq.queues.durations import Duration
-from embermq.queues.retries import backoff_ms, wait_of
+from embermq.queues.retries import backoff_ms, limited, wait_of
 from embermq.queues.settings import NackDelay, RetryPolicy
 
 
@@ -59,3 +59,25 @@ def waits_after(policy: RetryPolicy, kinds: str) -> list[int]:
 )
 def test_what_a_failure_waits(nack_delay: NackDelay, kinds: str, waits: list[int]) -> None:
     assert waits_after(RetryPolicy(nack_delay=nack_delay), kinds) == waits
+
+
+@pytest.mark.promise("queues-25")
+@pytest.mark.parametrize(
+    ("failures", "first_ms", "now_ms", "found"),
+    [
+        (1, 0, 500, (900, "")),
+        (2, 100, 500, (900, "")),
+        (3, 100, 500, (900, DeadLetterReason.MAX_RETRIES)),
+        (1, 50, 500, (900, "")),
+        (1, 20, 500, (870, "")),
+        (1, 20, 869, (870, "")),
+        (1, 20, 870, (900, DeadLetterReason.TIMEOUT)),
+        (3, 20, 870, (900, DeadLetterReason.MAX_RETRIES)),
+    ],
+)
+def test_how_often_and_how_long_it_is_tried(
+    failures: int, first_ms: int, now_ms: int, found: tuple[int, str]
+) -> None:
+    policy = RetryPolicy(max_retries=2, total_timeout=Duration(850))
+    attempts = Attempts(failures=failures, first_delivered_ms=first_ms)
+    assert limited(policy, attempts, 900, now_ms) == found

@@ -113,7 +113,7 @@ def test_leaving_while_stalled_leaves_nothing_behind() -> None:
     bench.join("a", prefetch=4)
     assert len(bench.take()) == 4
     group = bench.queues.queue("q").groups["g"]
-    assert group.owners() == ["a", "a"]
+    assert group.lanes.owners() == ["a", "a"]
 
 
 def test_stalling_again_and_again_costs_nothing() -> None:
