@@ -8,13 +8,13 @@ removed, the others' is left and the rest is let go of. Nothing of this is store
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Container
 from itertools import islice, takewhile
 
 from msgspec import Struct
 
-from embermq.queues.entries import Entries
 from embermq.queues.group import FILLED, Group
+from embermq.queues.ledger import Ledger
 
 PIECE = 2_000
 """Messages that are looked at in one call, for all queues together."""
@@ -43,24 +43,14 @@ class _Removed(Struct):
 
 
 class Pieces:
-    """Of one queue. `groups` are those that it has; `offer` has a group owe a message that it has come to, `remove`
-    lets go of one that nobody owes; `was_settled` tells whether a group that it was for has settled one."""
+    """Of one queue."""
 
-    def __init__(
-        self,
-        entries: Entries,
-        groups: Mapping[str, Group],
-        offer: Callable[[Group, int], None],
-        remove: Callable[[int], None],
-        was_settled: Callable[[int], bool],
-    ) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.filling: dict[str, Group] = {}
         """Groups that have not been offered everything."""
-        self._entries = entries
-        self._groups = groups
-        self._offer = offer
-        self._remove = remove
-        self._was_settled = was_settled
+        self._ledger = ledger
+        self._entries = ledger.entries
+        self._groups = ledger.groups
         self._removed: deque[_Removed] = deque()
 
     def __bool__(self) -> bool:
@@ -108,11 +98,11 @@ class Pieces:
         for sequence in some:
             if sequence not in group.settled:  # else it has ended before its turn
                 group.owed -= 1  # it counts since the group is there
-                self._offer(group, sequence)
+                self._ledger.offer(group, sequence)
                 if sequence in group.settled:  # it has the message as one that came back
-                    is_over = not self._entries.owed(sequence) and self._was_settled(sequence)
+                    is_over = not self._entries.owed(sequence) and self._ledger.was_settled(sequence)
                     if is_over and not self.awaits(sequence):
-                        self._remove(sequence)
+                        self._ledger.remove(sequence)
         return len(some)
 
     def _let_go_of_some(self, removed: _Removed, limit: int) -> int:
@@ -128,12 +118,12 @@ class Pieces:
             was_offered = sequence < group.unfilled_from
             owed = entries.owe(sequence, -1) if was_offered else entries.owed(sequence)
             if not owed and self._is_over(sequence, removed.is_last) and not self.awaits(sequence):
-                self._remove(sequence)
+                self._ledger.remove(sequence)
         return len(some)
 
     def _is_over(self, sequence: int, had_no_others: bool) -> bool:
         """Whether a message that no group owes goes: not without any group, and where there was none for a while only
         if one has settled it since."""
         if had_no_others:
-            return self._was_settled(sequence)
+            return self._ledger.was_settled(sequence)
         return bool(self._groups)

@@ -7,57 +7,36 @@ of its record and `commit` after it; groups see nothing of it in between.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice, takewhile
 
 from msgspec.structs import replace
 
 from embermq.model.queue_rows import (
-    Attempts,
     DeadLetter,
     DeadLetterReason,
     DelayedRow,
-    EntryRow,
     GroupRow,
-    Mark,
-    MarkKey,
     MessageState,
-    QueueRow,
     QueueWrites,
     StoredQueue,
 )
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
-from embermq.queues.deadlines import Deadlines
-from embermq.queues.dedup import DedupWindow
-from embermq.queues.delayed import DelayedMessages
-from embermq.queues.entries import Entries, Entry
+from embermq.queues.entries import Entry
 from embermq.queues.errors import QueueRefusal, TooLarge
 from embermq.queues.group import Group
 from embermq.queues.heads import Heads
-from embermq.queues.identities import Identities
-from embermq.queues.latency import Arrivals, LatencyWindow
-from embermq.queues.partitioner import partition_of_key
+from embermq.queues.intake import Intake
+from embermq.queues.ledger import Ledger
+from embermq.queues.losses import Losses
 from embermq.queues.pieces import ADVANCED_MAX, Pieces, at_a_time
 from embermq.queues.publication import Publication, Stamps
-from embermq.queues.settings import (
-    GroupSettings,
-    Overflow,
-    QueueSettings,
-    TtlAction,
-    check_change,
-    format_settings,
-)
+from embermq.queues.settings import GroupSettings, Overflow, QueueSettings, check_change
 from embermq.queues.settling import RANK, Outcome, SettleRequest
-from embermq.queues.values import Acceptance, Burial, Delivery, Fate, Pending, QueueCounts
+from embermq.queues.values import Acceptance, Burial, Delivery, Fate, QueueCounts
 
 __all__ = ["Acceptance", "Burial", "Delivery", "Fate", "Queue"]
-
-SEQUENCES_RESERVED = 10_000
-"""Numbers that the stored row of a queue is ahead: a start leaves out what was not used of them."""
-
-_SETTLED = (MessageState.ACKED, MessageState.DLQ)
 
 
 class Queue:
@@ -72,30 +51,22 @@ class Queue:
     ) -> None:
         self.generation = generation
         self.settings = settings
-        self.entries = Entries()
-        self.groups: dict[str, Group] = {}
-        self.buried: list[Burial] = []
         self.counts = QueueCounts()
-        self.latency = LatencyWindow()
-        self.arrivals = Arrivals()
-        self.dead_letters: Counter[str] = Counter()
-        """By reason, those that were dropped for want of a dead-letter queue too."""
-        self.dropped: Counter[str] = Counter()
-        """By reason: messages that ended without having been settled by all."""
         self._timing = timing
         self._writes = writes
-        self._next_sequence = self._reserved = 1
-        self._keyless = 0
-        self._pending: dict[int, Pending] = {}
-        self.delayed = DelayedMessages()
-        self._identities = Identities(generation)
-        self.message_id = self._identities.message_id
-        self.sequence_of = self._identities.sequence_of
-        self.dead_letter = self._identities.dead_letter
-        self._deadlines = Deadlines(self.entries, self._pending)
-        self.pieces = Pieces(self.entries, self.groups, self._offer, self._remove, self._was_settled)
-        self._dedup = DedupWindow(timing.dedup_window_ms, timing.dedup_ids_max)
-        self._heads = Heads(self.entries, self.groups)
+        intake = self._intake = Intake(generation, settings, timing, writes)
+        self._pending = intake.pending
+        self.delayed, self.latency, self.arrivals = intake.delayed, intake.latency, intake.arrivals
+        self.store_row = intake.store_row
+        ledger = self._ledger = Ledger(generation, writes, intake.pending, intake.latency)
+        self.entries, self.groups = ledger.entries, ledger.groups
+        self.message_id = ledger.identities.message_id
+        self.sequence_of = ledger.identities.sequence_of
+        self.dead_letter = ledger.identities.dead_letter
+        losses = self._losses = Losses(ledger, settings)
+        self.buried, self.dead_letters, self.dropped = losses.buried, losses.dead_letters, losses.dropped
+        self.pieces = Pieces(ledger)
+        self._heads = Heads(ledger.entries, ledger.groups)
 
     # Messages come.
 
@@ -110,34 +81,12 @@ class Queue:
                 f"queue {self.settings.name}: payload of {size} bytes, the limit is {limits.max_message_size}"
             )
         dedup_id = publication.dedup_id
-        if dedup_id is not None and self._dedup.knows(dedup_id, now_ms):
+        if dedup_id is not None and self._intake.dedup.knows(dedup_id, now_ms):
             return Acceptance(Fate.REPEATED)
         if not self._make_room(now_ms):
             self.dropped[DeadLetterReason.OVERFLOW] += 1
             return Acceptance(Fate.DROPPED)
-        ticket = self._take_number()
-        row: EntryRow | DelayedRow
-        if publication.visible_ms > now_ms:
-            row = DelayedRow(
-                self.generation, ticket, -1, record, publication.key, publication.visible_ms, expires_ms
-            )
-            self._writes().delayed[self.generation, ticket] = row
-        else:
-            self._measure(ticket, now_ms)
-            row = EntryRow(
-                self.generation,
-                ticket,
-                self._partition(publication.key),
-                -1,
-                record,
-                publication.key,
-                self._deadline(now_ms, expires_ms),
-            )
-            self._writes().entries[self.generation, ticket] = row
-        self._pending[ticket] = Pending(row, dedup_id)
-        if dedup_id is not None:
-            self._writes().dedup_ids[self.generation, dedup_id] = self._dedup.add(dedup_id, now_ms)
-        return Acceptance(Fate.DELAYED if isinstance(row, DelayedRow) else Fate.ENQUEUED, ticket)
+        return self._intake.accept(publication, expires_ms, record, now_ms)
 
     def commit(self, ticket: int, offset: int) -> None:
         """Its record is durable, and stands there. To be called in the order of `accept`."""
@@ -146,18 +95,16 @@ class Queue:
         if isinstance(row, DelayedRow):
             self.delayed.add(replace(row, offset=offset, record=-1))
         else:
-            self._place(row, offset, {})
+            self._ledger.place(row, offset, {})
 
     def withdraw(self, ticket: int) -> None:
         """Its tick was refused: nothing of it is stored."""
-        self.latency.forget(ticket)
-        dedup_id = self._pending.pop(ticket).dedup_id
-        if dedup_id is not None:
-            self._dedup.forget(dedup_id)
+        self._intake.withdraw(ticket)
 
     def bury(self, burial: Burial, now_ms: int) -> None:
         """A dead letter comes: never refused, with the time to live of this queue [queues-34]."""
-        self._put(self._new_row(burial.offset, burial.key, now_ms, dead_letter=burial.letter))
+        row = self._intake.new_row(burial.offset, burial.key, now_ms, dead_letter=burial.letter)
+        self._ledger.put(row)
 
     def take_dead_letter(self, sequence: int) -> Entry | None:
         """Take a dead letter out, to be put back where it came from in the same tick; None when there is none, or a
@@ -170,7 +117,7 @@ class Queue:
         for group in self.groups.values():
             if group.owes(sequence):
                 group.drop(sequence, even_held=False)
-        self._remove(sequence)
+        self._ledger.remove(sequence)
         return entry
 
     def retry(self, entry: Entry, letter: DeadLetter, now_ms: int) -> None:
@@ -180,17 +127,17 @@ class Queue:
             group = self.group(letter.group, now_ms, start=LATEST)
             if group.owes(self.sequence_of(letter.group, letter.message_id)):
                 return
-            if left := self._identities.returned(letter.group, letter.message_id):
-                self._remove(left)
-        row = self._new_row(entry.offset, entry.key, now_ms)
+            if left := self._ledger.identities.returned(letter.group, letter.message_id):
+                self._ledger.remove(left)
+        row = self._intake.new_row(entry.offset, entry.key, now_ms)
         self.counts.retried += 1
-        self._put(replace(row, only_group=letter.group, origin_id=letter.message_id))
+        self._ledger.put(replace(row, only_group=letter.group, origin_id=letter.message_id))
 
     # Operators.
 
     def end(self) -> int:
         """The number that the next message gets: below it is what there is now."""
-        return self._next_sequence
+        return self._intake.next_sequence
 
     def purge(self, end: int, limit: int) -> int:
         """Let go of up to `limit` messages with numbers below `end`, held and delayed ones too, and of no publish that
@@ -200,7 +147,7 @@ class Queue:
             for group in self.groups.values():
                 if group.owes(sequence):
                     group.drop(sequence, even_held=True)
-            self._remove(sequence)
+            self._ledger.remove(sequence)
         late = self.delayed.take(end, limit - len(found))
         for row in late:
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
@@ -221,14 +168,14 @@ class Queue:
         """The group of this name. A new one gets the messages from `start` on [queues-18]."""
         group = self.groups.get(name)
         if group is None:
-            first = self._next_sequence if start == LATEST else min(start, self._next_sequence)
+            first = self._intake.next_sequence if start == LATEST else min(start, self._intake.next_sequence)
             group = self._open_group(name, first, now_ms)
             self._store_group(group)
         return group
 
     def at_offset(self, offset: int) -> int:
         """The first message whose record stands at `offset` or behind, as that of a publish under way will."""
-        coming = next(iter(self._pending), self._next_sequence)
+        coming = next(iter(self._pending), self._intake.next_sequence)
         found = self.entries.at_offset(offset)
         return coming if found < 0 else min(found, coming)
 
@@ -241,7 +188,7 @@ class Queue:
         for mark in [mark for mark in writes.marks if mark[:2] == key]:
             del writes.marks[mark]
         writes.ended_groups.add(key)
-        self.pieces.let_go(group, self._next_sequence, frozenset(self._pending))
+        self.pieces.let_go(group, self._intake.next_sequence, frozenset(self._pending))
 
     def join(self, name: str, consumer: Newcomer, now_ms: int) -> None:
         """A consumer subscribes or comes back to the group `name`, which is made when it is missing."""
@@ -334,10 +281,10 @@ class Queue:
         most = at_a_time(ADVANCED_MAX, len(self.groups))
         for row in self.delayed.due(now_ms, most):
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
-            self._put(self._new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
-        for sequence in self._deadlines.take_over(now_ms, self._next_sequence, most):
+            self._ledger.put(self._intake.new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
+        for sequence in self._ledger.deadlines.take_over(now_ms, self._intake.next_sequence, most):
             if sequence in self.entries:
-                self._end(sequence, DeadLetterReason.EXPIRED, now_ms)
+                self._losses.end(sequence, DeadLetterReason.EXPIRED, now_ms)
         left = ADVANCED_MAX
         for group in list(self.groups.values()):
             was_idle = group.idle_since_ms
@@ -355,7 +302,7 @@ class Queue:
         times = [due for group in self.groups.values() if (due := group.next_due_ms()) is not None]
         if self.delayed:
             times.append(self.delayed.first_ms())
-        ends_ms = self._deadlines.next_due_ms()
+        ends_ms = self._ledger.deadlines.next_due_ms()
         if ends_ms is not None:
             times.append(ends_ms)
         return min(times, default=None)
@@ -375,16 +322,10 @@ class Queue:
         """Take other settings. Raises SettingsRefused when they need an empty queue [queues-10]. Leases that run stay
         as long as they were."""
         check_change(self.settings, settings, len(self.entries) + len(self._pending) + len(self.delayed))
-        self.settings = settings
+        self.settings = self._intake.settings = self._losses.settings = settings
         for group in self.groups.values():
             group.configure(settings)
         self.store_row()
-
-    def store_row(self) -> None:
-        """Have the queue itself stored: it is there, also while it is empty."""
-        self._writes().queues[self.generation] = QueueRow(
-            self.generation, self.settings.name, format_settings(self.settings), self._reserved
-        )
 
     def restore(self, stored: StoredQueue, now_ms: int) -> None:
         """Take over what the store holds; nobody is connected yet. To be called once, on a new queue."""
@@ -392,115 +333,24 @@ class Queue:
             group = self._open_group(row.group, row.first_sequence, row.idle_since_ms or now_ms)
             if not row.idle_since_ms:
                 self._store_group(group)  # else each start would give it the whole time again
+        ledger, last = self._ledger, 0
         for entry in stored.entries:
-            self._next_sequence = max(self._next_sequence, entry.sequence + 1)
-            self._place(entry, entry.offset, stored.marks)
-            self._pass_over(entry)
-            if not self.entries.owed(entry.sequence) and self._was_settled(entry.sequence):
-                self._remove(entry.sequence)  # a crash was faster
-        for delayed in stored.delayed:
-            self._next_sequence = max(self._next_sequence, delayed.ticket + 1)
-        self.delayed.restore(stored.delayed)
-        for dedup_id, until_ms in sorted(stored.dedup_ids.items(), key=lambda item: item[1]):
-            self._dedup.restore(dedup_id, until_ms)
-        self._next_sequence = self._reserved = max(self._next_sequence, stored.row.sequences_reserved)
+            last = max(last, entry.sequence)
+            ledger.place(entry, entry.offset, stored.marks)
+            ledger.pass_over(entry)
+            if not self.entries.owed(entry.sequence) and ledger.was_settled(entry.sequence):
+                ledger.remove(entry.sequence)  # a crash was faster
+        self._intake.restore(stored, last)
 
     # Inside.
-
-    def _was_settled(self, sequence: int) -> bool:
-        """Whether a group that it was for has settled it."""
-        only = self._identities.only_group(sequence)
-        return any(sequence in each.settled and only in ("", name) for name, each in self.groups.items())
-
-    def _pass_over(self, returned: EntryRow) -> None:
-        """A message that came back to a group is there: the one of this id that was for all is not for it any more."""
-        group = self.groups.get(returned.only_group)
-        first = self.sequence_of("", returned.origin_id)
-        if group is not None and group.owes(returned.sequence) and group.owes(first):
-            group.drop(first, even_held=True)
-            self._mark(group, first, MessageState.ACKED)
-            if not self.entries.owe(first, -1):
-                self._remove(first)
-
-    def _take_number(self) -> int:
-        """Never one that was given before, not even by a broker that has ended since."""
-        number = self._next_sequence
-        self._next_sequence += 1
-        if number >= self._reserved:
-            self._reserved = number + SEQUENCES_RESERVED
-            self.store_row()
-        return number
-
-    def _measure(self, sequence: int, now_ms: int) -> None:
-        self.latency.arrived(sequence, now_ms)
-        self.arrivals.mark(sequence, now_ms)
 
     def _store_group(self, group: Group) -> None:
         self._writes().groups[self.generation, group.name] = GroupRow(
             self.generation, group.name, group.first_sequence, group.idle_since_ms
         )
 
-    def _mark(self, group: Group, sequence: int, state: MessageState) -> None:
-        self._writes().marks[self.generation, group.name, sequence] = Mark(state)
-
-    def _deadline(self, now_ms: int, expires_ms: int) -> int:
-        by_ttl = now_ms + self.settings.limits.message_ttl
-        return min(by_ttl, expires_ms) if expires_ms else by_ttl
-
-    def _partition(self, key: str | None) -> int:
-        if key is not None:
-            return partition_of_key(key, self.settings.partitions)
-        self._keyless += 1
-        return self._keyless % self.settings.partitions
-
-    def _new_row(
-        self,
-        offset: int,
-        key: str | None,
-        now_ms: int,
-        *,
-        expires_ms: int = 0,
-        dead_letter: DeadLetter | None = None,
-    ) -> EntryRow:
-        number, deadline = self._take_number(), self._deadline(now_ms, expires_ms)
-        self._measure(number, now_ms)
-        return EntryRow(
-            self.generation, number, self._partition(key), offset, -1, key, deadline, dead_letter=dead_letter
-        )
-
-    def _put(self, row: EntryRow) -> None:
-        """An entry whose record is in the log already."""
-        self._writes().entries[self.generation, row.sequence] = row
-        self._place(row, row.offset, {})
-
-    def _place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, Mark]) -> None:
-        sequence = row.sequence
-        self.entries.put(sequence, row.partition, offset, row.expires_ms, row.key)
-        self._deadlines.add(sequence, row.expires_ms)
-        self._identities.add(row)
-        for group in self.groups.values():
-            mark = marks.get((self.generation, group.name, sequence)) if marks else None
-            self._offer(group, sequence, mark)
-
-    def _offer(self, group: Group, sequence: int, mark: Mark | None = None) -> None:
-        if sequence < group.first_sequence:
-            return
-        if sequence >= group.unfilled_from:
-            group.owed += 1  # its turn comes
-            return
-        if mark is not None and mark.state in _SETTLED:
-            group.settled.add(sequence)
-            return
-        if not self._identities.is_for(group.name, sequence):
-            group.settled.add(sequence)
-            if not self._identities.only_group(sequence):
-                self._mark(group, sequence, MessageState.ACKED)  # also when what came back for it is gone
-            return
-        self.entries.owe(sequence, 1)
-        group.offer(sequence, mark)
-
     def _open_group(self, name: str, first_sequence: int, idle_since_ms: int) -> Group:
-        is_for = self._identities.is_for
+        is_for = self._ledger.identities.is_for
         group = Group(name, first_sequence, self.settings, self._timing, self.entries, is_for=is_for)
         group.idle_since_ms = idle_since_ms
         self.groups[name] = group
@@ -515,7 +365,7 @@ class Queue:
     ) -> Outcome:
         group = self.groups.get(name)
         sequence = self.sequence_of(name, message_id)
-        if group is None or not group.first_sequence <= sequence < self._next_sequence or sequence < 1:
+        if group is None or not group.first_sequence <= sequence < self._intake.next_sequence or sequence < 1:
             return Outcome.UNKNOWN
         if not group.owes(sequence):
             return Outcome.UNKNOWN if sequence in self._pending else Outcome.ALREADY_SETTLED
@@ -532,52 +382,15 @@ class Queue:
             sequence = finish.sequence
             owed = self.entries.owe(sequence, -1)
             if finish.reason:
-                self._lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
+                self._losses.lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
             if owed or (self.pieces.filling and self.pieces.awaits(sequence)):
-                self._mark(group, sequence, MessageState.DLQ if finish.reason else MessageState.ACKED)
+                self._ledger.mark(group, sequence, MessageState.DLQ if finish.reason else MessageState.ACKED)
             else:
-                self._remove(sequence)
+                self._ledger.remove(sequence)
         group.finished.clear()
         for sequence, mark in group.marks.items():
             writes.marks[self.generation, group.name, sequence] = mark
         group.marks.clear()
-
-    def _end(self, sequence: int, reason: str, now_ms: int) -> None:
-        """A message ends, for every group that owes it and does not hold it."""
-        owing = [group for group in self.groups.values() if group.owes(sequence)]
-        if not owing:
-            self._lose(sequence, self._identities.only_group(sequence), reason, Attempts(), now_ms)
-        for group in owing:
-            attempts = group.attempts_of(sequence)
-            if group.drop(sequence, even_held=False):
-                if sequence < group.unfilled_from:
-                    self.entries.owe(sequence, -1)
-                self._lose(sequence, group.name, reason, attempts, now_ms)
-                self._mark(group, sequence, MessageState.DLQ)
-        if not any(group.owes(sequence) for group in owing):
-            self._remove(sequence)
-
-    def _lose(self, sequence: int, group: str, reason: str, attempts: Attempts, now_ms: int) -> None:
-        """To the dead letters, or counted."""
-        target = self.settings.dead_letter_queue
-        is_let_go = reason == DeadLetterReason.EXPIRED and self.settings.limits.ttl_action is TtlAction.DROP
-        if is_let_go or not target:
-            self.dropped[reason] += 1
-            return
-        self.dead_letters[reason] += 1
-        entry, message_id = self.entries[sequence], self.message_id(sequence)
-        letter = DeadLetter(self.settings.name, group, reason, message_id, attempts, now_ms)
-        self.buried.append(Burial(target, entry.offset, entry.key, letter))
-
-    def _remove(self, sequence: int) -> None:
-        self._writes().removed[self.generation, sequence] = self.entries.remove(sequence)
-        self.latency.forget(sequence)
-        for group in self.groups.values():
-            if sequence in group.settled:
-                group.settled.discard(sequence)
-            elif sequence >= group.unfilled_from:
-                group.owed -= 1
-        self._identities.remove(sequence)
 
     def _make_room(self, now_ms: int) -> bool:
         """Whether one more message may come; False when it is to be dropped. Raises QueueRefusal."""
@@ -588,9 +401,9 @@ class Queue:
         if limits.overflow is Overflow.DROP_NEW:
             return False
         if limits.overflow is Overflow.DROP_HEAD:
-            head = self._heads.find(next(iter(self._pending), self._next_sequence))
+            head = self._heads.find(next(iter(self._pending), self._intake.next_sequence))
             if head:
-                self._end(head, DeadLetterReason.OVERFLOW, now_ms)
+                self._losses.end(head, DeadLetterReason.OVERFLOW, now_ms)
                 return True
         raise QueueRefusal(
             f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}",
