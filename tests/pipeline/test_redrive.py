@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 from tests.pipeline.dead_letters import (
     LEFT_OPEN,
@@ -58,6 +59,9 @@ dlq_config.topic = "$queue/dlq/shared"
 [[queues]]
 name = "re/none"
 dlq_config.enabled = false
+[[queues]]
+name = "re/left"
+dlq_config.topic = "$queue/dlq/mixed"
 """
 ENOUGH = 6
 """Dead letters that are back when the job is killed."""
@@ -130,6 +134,32 @@ def test_what_cannot_be_is_told_in_a_sentence(broker: BrokerProcess, redrive: Re
     (told,) = redrive(broker, "re/nowhere", code=1)
     assert "there is no queue 're/nowhere'" in told["error"]
     assert len(dead(broker, "re/wrong")) == 2
+
+
+@pytest.mark.promise("queues-34", "queues-35")
+def test_what_comes_from_a_deleted_queue_stays_and_the_rest_goes_back(
+    broker: BrokerProcess, capsys: pytest.CaptureFixture[str], redrive: Redrive
+) -> None:
+    address = f"http://127.0.0.1:{broker.http_port}/api/v1/queues/re$deleted"
+    made = {"dlq_config": {"topic": "$queue/dlq/mixed"}}
+    httpx.put(address, json=made, timeout=30).raise_for_status()
+    bury(broker, "re/deleted", 3)
+    ids = bury(broker, "re/left", 4)
+    httpx.delete(address, timeout=30).raise_for_status()
+    redrive(broker, "dlq/mixed", code=3)
+    assert queued(broker, "re/left") == ids and len(dead(broker, "dlq/mixed")) == 3
+    capsys.readouterr()
+    assert main(words_for(broker, "dlq/mixed")) == 3
+    told = capsys.readouterr().out.splitlines()
+    assert "put back     0" in told
+    assert (
+        "orphaned     3 stay: queue re/deleted is not there any more; make it first, then they can go back"
+        in told
+    )
+    httpx.put(address, json=made, timeout=30).raise_for_status()
+    *_, last = redrive(broker, "dlq/mixed")
+    assert (last["report"]["put_back"], last["report"]["orphaned"]) == (3, 0)
+    assert not dead(broker, "dlq/mixed")
 
 
 @LEFT_OPEN
@@ -238,7 +268,8 @@ def test_ctrl_c_ends_it_with_a_report(
     class Door:
         def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
             asked.extend(letter_ids)
-            return PieceDone(put_back=len(letter_ids), held=0, gone=0)
+            missing = (f"q{len(asked)}",)
+            return PieceDone(put_back=len(letter_ids) - 1, held=0, gone=0, orphaned=1, missing_queues=missing)
 
     def progress(done: int, total: int) -> None:
         if done == 3:
@@ -248,7 +279,8 @@ def test_ctrl_c_ends_it_with_a_report(
     monkeypatch.setattr("embermq.pipeline.jobs.putting_back.PIECE", 3)
     report = job.redrive(PipelineSettings(), places, RedriveTerms(letters_in="dlq/q"), going)
     assert asked == ["4-3", "4-4", "4-5"]
-    assert (report.interrupted, report.chosen, report.put_back) == (True, 5, 3)
+    assert (report.interrupted, report.chosen, report.put_back) == (True, 5, 2)
+    assert (report.orphaned, report.missing_queues) == (1, ("q3",))
     lines = lines_of(report)
     assert "dead letters 7 in dlq/q" in lines and "interrupted  2 are dead letters still" in lines
     assert lines[-1].split() == ["q", "-", "expired", "5", "7"]

@@ -211,7 +211,7 @@ class QueueModel(RuleBasedStateMachine):
     def retry_dead(self, data: st.DataObject) -> None:
         dead = sorted(self.queues.queue(DEAD).entries)
         chosen = data.draw(st.lists(st.sampled_from(dead), unique=True)) if dead else []
-        assert self.queues.retry_dead_letters(DEAD, chosen, self.now_ms) == len(chosen)
+        assert self.queues.retry_dead_letters(DEAD, chosen, self.now_ms).put_back == len(chosen)
         self.tick()
 
     @rule(limit=st.sampled_from([1, 2, 1_000]))

@@ -115,7 +115,7 @@ class PiecesModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         chosen = data.draw(st.lists(st.sampled_from(sorted(self.letters)), unique=True, min_size=1))
-        assert self.queues.retry_dead_letters(DEAD, chosen, NOW_MS) == len(chosen)
+        assert self.queues.retry_dead_letters(DEAD, chosen, NOW_MS).put_back == len(chosen)
         for sequence in chosen:
             group, offset = self.letters.pop(sequence)
             self.owed.setdefault(group, set()).add(offset)

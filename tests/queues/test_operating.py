@@ -201,8 +201,15 @@ def test_dead_letters_of_a_queue_that_was_deleted_go_back_when_it_is_made_again(
     async def scenario() -> None:
         await rejected(broker, "op/deleted", 2)
         embermq(broker, "queues", "delete", "op/deleted")
-        said = embermq(broker, "queues", "dlq", "retry", "dlq/op/deleted", "--all", code=1)
-        assert "come from queue op/deleted, which is not there any more; make it first" in said
+        asked = ("queues", "dlq", "retry", "dlq/op/deleted")
+        (first, _) = api(broker, "GET", "/queues/dlq$op$deleted/dlq").json()
+        said = embermq(broker, *asked, first["id"], code=1)
+        assert "comes from queue op/deleted, which is not there any more; make it first" in said
+        for words in (("--all",), ("--all", "--rate", "9")):
+            told = embermq(broker, *asked, *words, code=3)
+            assert told == (
+                "2 stay: queue op/deleted is not there any more; make it first, then they can go back\n"
+            )
         assert api(broker, "GET", "/queues/op$deleted").status_code == 404
         assert len(api(broker, "GET", "/queues/dlq$op$deleted/dlq").json()) == 2
         embermq(broker, "queues", "create", "op/deleted")
@@ -210,6 +217,34 @@ def test_dead_letters_of_a_queue_that_was_deleted_go_back_when_it_is_made_again(
         client = await worker(broker, "rejectsopdeleted-2")
         await client.consumes("$queue/op/deleted")
         assert [message.payload for message in await client.take(2)] == [b"bad"] * 2
+        client.close()
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-35")
+def test_a_retry_of_shared_dead_letters_leaves_those_that_have_no_queue_and_those_that_are_held(
+    broker: BrokerProcess,
+) -> None:
+    async def scenario() -> None:
+        shared = {"dlq_config": {"topic": "$queue/dlq/op/shared"}}
+        for name in ("here", "gone"):
+            api(broker, "PUT", f"/queues/op$shared$op${name}", json=shared)
+        for name in ("gone", "here", "gone"):
+            await rejected(broker, f"op/shared/op/{name}", 1)
+        embermq(broker, "queues", "delete", "op/shared/op/gone")
+        asked = ("queues", "dlq", "retry", "dlq/op/shared", "--all")
+        told = embermq(broker, *asked, code=3)
+        assert told.startswith("2 stay: queue op/shared/op/gone is not there any more; ")
+        assert api(broker, "GET", "/queues/op$shared$op$here/stats").json()["depth"] == 1
+        letters = api(broker, "GET", "/queues/dlq$op$shared/dlq").json()
+        assert [letter["queue"] for letter in letters] == ["op/shared/op/gone"] * 2
+        embermq(broker, "queues", "create", "op/shared/op/gone")
+        client = await worker(broker, "looks-1")
+        await client.consumes("$queue/dlq/op/shared", prefetch="1")
+        await client.next()
+        assert embermq(broker, *asked, code=3) == "1 stay: consumers of the dead letters have them\n"
+        assert api(broker, "GET", "/queues/op$shared$op$gone/stats").json()["depth"] == 1
         client.close()
 
     run(scenario())
@@ -237,7 +272,7 @@ def test_dead_letters_are_listed_and_go_back_alone_all_by_filter_and_at_a_rate(b
         none = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--reason", "timeout")
         assert none == "put back 0 messages\n"
         two = api(broker, "POST", "/queues/op$retry/dlq/retry", params={"error": "no*", "limit": 2})
-        assert two.json() == {"messages": 2}
+        assert two.json() == {"messages": 2, "held": 0, "orphaned": 0, "missing_queues": []}
         job = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--rate", "1000")
         assert job == "putting back 3 messages, 1000 a second\n"
         rest = await client.take(5)

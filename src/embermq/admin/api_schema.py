@@ -17,6 +17,7 @@ from embermq.admin.queue_service import (
     PeekedMessage,
     PutBack,
     QueueDetail,
+    Retried,
     RetryJob,
 )
 from embermq.queues.durations import Duration
@@ -41,6 +42,7 @@ _TYPES = (
     QueueSettings,
     QueueStats,
     Reason,
+    Retried,
     RetryJob,
 )
 

@@ -380,12 +380,18 @@ class RetryDeadLettersRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ..., rate: _Optional[float] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class RetryDeadLettersResponse(_message.Message):
-    __slots__ = ("messages", "job")
+    __slots__ = ("messages", "job", "held", "orphaned", "missing_queues")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ORPHANED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_QUEUES_FIELD_NUMBER: _ClassVar[int]
     messages: int
     job: RetryJob
-    def __init__(self, messages: _Optional[int] = ..., job: _Optional[_Union[RetryJob, _Mapping]] = ...) -> None: ...
+    held: int
+    orphaned: int
+    missing_queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, messages: _Optional[int] = ..., job: _Optional[_Union[RetryJob, _Mapping]] = ..., held: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RedriveDeadLettersRequest(_message.Message):
     __slots__ = ("name", "ids")
@@ -396,28 +402,38 @@ class RedriveDeadLettersRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RedriveDeadLettersResponse(_message.Message):
-    __slots__ = ("put_back", "held", "gone")
+    __slots__ = ("put_back", "held", "gone", "orphaned", "missing_queues")
     PUT_BACK_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    ORPHANED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_QUEUES_FIELD_NUMBER: _ClassVar[int]
     put_back: int
     held: int
     gone: int
-    def __init__(self, put_back: _Optional[int] = ..., held: _Optional[int] = ..., gone: _Optional[int] = ...) -> None: ...
+    orphaned: int
+    missing_queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, put_back: _Optional[int] = ..., held: _Optional[int] = ..., gone: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RetryJob(_message.Message):
-    __slots__ = ("queue", "rate", "matched", "retried", "running")
+    __slots__ = ("queue", "rate", "matched", "retried", "running", "held", "orphaned", "missing_queues")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     MATCHED_FIELD_NUMBER: _ClassVar[int]
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ORPHANED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_QUEUES_FIELD_NUMBER: _ClassVar[int]
     queue: str
     rate: float
     matched: int
     retried: int
     running: bool
-    def __init__(self, queue: _Optional[str] = ..., rate: _Optional[float] = ..., matched: _Optional[int] = ..., retried: _Optional[int] = ..., running: _Optional[bool] = ...) -> None: ...
+    held: int
+    orphaned: int
+    missing_queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queue: _Optional[str] = ..., rate: _Optional[float] = ..., matched: _Optional[int] = ..., retried: _Optional[int] = ..., running: _Optional[bool] = ..., held: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemoveGroupRequest(_message.Message):
     __slots__ = ("name", "group")

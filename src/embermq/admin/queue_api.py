@@ -26,6 +26,7 @@ from embermq.admin.queue_service import (
     PutBack,
     QueueDetail,
     QueueService,
+    Retried,
     RetryJob,
 )
 from embermq.queues.explaining import Reason
@@ -245,7 +246,8 @@ def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) 
     @router.post(
         "/queues/{name}/dlq/redrive",
         summary="Put dead letters back by their ids, all in one transaction",
-        description="What is no dead letter any more counts as gone: a request without an answer may be repeated.",
+        description="What is no dead letter any more counts as gone: a request without an answer may be repeated. What"
+        " comes from a queue that is not there any more stays, and is counted as orphaned.",
         responses=answers(PutBack),
         openapi_extra=takes(LettersAsked),
         **operate,
@@ -267,7 +269,8 @@ def _add_retries(router: APIRouter, service: QueueService, access: Access) -> No
     @router.post(
         "/queues/{name}/dlq/retry",
         summary="Put dead letters back: all, or those of a filter; with a rate, in the background",
-        responses=answers(Done) | answers(RetryJob, status=202),
+        description="What comes from a queue that is not there any more stays, and is counted as orphaned.",
+        responses=answers(Retried) | answers(RetryJob, status=202),
         **operate,
     )
     async def retry_all(
@@ -285,9 +288,8 @@ def _add_retries(router: APIRouter, service: QueueService, access: Access) -> No
                 raise _refused("limit", "cannot be given together with a rate")
             job = await service.retry_slowly(unquote(name), wanted, rate)
             return json_answer(job, HTTPStatus.ACCEPTED)
-        return json_answer(
-            Done(await service.retry_all(unquote(name), wanted, limit or RETRY_MAX)), HTTPStatus.OK
-        )
+        done = await service.retry_all(unquote(name), wanted, limit or RETRY_MAX)
+        return json_answer(done, HTTPStatus.OK)
 
     @router.get(
         "/queues/{name}/dlq/retry",

@@ -21,6 +21,8 @@ from embermq.queues.settings import QueueSettings
 
 LETTERS_MAX = 1_000
 """Dead letters that one request puts back by their ids, in one transaction."""
+QUEUES_NAMED_MAX = 100
+"""Queues that are named as missing: a queue of dead letters may be that of very many."""
 LetterId = Annotated[str, Meta(max_length=80)]
 
 
@@ -65,21 +67,38 @@ class LettersAsked(Struct, frozen=True, forbid_unknown_fields=True):
 
 class PutBack(Struct, frozen=True, kw_only=True):
     """What became of dead letters that were asked for by id: `put_back` into their queues; `held` by a consumer of the
-    dead-letter queue, where they stay; `gone`, no dead letters any more, also when they had been put back before."""
+    dead-letter queue, where they stay; `gone`, no dead letters any more, also when they had been put back before;
+    `orphaned`, which stay as well, since the queues that they come from, `missing_queues`, are not there any more: the
+    first 100 by name."""
 
     put_back: int
     held: int
     gone: int
+    orphaned: int
+    missing_queues: Sequence[str]
+
+
+class Retried(Struct, frozen=True, kw_only=True):
+    """What became of all dead letters of a filter: `messages` are back in their queues, the others see `PutBack`."""
+
+    messages: int
+    held: int
+    orphaned: int
+    missing_queues: Sequence[str]
 
 
 class RetryJob(Struct, frozen=True, kw_only=True):
-    """Dead letters that go back one after another, `rate` a second, of which `retried` have."""
+    """Dead letters that go back one after another, `rate` a second, of which `retried` have; the others see
+    `PutBack`."""
 
     queue: str
     rate: float
     matched: int
-    retried: int
-    running: bool
+    retried: int = 0
+    running: bool = False
+    held: int = 0
+    orphaned: int = 0
+    missing_queues: Sequence[str] = ()
 
 
 class QueueRefused(Exception):
@@ -158,13 +177,13 @@ class QueueService(ABC):
     @abstractmethod
     async def retry(self, name: str, letter_id: str) -> int:
         """Put one dead letter back, or all that the message of this id has, one a group. Those that a consumer of the
-        dead-letter queue holds stay; raises QueueRefused when all do. As what puts dead letters back below, it raises
-        QueueRefused as well when one of them comes from a queue that is not there any more, or is for a group that
-        would be one too many: none of them moves then."""
+        dead-letter queue holds stay; raises QueueRefused when all do, and when their queue is not there any more. As
+        what puts dead letters back below, it raises QueueRefused as well when one of them is for a group that would be
+        one too many: none of them moves then."""
 
     @abstractmethod
-    async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> int:
-        """Put dead letters back, the oldest first, at most `limit`; returns how many."""
+    async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> Retried:
+        """Put dead letters back, the oldest first: of `limit` at most those that can go."""
 
     @abstractmethod
     async def put_back(self, name: str, letter_ids: Sequence[str]) -> PutBack:
@@ -174,7 +193,8 @@ class QueueService(ABC):
     @abstractmethod
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
         """Begin to put dead letters back, at most `rate` a second; what is left when the broker ends is a dead letter
-        still. Raises QueueRefused while another one runs for this queue."""
+        still. What is orphaned at the beginning is told at once, and has no turn. Raises QueueRefused while another one
+        runs for this queue."""
 
     @abstractmethod
     def retry_job(self, name: str) -> RetryJob | None:

@@ -112,7 +112,7 @@ async def _retry_dead_letters(service: QueueService, asked: pb.RetryDeadLettersR
     name, wanted = _name(asked), _filter(asked.filter)
     if not asked.rate:
         limit = _limit(asked.limit, RETRY_MAX, RETRY_MAX)
-        return pb.RetryDeadLettersResponse(messages=await service.retry_all(name, wanted, limit))
+        return written(pb.RetryDeadLettersResponse, await service.retry_all(name, wanted, limit))
     if not RATE_MIN <= asked.rate <= RATE_MAX:
         raise RequestRefused(f"rate: is {asked.rate:g}, it is {RATE_MIN} to {RATE_MAX}")
     if asked.limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.admin.queue_service import (
+    QUEUES_NAMED_MAX,
     Configured,
     NoSuchQueue,
     PeekedMessage,
@@ -24,6 +26,7 @@ from embermq.admin.queue_service import (
     QueueRefused,
     QueueService,
     RequestRefused,
+    Retried,
     RetryJob,
 )
 from embermq.broker.tick import Tick
@@ -54,6 +57,7 @@ from embermq.queues.pieces import at_a_time
 from embermq.queues.queue import Queue
 from embermq.queues.queues import Queues
 from embermq.queues.settings import QueueSettings, operator_settings
+from embermq.queues.values import Returned
 
 LOG = logging.getLogger("embermq")
 PIECE = 1_000
@@ -254,28 +258,37 @@ class QueueDesk(QueueService):
         sequences = [] if found is None else await _search_id(found[0], found[1], letter_id)
         if found is None or not sequences:
             raise NoSuchQueue(f"queue {name} has no dead letter {letter_id[:80]!r}")
-        count = self._put_back(found[0], sequences)
-        if not count:
+        for letter in filter(None, map(found[0].dead_letter, sequences)):
+            if self._core.find(letter.queue) is None:
+                raise QueueRefused(
+                    f"dead letter {letter_id} comes from queue {letter.queue}, which is not there any more; make it"
+                    " first, then it can go back"
+                )
+        done = self._put_back(found[0], sequences)
+        if not done.put_back:
             raise QueueRefused(f"dead letter {letter_id} is held by a consumer of {found[0].settings.name}")
         await self._durable()
-        return count
+        return done.put_back
 
-    async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> int:
-        found = self._letters(name, wanted)
-        if found is None:
-            return 0
-        sequences = await _search(*found, limit)
-        await self._check_all(found[0], sequences)
-        count = 0
-        for begin in range(0, len(sequences), PIECE):
-            count += self._put_back(found[0], sequences[begin : begin + PIECE])
-            await self._durable()
-        return count
+    async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> Retried:
+        found, done = self._letters(name, wanted), Returned()
+        if found is not None:
+            sequences, done.orphaned = await self._search_ways_back(*found, limit)
+            await self._check_all(found[0], sequences)
+            for begin in range(0, len(sequences), PIECE):
+                done.add(self._put_back(found[0], sequences[begin : begin + PIECE]))
+                await self._durable()
+        return Retried(
+            messages=done.put_back,
+            held=done.held,
+            orphaned=done.orphaned.total(),
+            missing_queues=_missing(done),
+        )
 
     async def put_back(self, name: str, letter_ids: Sequence[str]) -> PutBack:
         found = self._letters(name, LetterFilter())
         if found is None:
-            return PutBack(put_back=0, held=0, gone=len(letter_ids))
+            return PutBack(put_back=0, held=0, gone=len(letter_ids), orphaned=0, missing_queues=())
         dead, wanted = found
         sequences: list[int] = []
         for letter_id in dict.fromkeys(letter_ids):
@@ -283,24 +296,32 @@ class QueueDesk(QueueService):
             letter = dead.dead_letter(sequence) if sequence in dead.entries else None
             if letter is not None and wanted.matches(letter_id, letter):
                 sequences.append(sequence)
-        count = self._put_back(dead, sequences)
+        done = self._put_back(dead, sequences)
         # Also when there was nothing to do: this answer stands for one that was lost.
         await self._durable()
-        return PutBack(put_back=count, held=len(sequences) - count, gone=len(letter_ids) - len(sequences))
+        return PutBack(
+            put_back=done.put_back,
+            held=done.held,
+            gone=len(letter_ids) - len(sequences),
+            orphaned=done.orphaned.total(),
+            missing_queues=_missing(done),
+        )
 
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
-        found = self._letters(name, wanted)
-        sequences = [] if found is None or self._is_running(name) else await _search(*found)
-        if found is not None:
+        found, sequences, done = self._letters(name, wanted), list[int](), Returned()
+        if found is not None and not self._is_running(name):
+            sequences, done.orphaned = await self._search_ways_back(*found)
             await self._check_all(found[0], sequences)
         if self._is_running(name):
             raise QueueRefused(f"dead letters of queue {name} are being retried already")
         if self._is_closed:
             raise QueueRefused("the broker stops")
-        job = RetryJob(queue=name, rate=rate, matched=len(sequences), retried=0, running=bool(sequences))
-        self._jobs[name] = job
+        matched = len(sequences) + done.orphaned.total()
+        job = RetryJob(queue=name, rate=rate, matched=matched)
+        job = self._jobs[name] = _job(job, done, running=bool(sequences))
         if found is not None and sequences:
-            task = asyncio.get_running_loop().create_task(self._retry_slowly(job, found[0], sequences))
+            work = self._retry_slowly(job, found[0], sequences, done)
+            task = asyncio.get_running_loop().create_task(work)
             self._running[name] = task
             task.add_done_callback(partial(self._ended, name))
         return job
@@ -334,26 +355,27 @@ class QueueDesk(QueueService):
             if name in self._jobs:
                 self._jobs[name] = replace(self._jobs[name], running=False)
 
-    async def _retry_slowly(self, job: RetryJob, dead: Queue, sequences: list[int]) -> None:
+    async def _retry_slowly(self, job: RetryJob, dead: Queue, sequences: list[int], found: Returned) -> None:
         loop = asyncio.get_running_loop()
-        began_s, done, put_back = loop.time(), 0, 0
+        began_s, done = loop.time(), 0
         while done < len(sequences):
             due = min(len(sequences), done + PIECE, int((loop.time() - began_s) * job.rate) + 1)
             if due > done:
-                put_back += self._put_back(dead, sequences[done:due])
+                found.add(self._put_back(dead, sequences[done:due]))
                 done = due
                 await self._committed()
-                self._jobs[job.queue] = replace(job, retried=put_back)
+                self._jobs[job.queue] = _job(job, found, running=True)
             if done < len(sequences):
                 next_s = began_s + done / job.rate
                 await asyncio.sleep(max(min(SLOW_PIECE_S, 1 / job.rate), next_s - loop.time()))
-        self._jobs[job.queue] = replace(job, retried=put_back, running=False)
+        self._jobs[job.queue] = _job(job, found, running=False)
 
-    def _put_back(self, dead: Queue, sequences: Sequence[int]) -> int:
+    def _put_back(self, dead: Queue, sequences: Sequence[int]) -> Returned:
+        """In the present tick. Raises QueueRefused, and has moved nothing then."""
         now_ms = self._ticks.look_at_clock()
         name = dead.settings.name
         if self._core.find(name) is not dead:
-            return 0
+            return Returned()
         self._check_ways_back(dead, sequences)
         return self._core.retry_dead_letters(name, sequences, now_ms)
 
@@ -364,17 +386,14 @@ class QueueDesk(QueueService):
             await asyncio.sleep(0)
 
     def _check_ways_back(self, dead: Queue, sequences: Sequence[int]) -> None:
-        """Who puts dead letters back makes no queue by it, and no group past the limit. Raises QueueRefused."""
+        """Who puts dead letters back makes no group past the limit by it. Raises QueueRefused."""
         ways: dict[str, set[str]] = {}
         for letter in filter(None, map(dead.dead_letter, sequences)):
             ways.setdefault(letter.queue, set()).add(letter.group)
         for name, groups in ways.items():
             queue = self._core.find(name)
             if queue is None:
-                raise QueueRefused(
-                    f"dead letters in {dead.settings.name} come from queue {name}, which is not there any more; make"
-                    " it first, then they can go back"
-                )
+                continue  # orphaned: they stay
             new = groups - queue.groups.keys() - {""}
             if new and len(queue.groups) + len(new) > self._groups_max:
                 raise QueueRefused(
@@ -382,6 +401,28 @@ class QueueDesk(QueueService):
                     f" not there any more, and with {len(queue.groups)} consumer groups there is no room for it"
                     f" (queues.groups_max is {self._groups_max})"
                 )
+
+    async def _search_ways_back(
+        self, dead: Queue, wanted: LetterFilter, limit: int | None = None
+    ) -> tuple[list[int], Counter[str]]:
+        """As `_search`, up to `limit` of those that can go back. Orphaned ones are counted by their queue: they are in
+        nobody's way."""
+        found: list[int] = []
+        orphaned: Counter[str] = Counter()
+        after = 0
+        while limit is None or len(found) < limit:
+            most = LOOKED_AT_MAX if limit is None else limit - len(found)
+            some, after = letters_after(dead, wanted, after, most)
+            for sequence in some:
+                letter = dead.dead_letter(sequence)
+                if letter is not None and self._core.find(letter.queue) is None:
+                    orphaned[letter.queue] += 1
+                else:
+                    found.append(sequence)
+            if not after:
+                break
+            await asyncio.sleep(0)
+        return found, orphaned
 
     def _letters(self, name: str, wanted: LetterFilter) -> tuple[Queue, LetterFilter] | None:
         """The queue that has the dead letters of another, and which of them are its own; None when it is not there
@@ -440,6 +481,21 @@ class QueueDesk(QueueService):
         except TimeoutError:
             raise StoreUnavailable(f"the store has not answered in {STORE_WAIT_S:g} s") from None
         return found
+
+
+def _missing(done: Returned) -> tuple[str, ...]:
+    return tuple(nsmallest(QUEUES_NAMED_MAX, done.orphaned))
+
+
+def _job(of: RetryJob, done: Returned, *, running: bool) -> RetryJob:
+    return replace(
+        of,
+        retried=done.put_back,
+        running=running,
+        held=done.held,
+        orphaned=done.orphaned.total(),
+        missing_queues=_missing(done),
+    )
 
 
 def _check_unused(queue: Queue) -> None:

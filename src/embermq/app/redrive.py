@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, PieceDone, Progress
     from embermq.pipeline.jobs.redrive import RedriveReport
 
-EXIT_HELD = 3
-"""Everything went well, but some dead letters were left where they are."""
 PATIENCE_S = 60.0
 """How long a broker is waited for that goes away meanwhile: a start with a million messages takes a few seconds."""
 

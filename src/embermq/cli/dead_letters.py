@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from embermq.app.control import ControlClient
 
 PAGE = 1_000
+EXIT_SOME_STAY = 3
+"""Everything went well, but some dead letters were left where they are."""
+NAMED_MAX = 10
 
 app = typer.Typer(help="Dead letters of a queue: list, retry.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -108,9 +112,25 @@ def retry(
         asked = {**filters, "rate": str(rate)} if rate is not None else filters
         done = msgspec.json.decode(broker.ask("POST", f"{_path(name)}/retry", **asked))
     if rate is not None:
-        print(f"putting back {done['matched']:,} messages, {rate:g} a second")
+        print(f"putting back {done['matched'] - done['orphaned']:,} messages, {rate:g} a second")
     else:
         print(f"put back {done['messages']:,} messages")
+    if done["held"]:
+        print(f"{done['held']:,} stay: consumers of the dead letters have them", file=sys.stderr)
+    if done["orphaned"]:
+        print(about_orphaned(done["orphaned"], done["missing_queues"]), file=sys.stderr)
+    raise typer.Exit(EXIT_SOME_STAY if done["held"] or done["orphaned"] else 0)
+
+
+def about_orphaned(count: int, missing_queues: Sequence[str]) -> str:
+    """Why they stay, and what can be done about it."""
+    names = ", ".join(map(shown, missing_queues[:NAMED_MAX]))
+    more = " and others" if len(missing_queues) > NAMED_MAX else ""
+    if len(missing_queues) == 1:
+        told = f"queue {names} is not there any more; make it first, then they can go back"
+    else:
+        told = f"queues {names}{more} are not there any more; make them first, then they can go back"
+    return f"{count:,} stay: {told}"
 
 
 def _path(name: str) -> str:

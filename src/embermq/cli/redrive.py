@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from embermq.cli.dead_letters import EXIT_SOME_STAY, about_orphaned
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
 from embermq.cli.terminal import shown, table
 
@@ -44,7 +45,7 @@ def command(
 ) -> None:
     """Put dead letters back in bulk. They have no attempts then, and go to the groups that failed them. The broker
     has to be running."""
-    from embermq.app.redrive import EXIT_HELD, RedriveOrder, run_redrive
+    from embermq.app.redrive import RedriveOrder, run_redrive
     from embermq.cli.message_bar import MessageBar
 
     settings = configuration(config, assignments, data_dir).settings
@@ -58,7 +59,7 @@ def command(
         print("\n".join(lines_of(report)))
     if report.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
-    raise typer.Exit(EXIT_HELD if report.held else 0)
+    raise typer.Exit(EXIT_SOME_STAY if report.held or report.orphaned else 0)
 
 
 def _print_progress(done: int, total: int) -> None:
@@ -85,8 +86,10 @@ def lines_of(report: RedriveReport) -> list[str]:
         lines.append(f"gone         {report.gone:,} were no dead letters any more when their turn came")
     if report.held:
         lines.append(f"held         {report.held:,} stay: a consumer of {shown(report.letters_in)} has them")
+    if report.orphaned:
+        lines.append(f"orphaned     {about_orphaned(report.orphaned, report.missing_queues)}")
     if report.interrupted:
-        left = report.chosen - report.put_back - report.gone - report.held
+        left = report.chosen - report.put_back - report.gone - report.held - report.orphaned
         lines.append(f"interrupted  {left:,} are dead letters still")
     lines.append(f"took         {report.seconds:.1f} s")
     if report.counts:

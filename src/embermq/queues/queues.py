@@ -19,6 +19,7 @@ from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, Delivery, Queue
 from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
+from embermq.queues.values import Returned
 
 OUTDATED_MAX = 1_000
 """Times at which a queue was to be looked at and need not be any more, besides as many as there are others."""
@@ -213,19 +214,23 @@ class Queues:
         self._made.append(name)
         return True
 
-    def retry_dead_letters(self, name: str, sequences: Iterable[int], now_ms: int) -> int:
-        """Put dead letters of the queue `name` back where they came from, unless that queue is gone; returns how
-        many [queues-35]."""
-        dead, count = self._touch(name), 0
+    def retry_dead_letters(self, name: str, sequences: Iterable[int], now_ms: int) -> Returned:
+        """Put dead letters of the queue `name` back where they came from, unless that queue is gone [queues-35]."""
+        dead, found = self._touch(name), Returned()
         for sequence in sequences:
             letter = dead.dead_letter(sequence)
-            if letter is None or letter.queue not in self._queues:
+            if letter is None:
+                continue
+            if letter.queue not in self._queues:
+                found.orphaned[letter.queue] += 1
                 continue
             entry = dead.take_dead_letter(sequence)
-            if entry is not None:
-                self._touch(letter.queue).retry(entry, letter, now_ms)
-                count += 1
-        return count
+            if entry is None:
+                found.held += 1
+                continue
+            self._touch(letter.queue).retry(entry, letter, now_ms)
+            found.put_back += 1
+        return found
 
     def run(self, now_ms: int) -> list[Delivery]:
         """Do what is due, then hand out messages: of queues where something happened, or whose time has come."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import Enum, auto
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from embermq.model.queue_rows import DeadLetter, DelayedRow, EntryRow
 from embermq.queues.names import Verb
@@ -49,6 +50,22 @@ class Burial(Struct, frozen=True):
     offset: int
     key: str | None
     letter: DeadLetter
+
+
+class Returned(Struct):
+    """What became of dead letters that were to go back. Those stay that are `held` by a consumer of the dead-letter
+    queue, and `orphaned` ones, by the name of the queue that they come from, which is not there any more. What was no
+    dead letter is none of these."""
+
+    put_back: int = 0
+    held: int = 0
+    orphaned: Counter[str] = field(default_factory=Counter)
+
+    def add(self, more: Returned) -> None:
+        """Of the next ones."""
+        self.put_back += more.put_back
+        self.held += more.held
+        self.orphaned += more.orphaned
 
 
 class Pending(Struct, frozen=True):

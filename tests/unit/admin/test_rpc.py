@@ -16,7 +16,7 @@ from tests.support.rpc_served import ANSWER_S, Asking, Tokens, carried_out
 
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Scope, TokenAccess
-from embermq.admin.queue_service import Configured, PutBack, QueueDetail, RetryJob
+from embermq.admin.queue_service import Configured, PutBack, QueueDetail, Retried, RetryJob
 from embermq.admin.rpc_calls import CALLS, SERVICE
 from embermq.model.message import Message
 from embermq.queues.explaining import Reason
@@ -65,6 +65,11 @@ KINDS: list[tuple[type[Any], type[Struct]]] = [
 @pytest.mark.parametrize(("kind", "struct"), KINDS, ids=lambda each: each.__name__)
 def test_what_the_facade_says_has_a_field_of_the_same_name(kind: type[Any], struct: type[Struct]) -> None:
     assert {info.name for info in fields(struct)} == set(kind.DESCRIPTOR.fields_by_name)
+
+
+def test_a_retry_of_all_says_what_the_facade_says_and_has_its_job_besides() -> None:
+    theirs = set(pb.RetryDeadLettersResponse.DESCRIPTOR.fields_by_name)
+    assert theirs == {info.name for info in fields(Retried)} | {"job"}
 
 
 def test_a_filter_can_ask_for_all_that_the_facade_can_look_for() -> None:
@@ -218,6 +223,32 @@ def test_dead_letters_are_listed_and_put_back(tmp_path: Path) -> None:
         assert (await ask("GetRetry", QUEUE)).running
         assert not (await ask("StopRetry", QUEUE)).running
         assert await ask.refused("StopRetry", QUEUE) == ("NOT_FOUND", "no retry runs")
+
+    carried_out(bench, tmp_path, work)
+
+
+@pytest.mark.promise("queues-35", "queues-41")
+def test_orphaned_dead_letters_are_told_with_their_queues(tmp_path: Path) -> None:
+    bench = DeskBench()
+    bench.join("c")
+    bench.publish(count=2)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+    bench.leave("c")
+
+    async def work(ask: Asking) -> None:
+        await ask("DeleteQueue", QUEUE)
+        found = (await ask("ListDeadLetters", pb.ListDeadLettersRequest(name="dlq/q"))).letters
+        ids = [letter.id for letter in found]
+        done = await ask("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="dlq/q", ids=ids))
+        assert (done.put_back, done.orphaned, list(done.missing_queues)) == (0, 2, ["q"])
+        every = await ask("RetryDeadLetters", pb.RetryDeadLettersRequest(name="dlq/q"))
+        assert (every.messages, every.orphaned, list(every.missing_queues)) == (0, 2, ["q"])
+        slow = (await ask("RetryDeadLetters", pb.RetryDeadLettersRequest(name="dlq/q", rate=1))).job
+        assert (slow.running, slow.orphaned, list(slow.missing_queues)) == (False, 2, ["q"])
+        one = pb.RetryDeadLetterRequest(name="dlq/q", id=ids[0])
+        code, words = await ask.refused("RetryDeadLetter", one)
+        assert code == "FAILED_PRECONDITION" and "comes from queue q, which is not there any more" in words
 
     carried_out(bench, tmp_path, work)
 

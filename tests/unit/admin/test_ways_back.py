@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.support.queue_desk import DeskBench
 
-from embermq.admin.queue_service import PutBack, QueueRefused
+from embermq.admin.queue_service import QUEUES_NAMED_MAX, PutBack, QueueRefused, Retried
+from embermq.queues.consumer import Newcomer
 from embermq.queues.inspection import LetterFilter
 from embermq.queues.names import Verb
 
@@ -26,6 +26,24 @@ def with_letters(count: int, groups_max: int = 100) -> DeskBench:
     return bench
 
 
+def with_shared_letters(*queues: str) -> DeskBench:
+    """One dead letter of each queue in turn, in dlq/shared; their consumers are gone."""
+    bench = DeskBench()
+    for bench.name in dict.fromkeys(queues):
+        bench.configure(dlq_config={"topic": "$queue/dlq/shared"})
+        bench.join("c")
+    for bench.name in queues:
+        bench.publish()
+        bench.settle(bench.one(), Verb.REJECT)
+    for bench.name in dict.fromkeys(queues):
+        bench.leave("c")
+    return bench
+
+
+def retried(messages: int, orphaned: int = 0, *missing: str, held: int = 0) -> Retried:
+    return Retried(messages=messages, held=held, orphaned=orphaned, missing_queues=missing)
+
+
 @pytest.mark.promise("queues-35")
 def test_dead_letters_make_no_queue_by_going_back() -> None:
     bench = with_letters(3)
@@ -35,20 +53,83 @@ def test_dead_letters_make_no_queue_by_going_back() -> None:
         await desk.delete("q")
         letters = await desk.dead_letters("dlq/q", ANY, "", 100)
         ids = [letter.id for letter in letters]
-        ways: list[Callable[[], Awaitable[object]]] = [
-            lambda: desk.retry("dlq/q", ids[0]),
-            lambda: desk.retry_all("dlq/q", ANY, 100),
-            lambda: desk.retry_slowly("dlq/q", ANY, 1_000),
-            lambda: desk.put_back("dlq/q", ids),
-        ]
-        for way in ways:
-            with pytest.raises(QueueRefused, match="come from queue q, which is not there any more; make it"):
-                await way()
-        assert bench.queues.find("q") is None and desk.retry_job("dlq/q") is None
+        for letter_id in (ids[0], letters[0].message_id):
+            with pytest.raises(
+                QueueRefused, match="comes from queue q, which is not there any more; make it first"
+            ):
+                await desk.retry("dlq/q", letter_id)
+        assert await desk.retry_all("dlq/q", ANY, 100) == retried(0, 3, "q")
+        job = await desk.retry_slowly("dlq/q", ANY, 1_000)
+        assert (job.running, job.matched, job.orphaned, job.missing_queues) == (False, 3, 3, ("q",))
+        stay = PutBack(put_back=0, held=0, gone=0, orphaned=3, missing_queues=("q",))
+        assert await desk.put_back("dlq/q", ids) == stay
+        assert bench.queues.find("q") is None
         assert await desk.dead_letters("dlq/q", ANY, "", 100) == letters
         await desk.configure("q", {})
-        assert await desk.put_back("dlq/q", ids) == PutBack(put_back=3, held=0, gone=0)
+        back = PutBack(put_back=3, held=0, gone=0, orphaned=0, missing_queues=())
+        assert await desk.put_back("dlq/q", ids) == back
         assert desk.stats("q").depth == 3
+
+    asyncio.run(work())
+
+
+@pytest.mark.promise("queues-34", "queues-35")
+def test_what_can_go_back_goes_past_what_is_orphaned_in_one_transaction() -> None:
+    bench = with_shared_letters("a", "b", "a", "z", "b", "b")
+    desk = bench.desk
+
+    async def work() -> None:
+        letters = await desk.dead_letters("dlq/shared", ANY, "", 100)
+        ids = [letter.id for letter in letters]
+        for name in ("a", "z"):
+            await desk.delete(name)
+        commits, bench.failing = bench.commits, 1
+        done = await desk.put_back("dlq/shared", [*ids[:5], "9-9"])
+        assert done == PutBack(put_back=2, held=0, gone=1, orphaned=3, missing_queues=("a", "z"))
+        assert bench.commits == commits + 2, "one that was refused, and one"
+        stored = [row for row in bench.rows.entries.values() if row.origin_id]
+        assert {row.origin_id for row in stored} == {letters[1].message_id, letters[4].message_id}
+        left = await desk.dead_letters("dlq/shared", ANY, "", 100)
+        assert left == [letters[number] for number in (0, 2, 3, 5)]
+        bench.queues.join("dlq/shared", "look", Newcomer("d", 1, 32), bench.now_ms)
+        bench.run()
+        assert await desk.retry_all("dlq/shared", ANY, 100) == retried(0, 3, "a", "z", held=1)
+        assert await desk.retry_all("dlq/shared", LetterFilter(queue="z"), 100) == retried(0, 1, "z")
+
+    asyncio.run(work())
+
+
+@pytest.mark.promise("queues-35")
+def test_orphaned_ones_are_in_nobodys_way() -> None:
+    bench = with_shared_letters("a", "a", "b", "a", "b", "b")
+    desk = bench.desk
+
+    async def work() -> None:
+        await desk.delete("a")
+        assert await desk.retry_all("dlq/shared", ANY, 2) == retried(2, 3, "a"), "the limit is for what goes"
+        job = await desk.retry_slowly("dlq/shared", ANY, 0.001)
+        assert (job.matched, job.orphaned, job.running) == (4, 3, True), "no turn of a thousand seconds each"
+        (task,) = desk._running.values()
+        await asyncio.wait([task])
+        ended = desk.retry_job("dlq/shared")
+        assert ended is not None and (ended.retried, ended.orphaned, ended.running) == (1, 3, False)
+        assert desk.stats("b").depth == 3
+
+    asyncio.run(work())
+
+
+@pytest.mark.promise("queues-35")
+def test_few_of_very_many_missing_queues_are_named() -> None:
+    names = [f"old/{number:03}" for number in range(QUEUES_NAMED_MAX + 20)]
+    bench = with_shared_letters(*names)
+    desk = bench.desk
+
+    async def work() -> None:
+        for name in names:
+            await desk.delete(name)
+        assert await desk.retry_all("dlq/shared", ANY, 1_000) == retried(
+            0, len(names), *names[:QUEUES_NAMED_MAX]
+        )
 
     asyncio.run(work())
 
@@ -63,28 +144,31 @@ def test_dead_letters_make_no_group_past_the_limit() -> None:
         bench.queues.open_group("q", "h", bench.now_ms)
         with pytest.raises(QueueRefused, match=r"group 'g' of queue q, .*groups_max is 1"):
             await desk.retry_all("q", ANY, 100)
+        with pytest.raises(QueueRefused, match="groups_max is 1"):
+            await desk.put_back("q", [letter.id for letter in await desk.dead_letters("q", ANY, "", 9)])
         assert list(bench.queues.queue("q").groups) == ["h"]
         await desk.remove_group("q", "h")
-        assert await desk.retry_all("q", ANY, 100) == 2
+        assert await desk.retry_all("q", ANY, 100) == retried(2)
         assert list(bench.queues.queue("q").groups) == ["g"]
 
     asyncio.run(work())
 
 
-def test_a_retry_with_a_rate_ends_with_the_queue_that_it_fills(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.promise("queues-35")
+def test_a_retry_with_a_rate_makes_no_queue_that_is_deleted_on_the_way() -> None:
     bench = with_letters(3)
     desk = bench.desk
 
     async def work() -> None:
         job = await desk.retry_slowly("dlq/q", ANY, 20)
-        assert job.matched == 3
+        assert (job.matched, job.orphaned) == (3, 0)
         await desk.delete("q")
         (task,) = desk._running.values()
         await asyncio.wait([task])
-        await asyncio.sleep(0)
         ended = desk.retry_job("dlq/q")
-        assert ended is not None and not ended.running
-        assert "dlq/q ended: dead letters in dlq/q come from queue q, which is not there" in caplog.text
-        assert bench.queues.find("q") is None and await desk.dead_letters("dlq/q", ANY, "", 100)
+        assert ended is not None and not ended.running and ended.missing_queues == ("q",)
+        assert bench.queues.find("q") is None
+        left = await desk.dead_letters("dlq/q", ANY, "", 100)
+        assert ended.orphaned == len(left) == 3 - ended.retried > 0
 
     asyncio.run(work())

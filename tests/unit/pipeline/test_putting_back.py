@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from embermq.pipeline.errors import BrokerAway
-from embermq.pipeline.jobs.putting_back import PIECE, PieceDone, PuttingBack
+from embermq.pipeline.jobs.putting_back import PIECE, QUEUES_NAMED_MAX, PieceDone, PuttingBack
 
 TAKES_S = 0.02
 """How long an answer of the broker takes."""
@@ -112,6 +112,34 @@ def test_a_piece_without_an_answer_is_asked_for_again() -> None:
     assert not broker.letters and len(broker.back) == 3 * PIECE
     assert (job.put_back, job.gone) == (2 * PIECE, PIECE), "what the lost answer would have told"
     assert notices == ["no broker answers; it is asked again for 60 s"]
+
+
+@pytest.mark.promise("queues-35")
+def test_orphaned_ones_are_counted_named_and_cost_no_time() -> None:
+    class Broker(PlayedBroker):
+        """Odd ones come from queues that are not there any more, each from another."""
+
+        def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
+            odd = [one for one in letter_ids if int(one.partition("-")[2], 16) % 2]
+            done = super().put_back([one for one in letter_ids if one not in odd])
+            return PieceDone(
+                put_back=done.put_back,
+                held=0,
+                gone=done.gone,
+                orphaned=len(odd),
+                missing_queues=tuple(f"q{one}" for one in odd),
+            )
+
+    broker = Broker(400)
+    job, _ = putting_back(broker, 100.0)
+    job.run(7, numbers(6))
+    assert (job.put_back, job.orphaned, job.gone) == (3, 3, 0)
+    assert job.missing_queues() == ("q7-1", "q7-3", "q7-5")
+    began_s = broker.now_s
+    job.run(7, numbers(400))
+    assert (job.put_back, job.orphaned, job.gone) == (200, 203, 3)
+    assert len(job.missing_queues()) == QUEUES_NAMED_MAX
+    assert 1.8 < broker.now_s - began_s < 2.3, "200 went back, at 100 a second"
 
 
 def test_a_broker_that_stays_away_ends_it() -> None:

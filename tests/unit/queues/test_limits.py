@@ -147,7 +147,7 @@ def test_a_rejected_message_moves_and_comes_back_for_its_group_alone() -> None:
         first.stamps.message_id,
         "why",
     )
-    assert bench.queues.retry_dead_letters("dlq/q", list(dead.entries), bench.now_ms) == 1
+    assert bench.queues.retry_dead_letters("dlq/q", list(dead.entries), bench.now_ms).put_back == 1
     bench.join("c", epoch=2)
     bench.join("d", "h", epoch=2)
     again = bench.one()

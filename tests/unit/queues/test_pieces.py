@@ -342,7 +342,7 @@ def test_a_dead_letter_of_a_message_that_its_group_owes_again_makes_no_second_on
     again = bench.one()
     assert again.stamps.message_id == first.stamps.message_id
     letters = list(bench.queues.queue("dlq/q").entries)
-    assert bench.queues.retry_dead_letters("dlq/q", letters, bench.now_ms) == 1
+    assert bench.queues.retry_dead_letters("dlq/q", letters, bench.now_ms).put_back == 1
     bench.run()
     assert bench.settle(again, Verb.ACK) is Outcome.DONE, "its id means it alone"
     assert bench.take() == [] and bench.queues.queue("q").groups["a"].owed == 0

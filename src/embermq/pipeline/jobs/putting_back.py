@@ -19,6 +19,7 @@ PIECE = 1_000
 PIECES_PER_S = 10
 """With a rate, so that what a consumer gets is a stream and no lump a second."""
 AGAIN_S = 0.5
+QUEUES_NAMED_MAX = 100
 
 Progress = Callable[[int, int], None]
 """Dead letters that are dealt with, and how many there are."""
@@ -32,6 +33,8 @@ class PieceDone(Struct, frozen=True, kw_only=True):
     put_back: int
     held: int
     gone: int
+    orphaned: int = 0
+    missing_queues: tuple[str, ...] = ()
 
 
 class Door(Protocol):
@@ -75,7 +78,8 @@ class PuttingBack:
         self._progress = progress
         self._notice = notice
         self._clock = clock
-        self.done = self.put_back = self.held = self.gone = 0
+        self.done = self.put_back = self.held = self.gone = self.orphaned = 0
+        self._missing: set[str] = set()
 
     def run(self, generation: int, sequences: "array[int]") -> None:
         """In their order: what has one key comes back as it died. Raises BrokerAway."""
@@ -85,13 +89,20 @@ class PuttingBack:
             some = sequences[begin : begin + piece]
             due_s = self._wait(due_s)
             found = self._ask([message_id_of(generation, sequence) for sequence in some])
-            if self._rate is not None:
-                due_s += len(some) / self._rate
+            if self._rate is not None:  # orphaned ones were looked at alone
+                due_s += (len(some) - found.orphaned) / self._rate
             self.done += len(some)
             self.put_back += found.put_back
             self.held += found.held
             self.gone += found.gone
+            self.orphaned += found.orphaned
+            if len(self._missing) < QUEUES_NAMED_MAX:
+                self._missing.update(found.missing_queues)
             self._progress(self.done, len(sequences))
+
+    def missing_queues(self) -> tuple[str, ...]:
+        """Where the orphaned ones come from, by name: the first that were met."""
+        return tuple(sorted(self._missing)[:QUEUES_NAMED_MAX])
 
     def _wait(self, due_s: float) -> float:
         """Until then; when it is over, what was missed is not made up for. Returns when it is."""

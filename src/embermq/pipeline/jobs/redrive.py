@@ -81,7 +81,8 @@ class Selection(Struct, frozen=True):
 
 class RedriveReport(Struct, frozen=True, kw_only=True):
     """What came of it. `gone` were no dead letters any more: put back by a request whose answer was lost, or by
-    somebody else, or over."""
+    somebody else, or over. `held` and `orphaned` ones stay: a consumer has them, or the queue that they come from is
+    one of `missing_queues`."""
 
     letters_in: str
     dry_run: bool
@@ -91,6 +92,8 @@ class RedriveReport(Struct, frozen=True, kw_only=True):
     put_back: int
     held: int
     gone: int
+    orphaned: int
+    missing_queues: tuple[str, ...]
     counts: tuple[LetterCount, ...]
     samples: tuple[LetterSample, ...]
     seconds: float
@@ -131,6 +134,8 @@ def redrive(
         put_back=putting_back.put_back,
         held=putting_back.held,
         gone=putting_back.gone,
+        orphaned=putting_back.orphaned,
+        missing_queues=putting_back.missing_queues(),
         counts=selection.counts,
         samples=selection.samples,
         seconds=round(time.monotonic() - began, 3),
