@@ -73,6 +73,11 @@ class Place:
         ]
         return found
 
+    def late(self, since: int) -> tuple[int, list[str]]:
+        """Likewise."""
+        found = self._asks("GET", "/application-logs/late", params={"since": since}).json()
+        return found["number"], found["logs"]
+
     def ends(self, client_id: str) -> None:
         """An operator deletes the session."""
         self._asks("DELETE", "/api/v1/session", params={"client_id": client_id})
@@ -232,7 +237,9 @@ def test_a_crash_between_session_and_log_is_put_right_at_the_start(place: Place)
 def test_the_pipeline_is_told_which_logs_there_have_to_be(place: Place) -> None:
     async def scenario() -> None:
         log = place.log_of("app")
+        number, none = await asyncio.to_thread(place.late, 0)
         client = await place.comes()
+        assert none == [] and (await asyncio.to_thread(place.late, number))[1] == [log]
         await client.subscribe(Subscription("t", 1))
         await place.publishes("t", b"0")
         place.kafka.admin.delete_topics([log])[log].result(TIMEOUT_S)

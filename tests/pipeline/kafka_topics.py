@@ -1,7 +1,7 @@
 """Kafka as the broker fills it and readers see it: records into the message log, whole topics out of it."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
@@ -24,12 +24,17 @@ class EveryLogWanted:
         self._positions.ensure_topic(topic)
         return None
 
+    def lately(self) -> Collection[str]:
+        return ()
+
 
 class LogInKafka:
     """The topics of one broker, with a producer."""
 
-    def __init__(self, bootstrap: str, prefix: str, partitions: int = 2) -> None:
-        self.kafka = KafkaLog(bootstrap=bootstrap, prefix=prefix)
+    def __init__(
+        self, bootstrap: str, prefix: str, partitions: int = 2, *, record_bytes_max: int = 0
+    ) -> None:
+        self.kafka = KafkaLog(bootstrap=bootstrap, prefix=prefix, record_bytes_max=record_bytes_max)
         self.positions = KafkaPositions(self.kafka)
         self.positions.ensure_topic(self.kafka.log_topic, partitions)
         self._admin = AdminClient({"bootstrap.servers": bootstrap})

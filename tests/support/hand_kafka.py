@@ -11,7 +11,7 @@ from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.kafka_record import SourcePosition
 from embermq.model.log_record import LogRecord, decode_record, iter_frames
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.message_log import MessageLog
 from embermq.ports.pipeline_progress import PipelineProgress
@@ -124,6 +124,9 @@ class HandLogs(ApplicationLogs):
     def ensure(self, log: str, partitions: int, then: Callable[[FoundLog | StoreError], None]) -> None:
         assert partitions == 1
         self.kafka.post(lambda: then(self.kafka.find(log)))
+
+    def lately(self, since: int) -> LateLogs:
+        raise NotImplementedError
 
     def ended(self, log: str) -> None:
         self.ended_logs.append(log)

@@ -22,7 +22,7 @@ from embermq.ports.application_feed import (
     SharedTaker,
     unknown,
 )
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.pipeline_progress import PipelineProgress
@@ -121,6 +121,9 @@ class HandLogs(ApplicationLogs):
 
     def shared_group(self, share: str, topic_filter: str) -> str:
         return self.names.shared_group(share, topic_filter)
+
+    def lately(self, since: int) -> LateLogs:
+        raise NotImplementedError
 
     def ended(self, log: str) -> None:
         self.over.append(log)

@@ -80,6 +80,12 @@ def create_control_app(
             return problem(HTTPStatus.BAD_REQUEST, f"the body is not understood: {error}", {})
         return json_answer(_Restored(await service.restore_application_log(wanted.topic)), HTTPStatus.OK)
 
+    async def late(request: Request) -> Response:
+        since = request.query_params.get("since", "")
+        if not since.isdecimal():
+            return problem(HTTPStatus.BAD_REQUEST, f"since is a number, not {since!r}", {})
+        return json_answer(service.late_application_logs(int(since)), HTTPStatus.OK)
+
     async def not_now(_: Request, error: Exception) -> Response:
         return problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {})
 
@@ -91,6 +97,7 @@ def create_control_app(
             Route("/api/v1/pins", pins),
             Route("/api/v1/application-logs", application_logs, methods=["GET", "DELETE"]),
             Route("/application-logs/restore", restore, methods=["POST"]),
+            Route("/application-logs/late", late),
             *parked_routes(parked),
             *([mounted(api)] if api is not None else []),
         ],

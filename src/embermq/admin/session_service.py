@@ -81,6 +81,13 @@ class ApplicationLogView(Struct, frozen=True, kw_only=True):
     lag: int | None
 
 
+class LateLogView(Struct, frozen=True, kw_only=True):
+    """`logs` were made or found behind the number that was asked for; `number` is for the next question."""
+
+    number: int
+    logs: Sequence[str]
+
+
 class LogsRefused(Exception):
     """Application logs cannot be told of: why."""
 
@@ -121,4 +128,9 @@ class SessionService(Protocol):
     async def restore_application_log(self, name: str) -> int | None:
         """The pipeline has a record for a log that is not there: make it again and return None; or, when nobody wants
         it, the newest session generation there has been. Raises LogsRefused."""
+        ...
+
+    def late_application_logs(self, since: int) -> LateLogView:
+        """For the pipeline: the logs that were made or found lately, and not deleted by the broker. Raises
+        LogsRefused."""
         ...

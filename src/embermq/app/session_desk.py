@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from embermq.admin.session_service import (
     ApplicationLogView,
+    LateLogView,
     LogsRefused,
     PinView,
     SessionDetail,
@@ -111,6 +112,10 @@ class SessionDesk:
 
     async def restore_application_log(self, name: str) -> int | None:
         return await self._ask(partial(self._log_life().restore, name))
+
+    def late_application_logs(self, since: int) -> LateLogView:
+        found = self._log_life().lately(since)
+        return LateLogView(number=found.number, logs=found.logs)
 
     def _view(self, session: Session, behind: dict[int, int]) -> SessionView:
         view = _view(session, behind)

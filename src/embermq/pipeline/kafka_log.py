@@ -28,6 +28,8 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Certificates (PEM) that the servers' are checked with; without it the system's."""
     tls_cert_file: str = ""
     """Certificate and key (PEM, the key as PKCS#8) that is shown to the servers."""
+    record_bytes_max: int = 0
+    """What an application log has to take of one record; 0 when that is not known."""
     user: str = ""
     password: str = ""
     mechanism: Mechanism = "SCRAM-SHA-512"

@@ -22,20 +22,28 @@ from embermq.pipeline.settings import DriverSettings
 
 
 @contextmanager
-def broker(places: Places, status: str, body: str) -> Iterator[list[bytes]]:
-    """Answers one question, and shows what it was."""
+def broker(places: Places, status: str, *bodies: str) -> Iterator[list[bytes]]:
+    """Answers a question with each, and shows what they were."""
     places.data_dir.mkdir(parents=True)
     asked: list[bytes] = []
+
+    def question(connection: socket.socket) -> bytes:
+        got = b""
+        while not got.endswith(b"}" if got.startswith(b"POST") else b"\r\n\r\n"):
+            got += connection.recv(4096)
+        return got
+
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(places.control))
         listener.listen()
 
         def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                while not asked or not asked[0].endswith(b"}"):
-                    asked[:] = [b"".join(asked) + connection.recv(4096)]
-                connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            for body in bodies:
+                connection, _ = listener.accept()
+                with connection:
+                    asked.append(question(connection))
+                    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n"
+                    connection.sendall(f"{head}{body}".encode())
 
         thread = Thread(target=serve)
         thread.start()
@@ -52,11 +60,25 @@ def test_the_broker_says_what_becomes_of_the_log(tmp_path: Path, body: str, gene
     assert head.startswith(b"POST /application-logs/restore ") and question == b'{"topic":"e.msg.app.one"}'
 
 
+@pytest.mark.promise("pipeline-14")
+def test_the_broker_says_which_logs_it_has_made_since_it_was_asked_before(tmp_path: Path) -> None:
+    places = Places(tmp_path / "data")
+    answers = ('{"number": 70, "logs": ["old"]}', '{"number": 72, "logs": ["b", "a"]}')
+    with broker(places, "200 OK", *answers) as asked:
+        sessions = BrokerSessions(places)
+        assert sessions.lately() == (), "what was there before is none of a producer's that begins now"
+        assert sessions.lately() == ("b", "a")
+    assert [one.split(b" HTTP")[0] for one in asked] == [
+        b"GET /application-logs/late?since=0",
+        b"GET /application-logs/late?since=70",
+    ]
+
+
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [
         ("503 Service Unavailable", '{"detail": "away"}', "does not restore e.msg.app.one: 503 .*away"),
-        ("200 OK", '{"other": 1}', "the broker's answer about e.msg.app.one"),
+        ("200 OK", '{"other": 1}', "does not restore e.msg.app.one: Object missing"),
     ],
 )
 def test_an_answer_that_is_none(tmp_path: Path, status: str, body: str, told: str) -> None:
@@ -96,12 +118,12 @@ def test_brokers_that_share_a_place_for_checkpoints_do_not_remove_one_another_s(
 
     monkeypatch.setattr("embermq.pipeline.jobs.kafka_job.fresh_checkpoint", fresh_checkpoint)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=lambda *_: None))
-    nothing: Any = None
+    nobody: Any = SimpleNamespace(lately=tuple)
     for prefix, folder in (("a", "hdfs://h/c/"), ("b", "hdfs://h/c"), ("a", "")):
         kafka = KafkaLog(bootstrap="h:9092", prefix=prefix)
-        positions: Any = SimpleNamespace(kafka=kafka, bounds=dict, progress=dict)
+        positions: Any = SimpleNamespace(kafka=kafka, bounds=dict, progress=dict, topics=set)
         settings = DriverSettings(checkpoints_dir=folder)
-        job = KafkaDispatch(JobSetup(settings, Places(tmp_path), KafkaSide(positions, nothing)))
+        job = KafkaDispatch(JobSetup(settings, Places(tmp_path), KafkaSide(positions, nobody)))
         with pytest.raises(KafkaLogError, match="seen"):
             job.start(spark)
     assert emptied == [
@@ -112,5 +134,5 @@ def test_brokers_that_share_a_place_for_checkpoints_do_not_remove_one_another_s(
 
 
 def test_no_broker(tmp_path: Path) -> None:
-    with pytest.raises(KafkaLogError, match=r"control.sock: the broker was asked for e\.msg\.app\.one"):
+    with pytest.raises(KafkaLogError, match=r"control.sock: the broker does not restore e\.msg\.app\.one: "):
         BrokerSessions(Places(tmp_path)).restore("e.msg.app.one")

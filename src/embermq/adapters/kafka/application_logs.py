@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from itertools import takewhile
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
@@ -16,7 +17,7 @@ from embermq.adapters.kafka.application_topics import ApplicationTopics
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
 from embermq.adapters.kafka.failures import Failures
 from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize, Place
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 RETRY_S = 0.25
@@ -24,6 +25,8 @@ LOOK_S = 1.0
 """How often it is looked whether the pipeline has passed the end of a log that is to go."""
 ENSURED_MAX = 10_000
 """Logs that may wait to be made or found."""
+LATELY_MAX = 10_000
+"""Logs that are remembered as made or found lately."""
 CALLS_MAX = 1_000
 """Other questions that may wait."""
 CLOSE_S = 1.0
@@ -80,6 +83,9 @@ class KafkaApplicationLogs(ApplicationLogs):
         self._ended: dict[str, _Ended] = {}
         self._doomed: dict[str, list[str]] = {}
         """Logs that are to be deleted whoever reads them, by the question that says so."""
+        self._lately: dict[str, int] = {}
+        """The newest last."""
+        self._late_number = time.time_ns() // 1_000  # behind those of the life before
         self._calls: deque[Callable[[], None]] = deque()
         self._work = Event()
         self._closing = False
@@ -127,6 +133,11 @@ class KafkaApplicationLogs(ApplicationLogs):
             else:
                 self._ensured[log] = _Ensured(partitions, [(deadline_s, then)])
         self._work.set()
+
+    def lately(self, since: int) -> LateLogs:
+        with self._lock:
+            newest_first = takewhile(lambda one: one[1] > since, reversed(self._lately.items()))
+            return LateLogs(self._late_number, tuple(log for log, _ in newest_first))
 
     def ended(self, log: str) -> None:
         with self._lock:
@@ -211,6 +222,8 @@ class KafkaApplicationLogs(ApplicationLogs):
         with self._lock:
             for log, answer in found.items():
                 one = self._ensured[log]
+                if isinstance(answer, FoundLog):
+                    self._note(log)
                 if one.partitions != wanted[log]:
                     continue  # asked for anew, otherwise
                 patient = [who for who in one.waiting if now_s < who[0]]
@@ -224,6 +237,14 @@ class KafkaApplicationLogs(ApplicationLogs):
                     self._post(partial(_answer_all, [then for _, then in answered], answer))
             problems = [str(found[log]) for log in self._ensured if log in found]
         self._failing = problems[0] if problems else ""
+
+    def _note(self, log: str) -> None:
+        """It is there, and somebody wants it; under the lock."""
+        self._late_number += 1
+        self._lately.pop(log, None)
+        self._lately[log] = self._late_number
+        if len(self._lately) > LATELY_MAX:
+            del self._lately[next(iter(self._lately))]
 
     def _delete_ended(self) -> None:
         now_s, passed = time.monotonic(), self._dispatched()
@@ -254,6 +275,7 @@ class KafkaApplicationLogs(ApplicationLogs):
 
     def _delete(self, logs: list[str]) -> str:
         """Why it did not work, or not for all; "" when they are gone."""
+        self._forget(logs)
         try:
             self._topics.delete(logs)
         except StoreError as error:
@@ -271,7 +293,14 @@ class KafkaApplicationLogs(ApplicationLogs):
             for log in wanted:
                 del self._doomed[log]
                 self._ended.pop(log, None)
+        self._forget(wanted)
         self._topics.delete(wanted)
+
+    def _forget(self, logs: list[str]) -> None:
+        """Nobody is to miss them."""
+        with self._lock:
+            for log in logs:
+                self._lately.pop(log, None)
 
     def _answer(self, question: Callable[[], Answer], then: Callable[[Answer | StoreError], None]) -> None:
         answer: Answer | StoreError

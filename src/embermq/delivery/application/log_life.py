@@ -13,7 +13,7 @@ from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
 from embermq.model.application_logs import ApplicationLogNames
-from embermq.ports.application_logs import ApplicationLogs, FoundLog, LogSize
+from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize
 from embermq.ports.errors import StoreError
 
 LOG = logging.getLogger("embermq")
@@ -204,6 +204,11 @@ class LogLife(ApplicationSessions):
         elif self._state.shared_logs is not None:
             self._state.shared_logs.restored(log, found.identity)
         then(None)
+
+    def lately(self, since: int) -> LateLogs:
+        """For the pipeline, which looks every now and then which logs there are: those that may have come and gone
+        between two looks."""
+        return self._logs.lately(since)
 
     def overview(self, then: Callable[[list[LogOverview] | StoreError], None]) -> None:
         """Every log there is, in the order of their names."""

@@ -1,10 +1,12 @@
-"""Who knows which application logs there have to be: asked when a record is for one that is not there."""
+"""Who knows which application logs there have to be: asked about one that is not there and that a record is for, and
+about those that may have come and gone unseen."""
 
 import http.client
 import os
 import socket
+from collections.abc import Collection
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +15,12 @@ from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.places import Places
 
 ANSWER_S = 20.0
-_PATH = "/application-logs/restore"
+LATE_S = 2.0
+"""For what is asked at every look, and need not be known at each."""
+_RESTORE = "/application-logs/restore"
+_LATE = "/application-logs/late"
+
+_Answer = TypeVar("_Answer")
 
 
 class ApplicationTopics(Protocol):
@@ -26,9 +33,18 @@ class ApplicationTopics(Protocol):
         it is rejected, since nobody will ever read it; a later one is of a new session, whose log is made for it.
         """
 
+    def lately(self) -> Collection[str]:
+        """Logs that were made or found since the question before, and that have not been deleted with their session.
+        The first question gets none."""
+
 
 class _Restored(Struct, frozen=True):
     generation: int | None
+
+
+class _Late(Struct, frozen=True):
+    number: int
+    logs: tuple[str, ...]
 
 
 class BrokerSessions:
@@ -37,28 +53,49 @@ class BrokerSessions:
     def __init__(self, places: Places, timeout_s: float = ANSWER_S) -> None:
         self._socket = places.control
         self._timeout_s = timeout_s
+        self._since: int | None = None
 
     def restore(self, topic: str) -> int | None:
-        connection = _SocketConnection(self._socket, self._timeout_s)
+        body = msgspec.json.encode({"topic": topic})
+        refusal = f"does not restore {topic}"
+        found = self._asked("POST", _RESTORE, refusal, _Restored, body, timeout_s=self._timeout_s)
+        return found.generation
+
+    def lately(self) -> Collection[str]:
+        since = self._since
+        path, refusal = f"{_LATE}?since={since or 0}", "does not say which logs are new"
+        found = self._asked("GET", path, refusal, _Late, timeout_s=min(LATE_S, self._timeout_s))
+        self._since = found.number
+        return () if since is None else found.logs
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        refusal: str,
+        kind: type[_Answer],
+        body: bytes | None = None,
+        *,
+        timeout_s: float,
+    ) -> _Answer:
+        """`refusal` is what is told of an answer that is none."""
+        connection = _SocketConnection(self._socket, timeout_s)
         try:
-            connection.request(
-                "POST", _PATH, msgspec.json.encode({"topic": topic}), {"Content-Type": "application/json"}
-            )
+            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
             answer = connection.getresponse()
-            body = answer.read()
+            told = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise KafkaLogError(f"{self._socket}: the broker was asked for {topic}: {error}") from error
+            raise KafkaLogError(f"{self._socket}: the broker {refusal}: {error}") from error
         finally:
             connection.close()
         if answer.status != http.HTTPStatus.OK:
             raise KafkaLogError(
-                f"{self._socket}: the broker does not restore {topic}: {answer.status} "
-                f"{body.decode(errors='replace')}"
+                f"{self._socket}: the broker {refusal}: {answer.status} {told.decode(errors='replace')}"
             )
         try:
-            return msgspec.json.decode(body, type=_Restored).generation
+            return msgspec.json.decode(told, type=kind)
         except msgspec.DecodeError as error:
-            raise KafkaLogError(f"{self._socket}: the broker's answer about {topic}: {error}") from error
+            raise KafkaLogError(f"{self._socket}: the broker {refusal}: {error}") from error
 
 
 class _SocketConnection(http.client.HTTPConnection):
