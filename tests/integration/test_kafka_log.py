@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 from embermq.adapters.kafka import appender, client, log_topic
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
-from embermq.adapters.kafka.log_topic import KEPT, LogTopic, record_bytes_max
+from embermq.adapters.kafka.log_topic import KEPT, LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, LEAP, KafkaMessageLog, find_end
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.broker.broker import Broker
@@ -35,6 +35,7 @@ from embermq.broker.tick import Tick
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.split.completion import complete
 from embermq.model.kafka_partition import partition_of
+from embermq.model.kafka_record import record_bytes_max
 from embermq.model.log_record import Origin, decode_record, encode_record, iter_frames
 from embermq.model.message import Message
 from embermq.model.session_writes import RetainedWrite

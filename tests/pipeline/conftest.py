@@ -10,8 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.dead_letters import Letter, Redrive, words_for
 from tests.pipeline.driver_process import DriverProcess
+from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.log_writer import LogWriter
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_server import KafkaServer
 
 from embermq.cli.main import main
 from embermq.pipeline.java import find_java
@@ -54,6 +56,11 @@ def log(places: Places) -> Iterator[LogWriter]:
     writer = LogWriter(places.data_dir)
     yield writer
     writer.close()
+
+
+@pytest.fixture
+def kafka_log(kafka: KafkaServer) -> LogInKafka:
+    return LogInKafka(kafka.bootstrap, kafka.prefix())
 
 
 @pytest.fixture

@@ -44,10 +44,10 @@ class LogInKafka:
             {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "linger.ms": 0, "acks": "all"}
         )
 
-    def log(self, name: str) -> str:
-        """An application log, made when it is not there."""
+    def log(self, name: str, *, takes: int = 0) -> str:
+        """An application log, made when it is not there; `takes` so many bytes of a record at most."""
         topic = f"{self.kafka.application_prefix}{name}"
-        self.positions.ensure_topic(topic)
+        self.positions.ensure_topic(topic, settings={"max.message.bytes": str(takes)} if takes else {})
         return topic
 
     def make(self, topic: str, partitions: int) -> None:

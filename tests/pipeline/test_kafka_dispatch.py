@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Message
 from pyspark.sql import SparkSession
 from tests.pipeline.conftest import PARTITIONS_MAX
+from tests.pipeline.dispatching import Running, header, payloads, setup_of
 from tests.pipeline.driver_process import START_S, DriverProcess
 from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
 from tests.pipeline.log_writer import LogWriter, record
@@ -21,35 +22,15 @@ from embermq.model.log_record import Stamp
 from embermq.pipeline.errors import LogBehindProgressError, PipelineError
 from embermq.pipeline.jobs import kafka_dispatch
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch, missing_log
-from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
-from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import QUERIES, DriverSettings, Mode
 from embermq.pipeline.transforms.dispatch import application_entries
 
 MODES: tuple[Mode, ...] = ("realtime", "microbatch")
 HEALED_S = 30.0
+SOON_S = 15.0
+"""Are promised."""
 REASON = "header n cannot be understood: none"
-
-
-@pytest.fixture
-def kafka_log(kafka: KafkaServer) -> LogInKafka:
-    return LogInKafka(kafka.bootstrap, kafka.prefix())
-
-
-def setup_of(
-    log: LogInKafka, places: Places, mode: Mode = "auto", *, target_wait_ms: int = 2_000
-) -> JobSetup:
-    settings = DriverSettings(
-        queries=("dispatch",), target_wait_ms=target_wait_ms, backoff_first_ms=1, mode=mode
-    )
-    return JobSetup(settings, places, KafkaSide(log.positions, EveryLogWanted(log.positions)))
-
-
-def header(message: Message, name: str) -> str:
-    found = [one[1] for one in message.headers() or [] if one[0] == name]
-    assert len(found) == 1 and isinstance(found[0], bytes), (name, message.headers())
-    return found[0].decode()
 
 
 def entry_of(topic: str, message: Message) -> tuple[str, int, int, int, bytes]:
@@ -64,28 +45,6 @@ def entry_of(topic: str, message: Message) -> tuple[str, int, int, int, bytes]:
         int(flags),
         struct.pack(f">{len(numbers)}I", *numbers),
     )
-
-
-def payloads(log: LogInKafka, topic: str) -> list[bytes]:
-    return [bytes(one.value() or b"") for one in log.read(topic)]
-
-
-class Running:
-    """A keeper of dispatch in this process's Spark, as the driver has one."""
-
-    def __init__(self, spark: SparkSession, setup: JobSetup) -> None:
-        self._spark = spark
-        self._stopping = threading.Event()
-        self.keeper = Keeper(KafkaDispatch, setup, spark, self._stopping)
-        self.keeper.start()
-
-    def __enter__(self) -> Keeper:
-        return self.keeper
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for query in self._spark.streams.active:
-            query.stop()
 
 
 @pytest.mark.timeout(400)
@@ -147,8 +106,7 @@ def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(
             asked.append(topic)
             return 7 if topic == gone else super().restore(topic)
 
-    setup = setup_of(kafka_log, places)
-    setup = JobSetup(setup.settings, places, KafkaSide(kafka_log.positions, Sessions(kafka_log.positions)))
+    setup = setup_of(kafka_log, places, sessions=Sessions(kafka_log.positions))
     with Running(spark, setup) as keeper:
         kafka_log.append([record(payload=b"first", stamps=(Stamp(here, 1, 1),))])
         wait_until(lambda: kafka_log.count(here) == 1, START_S, "dispatch runs", poll_s=0.1)
@@ -188,8 +146,7 @@ def test_what_a_producer_holds_for_a_log_that_nobody_wants_any_more_is_rejected_
         def restore(self, topic: str) -> int | None:
             return 7
 
-    setup = setup_of(kafka_log, places)
-    setup = JobSetup(setup.settings, places, KafkaSide(kafka_log.positions, NoSessions(kafka_log.positions)))
+    setup = setup_of(kafka_log, places, sessions=NoSessions(kafka_log.positions))
     with Running(spark, setup):
         kafka_log.append([record(payload=b"first", stamps=(Stamp(gone, 7, 1),))])
         kafka_log.wait_for_progress("dispatch")
@@ -198,6 +155,49 @@ def test_what_a_producer_holds_for_a_log_that_nobody_wants_any_more_is_rejected_
         kafka_log.wait_for_progress("dispatch", what="a later run has done it")
     rejected = kafka_log.read(kafka_log.kafka.rejected_topic)
     assert {bytes(one.value() or b"") for one in rejected} == {b"0", b"1", b"2"}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.promise("pipeline-14")
+def test_a_log_that_comes_and_goes_between_two_looks_is_missed_all_the_same(
+    spark: SparkSession, places: Places, kafka_log: LogInKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker says which ones it has made. A producer that has written to such a log would hold up everything."""
+    monkeypatch.setattr(kafka_dispatch, "LOGS_S", 4.0)
+    first = kafka_log.log("first")
+    new: list[str] = []
+    looks: list[list[str]] = []
+
+    class Sessions(EveryLogWanted):
+        def lately(self) -> list[str]:
+            looks.append(new.copy())
+            new.clear()
+            return looks[-1]
+
+    def made_and_deleted() -> str:
+        """Something is sent to it meanwhile."""
+        log = kafka_log.log(f"brief{len(looks)}")
+        new.append(log)
+        kafka_log.append([record(stamps=(Stamp(log, 1, 1),))])
+        wait_until(lambda: kafka_log.count(log) == 1, START_S, "it has got something", poll_s=0.02)
+        kafka_log.delete(log)
+        return log
+
+    with Running(spark, setup_of(kafka_log, places, sessions=Sessions(kafka_log.positions))) as keeper:
+        kafka_log.append([record(stamps=(Stamp(first, 1, 1),))])
+        kafka_log.wait_for_progress("dispatch")
+        brief, seen = "", -1
+        while seen != len(looks):
+            before = len(looks)
+            wait_until(lambda: len(looks) > before, START_S, "a look", poll_s=0.01)  # noqa: B023
+            seen, brief = len(looks), made_and_deleted()
+        kafka_log.append([record(payload=b"late", stamps=(Stamp(brief, 1, 1), Stamp(first, 1, 1)))])
+        wait_until(
+            lambda: kafka_log.count(brief) > 0, SOON_S, "it is there again, with the record", poll_s=0.1
+        )
+        kafka_log.wait_for_progress("dispatch")
+        assert keeper.report().restarts == 0
+    assert payloads(kafka_log, brief) == [b"late"]
 
 
 @pytest.mark.timeout(400)

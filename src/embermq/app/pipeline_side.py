@@ -12,6 +12,7 @@ from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.app.errors import StartError
 from embermq.app.kafka_address import kafka_address
 from embermq.app.settings import SQLITE
+from embermq.model.kafka_record import record_bytes_max
 from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook
@@ -116,14 +117,17 @@ def _driver_settings(settings: Settings, address: KafkaAddress | None) -> Driver
         **structs.asdict(settings.pipeline),
         message_store="" if settings.stores.static == SQLITE else settings.stores.static,
         sql=settings.sql,
-        kafka=None if address is None else _kafka_log(address, settings.kafka),
+        kafka=None
+        if address is None
+        else _kafka_log(address, settings.kafka, settings.mqtt.packet_bytes_max),
     )
 
 
-def _kafka_log(address: KafkaAddress, settings: KafkaSettings) -> KafkaLog:
+def _kafka_log(address: KafkaAddress, settings: KafkaSettings, packet_bytes_max: int) -> KafkaLog:
     return KafkaLog(
         bootstrap=address.bootstrap,
         prefix=settings.prefix,
+        record_bytes_max=record_bytes_max(packet_bytes_max),
         tls=address.tls,
         tls_ca_file=settings.tls_ca_file if address.tls else "",
         tls_cert_file=settings.tls_cert_file if address.tls else "",

@@ -53,6 +53,8 @@ MAJOR = 1
 Header = tuple[str, bytes | None]
 """Kafka has headers without a value; none of ours is."""
 
+HEADERS_BYTES = 1024 * 1024
+"""Room for what a record has besides its MQTT packet: stamps of thousands of application logs."""
 STAMPS_REMEMBERED = 8_192
 """Stamps whose headers are remembered: those of a topic repeat with each of its messages."""
 STAMPS_REMEMBERED_BYTES = 4_096
@@ -78,6 +80,11 @@ _PLAIN_NUMBER_DIGITS = 18
 _PLAIN_FLAGS = {b"%d" % flags: flags for flags in range(256) if flags & 3 != 3 and 3 <= flags >> 3 & 7 <= 5}
 _PLAIN_HEADERS = frozenset("vnftcas")
 _NULL = 0x8000
+
+
+def record_bytes_max(packet_bytes_max: int) -> int:
+    """What a topic has to take of one record, when the largest MQTT packet has so many bytes."""
+    return packet_bytes_max + HEADERS_BYTES
 
 
 class SourcePosition(Struct, frozen=True, gc=False, order=True):

@@ -36,7 +36,7 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     target_wait_ms: int = 5_000
     """How long dispatch waits for an application log in Kafka that is not there, before it has it made again."""
     producer_bytes_max: int = 64 * 1024 * 1024
-    """Records on their way to application logs in Kafka, for each task; a larger message cannot be carried."""
+    """Records on their way to application logs in Kafka, for each task; never less than the largest message."""
     checkpoints_dir: str = ""
     """Where Spark keeps the checkpoints of queries on Kafka: a folder, or a URL such as `hdfs://...`; "" for
     `pipeline/checkpoints` in the data directory. They are made anew at each start of a query, below

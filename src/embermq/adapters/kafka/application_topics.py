@@ -21,8 +21,8 @@ from embermq.adapters.kafka.client import (
     told,
     unavailable,
 )
-from embermq.adapters.kafka.log_topic import record_bytes_max
 from embermq.model.application_logs import ApplicationLogNames
+from embermq.model.kafka_record import record_bytes_max
 from embermq.ports.application_logs import FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError, StoreUnavailable
 

@@ -15,10 +15,9 @@ from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import LOG, WatchedAdmin, error_of, told, unavailable
+from embermq.model.kafka_record import HEADERS_BYTES, record_bytes_max
 from embermq.ports.errors import StoreUnavailable
 
-HEADERS_BYTES = 1024 * 1024
-"""Room for what a record has besides its MQTT packet: stamps of thousands of application logs."""
 REQUEST_BYTES = 64 * 1024
 """What a request has besides the record that it brings."""
 REQUEST_LIMIT = "socket.request.max.bytes"
@@ -37,11 +36,6 @@ ANY_TIME = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
 def message_topic(prefix: str) -> str:
     """Name of the topic that is the message log."""
     return f"{prefix}.msg.all"
-
-
-def record_bytes_max(packet_bytes_max: int) -> int:
-    """What the topic has to take of one record, when the largest MQTT packet has so many bytes."""
-    return packet_bytes_max + HEADERS_BYTES
 
 
 class Durability(Struct, frozen=True):

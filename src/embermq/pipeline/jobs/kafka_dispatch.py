@@ -12,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from embermq.pipeline.errors import KafkaLogError, PipelineError
 from embermq.pipeline.jobs.kafka_job import KafkaJob, source_end
 from embermq.pipeline.jobs.query_job import JobSetup
+from embermq.pipeline.jobs.record_limits import REFUSED, RecordLimits
 from embermq.pipeline.jobs.standstill import Standstill
 from embermq.pipeline.settings import PipelineSettings, is_local
 from embermq.pipeline.sources.kafka_positions import Positions
@@ -45,6 +46,8 @@ RESTORED_S = 60.0
 PROGRESS_S = 10.0
 """Between two looks whether anything gets done."""
 
+_HELD_UP = "what is on its way into an application log is held up"
+_ANEW = "dispatch begins anew: a topic takes other records now than it knows"
 _MISSING = re.compile(r"Topic (\S+) not present in metadata")
 
 log = logging.getLogger(__name__)
@@ -57,6 +60,7 @@ class KafkaDispatch(KafkaJob):
 
     def __init__(self, setup: JobSetup) -> None:
         super().__init__(setup)
+        assert setup.kafka is not None
         self.mode = chosen_mode(self.settings)
         self._query: StreamingQuery | None = None
         self._gone: dict[str, tuple[int, Positions]] = {}
@@ -66,6 +70,7 @@ class KafkaDispatch(KafkaJob):
         self._look_s = 0.0
         self._runs = 0
         self._standstill = Standstill()
+        self._limits = RecordLimits(setup.kafka.positions)
 
     def confirmed(self) -> Positions:
         return self.kafka.positions.progress().get(self.name, {})
@@ -78,17 +83,19 @@ class KafkaDispatch(KafkaJob):
         self.kafka.positions.ensure_topic(kafka.rejected_topic, settings=REJECTED_SETTINGS)
         self._forget_passed()
         gone = {topic: generation for topic, (generation, _) in self._gone.items()}
-        rows = dispatched(records, kafka.application_prefix, kafka.rejected_topic, gone)
-        writer = rows.writeStream.format("kafka").options(**self._producer_options()).outputMode("update")
+        narrow = self._limits.begin()
+        rows = dispatched(records, kafka.application_prefix, kafka.rejected_topic, gone, narrow)
+        options = self._producer_options(min(narrow.values(), default=BATCH_BYTES))
+        writer = rows.writeStream.format("kafka").options(**options).outputMode("update")
         if self.mode == "realtime":
             self._check_slots(spark)
             options = {"realTime": f"{self.settings.realtime_batch_s} seconds"}
             return writer.trigger(**options)
         return writer.trigger(processingTime=f"{self.settings.dispatch_trigger_ms} milliseconds")
 
-    def _producer_options(self) -> dict[str, str]:
+    def _producer_options(self, taken_bytes: int) -> dict[str, str]:
         """In each partition records go one after the other, and none is left out: so what one run has sent and what the
-        next one repeats is in order together, too."""
+        next one repeats is in order together, too. `taken_bytes`: each topic takes a batch of so many."""
         kafka, settings = self.kafka.positions.kafka, self.settings
         own = {
             # Producers are kept by their options: each run has its own, and waits for nothing that another one holds.
@@ -102,15 +109,17 @@ class KafkaDispatch(KafkaJob):
             "max.block.ms": str(settings.target_wait_ms),
             "metadata.max.idle.ms": str(METADATA_IDLE_MS),
             "linger.ms": str(settings.dispatch_linger_ms),
-            "batch.size": str(BATCH_BYTES),
+            # A larger one that a topic refuses would be divided into batches of this size again, without end.
+            "batch.size": str(min(BATCH_BYTES, taken_bytes)),
             "max.request.size": str(REQUEST_BYTES_MAX),
-            "buffer.memory": str(settings.producer_bytes_max),
+            "buffer.memory": str(max(settings.producer_bytes_max, kafka.record_bytes_max + BATCH_BYTES)),
         }
         return kafka.spark_options() | {f"kafka.{name}": value for name, value in own.items()}
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         self._runs += 1
         self._standstill.begin()
+        self._look_after_logs()
         self._query = super().start(spark)
         return self._query
 
@@ -120,8 +129,8 @@ class KafkaDispatch(KafkaJob):
         )
         has_done = found is not None and found[0] != self.done
         # Before it says so: a log that has got something and is deleted then is known to have been there.
-        if has_done or time.monotonic() >= self._look_s:
-            self._look_s = time.monotonic() + LOGS_S
+        looks = has_done or time.monotonic() >= self._look_s
+        if looks:
             self._look_after_logs()
             self._look_at_progress()
         if found is not None and has_done:
@@ -129,10 +138,16 @@ class KafkaDispatch(KafkaJob):
             self._standstill.went_on()
             self.publish(ends)
             self.covered(records, duration_ms)
+        if looks and self._limits.have_changed():
+            raise PipelineError(_ANEW)
 
     def _look_after_logs(self) -> None:
         """A log that was there and is not: what a producer holds for it waits, and the end of the batch with it. Made
         again it takes that; one that nobody wants any more stays away."""
+        self._look_s = time.monotonic() + LOGS_S
+        self._there |= (
+            self._lately()
+        )  # asked for first: what is made after it may be in the list, and is not missing
         try:
             there = self._application_logs()
             for topic in self._there - there:
@@ -141,6 +156,16 @@ class KafkaDispatch(KafkaJob):
             self._there = there
         except KafkaLogError as error:
             log.warning("which application logs are there: %s", error)
+            return
+        self._limits.look_at_new(there)
+
+    def _lately(self) -> set[str]:
+        """Logs that no look may have seen."""
+        try:
+            return set(self.kafka.topics.lately())
+        except KafkaLogError as error:
+            log.debug("the broker does not say which logs it has made: %s", error)
+            return set()
 
     def _restored(self, topic: str) -> None:
         now_s = time.monotonic()
@@ -171,7 +196,7 @@ class KafkaDispatch(KafkaJob):
         if held_s := self._standstill.too_long_s(now_s, behind, batch_s, HELD_UP_S):
             raise PipelineError(
                 f"nothing of {self.kafka.positions.kafka.log_topic} got done in {held_s:.0f} s beyond {behind}, "
-                "although there is more: what is on its way into an application log is held up"
+                f"although there is more: {_HELD_UP}"
             )
 
     def _application_logs(self) -> set[str]:
@@ -179,10 +204,16 @@ class KafkaDispatch(KafkaJob):
         return {topic for topic in self.kafka.positions.topics() if topic.startswith(prefix)}
 
     def heal(self, reason: str) -> bool:
-        """A record for an application log that is not there ends the query: have the log made, or reject the record."""
+        """A record for an application log that is not there ends the query: have the log made, or reject the record. So
+        does one that is too large for its log: have the log take it, or reject the record."""
         topic = missing_log(reason, self.kafka.positions.kafka.application_prefix)
-        if topic is None:
-            return False
+        if topic is not None:
+            return self._heal_missing(topic)
+        if REFUSED in reason or _HELD_UP in reason:
+            return self._limits.heal(self._application_logs())
+        return _ANEW in reason
+
+    def _heal_missing(self, topic: str) -> bool:
         if topic in self.kafka.positions.topics():
             return time.monotonic() - self._restored_s.get(topic, -RESTORED_S) < RESTORED_S
         generation = self.kafka.topics.restore(topic)

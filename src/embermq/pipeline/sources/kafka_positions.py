@@ -21,7 +21,14 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+)
 
 from embermq.model.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, read_progress
 from embermq.pipeline.errors import KafkaLogError
@@ -37,6 +44,17 @@ _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.1
 _THERE_S = 10.0
+_RECORD_LIMIT = "max.message.bytes"
+_SETTINGS_TOPICS = 500
+"""Whose settings are asked for in one request: each answers with some forty."""
+_REFUSED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_CONFIG,
+    }
+)
 
 
 class KafkaPositions:
@@ -172,6 +190,55 @@ class KafkaPositions:
         self._wait_for(name)
         return True
 
+    def record_limits(self, topics: Iterable[str]) -> dict[str, int]:
+        """What each of these takes of one record with its batch, in bytes; those that are not there are left out.
+
+        Raises KafkaLogError.
+        """
+        found: dict[str, int] = {}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        for begin in range(0, len(resources), _SETTINGS_TOPICS):
+            asked = resources[begin : begin + _SETTINGS_TOPICS]
+            with self._told(f"the settings of {len(asked)} topics, {asked[0].name} the first"):
+                answers = self._admin.describe_configs(asked, request_timeout=self._timeout_s)
+                for resource, answer in answers.items():
+                    settings = self._unless_gone(answer)
+                    if settings is not None:
+                        found[resource.name] = int(settings[_RECORD_LIMIT].value)
+        return found
+
+    def raise_record_limits(self, limits: Mapping[str, int]) -> dict[str, str]:
+        """Those for which Kafka does not allow it, and why; done for the others that are there.
+
+        Raises KafkaLogError for what may pass.
+        """
+        refused: dict[str, str] = {}
+        resources = [
+            ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[_record_limit(to)])
+            for topic, to in limits.items()
+        ]
+        for begin in range(0, len(resources), _SETTINGS_TOPICS):
+            asked = resources[begin : begin + _SETTINGS_TOPICS]
+            with self._told(f"raising {_RECORD_LIMIT} of {len(asked)} topics, {asked[0].name} the first"):
+                answers = self._admin.incremental_alter_configs(asked, request_timeout=self._timeout_s)
+                for resource, answer in answers.items():
+                    try:
+                        self._unless_gone(answer)
+                    except KafkaException as error:
+                        if error.args[0].code() not in _REFUSED:
+                            raise
+                        refused[resource.name] = error.args[0].str()
+        return refused
+
+    def _unless_gone(self, answer: "Future[Any]") -> Any:
+        """None for a topic that is not there."""
+        try:
+            return self._result(answer)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise
+
     def close(self) -> None:
         """Let go of the clients; nothing that was published waits any more."""
         self._producer = None
@@ -238,6 +305,10 @@ class KafkaPositions:
 
     def _told(self, what: str) -> "_Told":
         return _Told(f"{self.kafka.bootstrap}: {what}")
+
+
+def _record_limit(to: int) -> ConfigEntry:
+    return ConfigEntry(_RECORD_LIMIT, str(to), incremental_operation=AlterConfigOpType.SET)
 
 
 class _Reader:

@@ -6,13 +6,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from embermq.pipeline.transforms.kafka_headers import record_problem, with_headers
+from embermq.pipeline.transforms.record_size import batch_bytes
 
 _HEADER = "struct<key: string, value: binary>"
 _NOT_CARRIED = ("s", "r")
 
 
 def dispatched(
-    records: DataFrame, log_prefix: str, rejected_topic: str, gone: Mapping[str, int]
+    records: DataFrame,
+    log_prefix: str,
+    rejected_topic: str,
+    gone: Mapping[str, int],
+    narrow: Mapping[str, int] | None = None,
 ) -> DataFrame:
     """(topic, key, value, headers), a row for each stamp, in the order of the source.
 
@@ -22,27 +27,54 @@ def dispatched(
 
     `gone` names application logs that are not there any more, each with the newest session generation that it cannot
     have had: stamps for these are rejected.
+
+    `narrow` names topics that take no larger batch than so many bytes: what is larger for one log is rejected. For
+    `rejected_topic` itself it is cut down to key, `s` and `r`.
     """
+    narrow = narrow or {}
     known = with_headers(records, "partition", "offset", "key", "value", "headers")
     checked = known.withColumn("problem", record_problem(log_prefix))
     source = F.concat(F.col("partition").cast("string"), F.lit(";"), F.col("offset").cast("string"))
     positioned = checked.withColumn("source", _header("s", source))
     rejected = F.array(_rejection(rejected_topic, F.col("headers"), F.col("problem")))
-    entries = F.transform("stamp_texts", lambda text: _entry(text, rejected_topic, gone))
+    entries = F.transform("stamp_texts", lambda text: _entry(text, rejected_topic, gone, narrow))
     is_good = F.col("problem").isNull()
     rows = positioned.select(
         "key",
         "value",
         F.explode(F.when(is_good, entries).otherwise(rejected)).alias("entry"),
     )
-    return rows.select("entry.topic", "key", "value", "entry.headers")
+    ready = rows.select("entry.topic", "key", "value", "entry.headers")
+    return _cut(ready, rejected_topic, narrow[rejected_topic]) if rejected_topic in narrow else ready
 
 
-def _entry(stamp: Column, rejected_topic: str, gone: Mapping[str, int]) -> Column:
-    """A row of one stamp, for its log or, when that is gone, for the rejected ones."""
+def _cut(rows: DataFrame, rejected_topic: str, limit: int) -> DataFrame:
+    """The position tells which record it was, when even the topic for rejected ones does not take it."""
+    size = batch_bytes(F.col("key"), F.col("value"), F.col("headers"))
+    is_too_large = (F.col("topic") == rejected_topic) & (size > limit)
+    kept = F.filter("headers", lambda one: one["key"].isin(*_NOT_CARRIED))
+    return rows.select(
+        "topic",
+        "key",
+        F.when(~is_too_large, F.col("value")).alias("value"),
+        F.when(is_too_large, kept).otherwise(F.col("headers")).alias("headers"),
+    )
+
+
+def _entry(stamp: Column, rejected_topic: str, gone: Mapping[str, int], narrow: Mapping[str, int]) -> Column:
+    """A row of one stamp, for its log or, when that is gone or does not take it, for the rejected ones."""
     topic = F.substring_index(stamp, ";", 1)
     carried = F.concat(_carried("a", *_NOT_CARRIED), F.array(_header("a", stamp)))
-    wanted = _row(topic, F.concat(carried, F.array(F.col("source"))))
+    headers = F.concat(carried, F.array(F.col("source")))
+    wanted = _row(topic, headers)
+    for limit in sorted(set(narrow.values())):
+        size = batch_bytes(F.col("key"), F.col("value"), headers)
+        told = f", which takes {limit} bytes of a record (max.message.bytes): it has "
+        reason = F.concat(F.lit("too large for the application log "), topic, F.lit(told), size)
+        is_narrow = topic.isin([name for name, takes in narrow.items() if takes == limit])
+        wanted = F.when(is_narrow & (size > limit), _rejection(rejected_topic, carried, reason)).otherwise(
+            wanted
+        )
     if not gone:
         return wanted
     generation = F.get(F.split(stamp, ";"), F.lit(1)).try_cast("bigint")
