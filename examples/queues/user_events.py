@@ -37,7 +37,7 @@ class Ledger:
 async def handle(number: int, host: str, port: int, ledger: Ledger) -> None:
     """One of several consumers; which user it has is the broker's decision."""
     async with (
-        Client(host, port, client_id=f"billing-{number}") as client,
+        Client(host, port, client_id=f"bookkeeping-{number}") as client,
         client.queue(QUEUE).consume() as messages,
     ):
         async for message in messages:

@@ -53,6 +53,18 @@ def test_commands_exist(page: Path) -> None:
         assert command in COMMANDS
 
 
+def test_examples_take_over_no_client_of_the_readme() -> None:
+    """Whoever has followed it has a session of such an id: a program that connects under it would end that."""
+    used = set(re.findall(r"mosquitto_sub .*-i ([a-z]+-)", (ROOT / "README.md").read_text()))
+    taken = {
+        name
+        for program in (ROOT / "examples").rglob("*.py")
+        for name in re.findall(r"client_id=f?\"([a-z]+-)", program.read_text())
+    }
+    assert used
+    assert not used & taken
+
+
 SETTINGS = [
     pytest.param(block, id=f"{page.name}-{number}")
     for page in PAGES

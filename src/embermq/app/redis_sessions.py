@@ -59,7 +59,7 @@ class RedisSessions:
             for master in redis.masters:
                 for keys in redis.keys(master, SESSION_PREFIX + "*"):
                     raise StoreError(
-                        f"session store {self.place}: has key {keys[0].decode(errors='replace')!r} but no "
+                        f"stores.session: {self.place}: has key {keys[0].decode(errors='replace')!r} but no "
                         f"{SCHEMA_KEY}: it holds data that EmberMQ cannot place; empty it, or name another one"
                     )
             redis.command(SCHEMA_KEY, "SET", SCHEMA_KEY, encode_schema(ours), "NX")
@@ -67,15 +67,15 @@ class RedisSessions:
         try:
             schema = decode_schema(value if isinstance(value, bytes) else b"")
         except LayoutError as error:
-            raise StoreError(f"session store {self.place}: {error}") from error
+            raise StoreError(f"stores.session: {self.place}: {error}") from error
         if schema.version != SCHEMA_VERSION:
             raise StoreError(
-                f"session store {self.place}: its layout has version {schema.version}, this version of EmberMQ knows "
+                f"stores.session: {self.place}: its layout has version {schema.version}, this version of EmberMQ knows "
                 f"{SCHEMA_VERSION}: start it with the EmberMQ that wrote it"
             )
         if schema.log != ours:
             raise StoreError(
-                f"session store {self.place}: belongs to the message log {schema.log}, not to the one in this data "
+                f"stores.session: {self.place}: belongs to the message log {schema.log}, not to the one in this data "
                 f"directory, {ours}: name the data directory that it was used with, or another Redis, or an empty one"
             )
 

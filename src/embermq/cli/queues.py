@@ -128,7 +128,9 @@ def peek(
         return
     for one in found:
         about = one["about"]
-        states = ", ".join(f"{shown(state['group'])} {state['state']}" for state in about["states"])
+        states = (
+            ", ".join(f"{shown(state['group'])} {state['state']}" for state in about["states"]) or "no group"
+        )
         key = "" if about["key"] is None else f"  key {shown(about['key'])}"
         print(f"{about['id']}  partition {about['partition']}{key}  {one['payload_bytes']:,} bytes  {states}")
         print(f"    {_payload(one)}")

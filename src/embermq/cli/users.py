@@ -16,6 +16,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import shown, table
 from embermq.model.client_type import ClientType
 
 app = typer.Typer(
@@ -98,9 +99,18 @@ def list_all(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    for row in rows:
-        marks = [mark for mark in ("scram", "disabled") if row[mark]]
-        print("  ".join([str(row["name"]), str(row["type"]), *marks, f"since {row['created']}"]))
+    cells = [
+        (
+            shown(str(row["name"])),
+            str(row["type"]),
+            "disabled" if row["disabled"] else "enabled",
+            "yes" if row["scram"] else "no",
+            str(row["created"]),
+        )
+        for row in rows
+    ]
+    for line in table([("user", "type", "state", "scram", "created"), *cells], names=5):
+        print(line.rstrip())
 
 
 @app.command("remove")

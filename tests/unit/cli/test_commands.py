@@ -165,6 +165,12 @@ def test_users_come_and_go(tmp_path: Path) -> None:
         ("ann", "device", False),
         ("billing", "application", False),
     ]
+    rows = [line.split()[:4] for line in typed("users", "list", *place).stdout.splitlines()]
+    assert rows == [
+        ["user", "type", "state", "scram"],
+        ["ann", "device", "enabled", "no"],
+        ["billing", "application", "enabled", "no"],
+    ]
     assert typed("users", "remove", "billing", *place).stdout == "removed billing\n"
     gone = typed("users", "remove", "billing", *place)
     assert (gone.returncode, gone.stderr) == (1, "embermq: there is no user 'billing'\n")
@@ -185,6 +191,14 @@ def test_no_password_is_shown(tmp_path: Path) -> None:
 def test_an_empty_password_is_refused(tmp_path: Path) -> None:
     answer = typed("users", "add", "ann", "--data-dir", str(tmp_path), stdin="\n")
     assert (answer.returncode, answer.stderr) == (1, "embermq: the password is empty\n")
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "users.db").write_bytes(b"x" * 4096)
+    answer = typed("users", "list", "--data-dir", str(tmp_path))
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"embermq: cannot open {tmp_path}/users.db: file is not a database: ")
+    assert "embermq restore" in answer.stderr
 
 
 def test_reading_users_makes_no_directory(tmp_path: Path) -> None:

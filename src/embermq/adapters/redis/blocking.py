@@ -58,7 +58,7 @@ class BlockingRedis:
                 check_server(_about(self._masters[0]), cluster=False)
         except NodeUnusable as error:
             self._masters[0].close()
-            raise StoreError(f"session store {address}: {error}") from None
+            raise StoreError(f"stores.session: {address}: {error}") from None
         except (redis.RedisError, OSError) as error:
             raise self.failure(error) from error
 
@@ -79,7 +79,7 @@ class BlockingRedis:
 
     def failure(self, error: Exception) -> StoreError:
         """What went wrong, as the port tells it."""
-        return StoreUnavailable(f"session store {self._address}: {error}")
+        return StoreUnavailable(f"stores.session: {self._address}: {error}")
 
     @property
     def is_cluster(self) -> bool:
@@ -115,7 +115,7 @@ class BlockingRedis:
         before = self._slots()
         yield
         if self._slots() != before:
-            raise StoreError(f"session store {self._address}: slots moved while it was read: start again")
+            raise StoreError(f"stores.session: {self._address}: slots moved while it was read: start again")
 
     def _slots(self) -> list[Any]:
         """The slots of each master, by its own word."""
@@ -129,7 +129,7 @@ class BlockingRedis:
         for node in own:
             for move in node["migrations"]:
                 raise StoreError(
-                    f"session store {self._address}: slot {move['slot']} is on its way from one node to another, so "
+                    f"stores.session: {self._address}: slot {move['slot']} is on its way from one node to another, so "
                     "sessions might be missed: start again when it has arrived (redis-cli --cluster check)"
                 )
         return [node["slots"] for node in own]

@@ -12,6 +12,7 @@ SCHEMA_VERSION = 8
 
 _FULL = {sqlite3.SQLITE_FULL}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
+_DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 _WRITE_FAILED = {
     sqlite3.SQLITE_IOERR_WRITE,
     sqlite3.SQLITE_IOERR_TRUNCATE,
@@ -28,6 +29,8 @@ def to_store_error(error: sqlite3.Error, doing: str) -> StoreError:
         return StoreFull(text)
     if code & 0xFF in _BUSY:
         return StoreUnavailable(text)
+    if code & 0xFF in _DAMAGED:
+        return StoreError(f"{text}: it is damaged, put a backup in its place (embermq restore)")
     return StoreError(text)
 
 
