@@ -39,9 +39,9 @@ def test_columns_hold_what_a_dictionary_holds(
     for sequence in [*asked, *model]:
         assert (sequence in entries) == (sequence in model)
         assert entries.get(sequence) == model.get(sequence)
-        end = sequence + 3 * BLOCK
-        following = min((one for one in model if sequence <= one < end), default=end)
-        assert entries.first_from(sequence, end) == following
+        for end in (sequence + 3 * BLOCK, 2**41):
+            following = min((one for one in model if sequence <= one < end), default=end)
+            assert entries.first_from(sequence, end) == following
         assert list(entries.after(sequence)) == sorted(one for one in model if one > sequence)
     for sequence, entry in model.items():
         assert entries.partition(sequence) == entry.partition
@@ -74,6 +74,18 @@ def test_far_numbers_are_found_at_once() -> None:
     assert entries.first_from(0, 10**16) == 10**15
     assert entries.first_from(0, 10**15) == 10**15
     assert Entries().first_from(0, 10**16) == 10**16
+
+
+def test_a_gap_of_any_size_is_passed_at_once() -> None:
+    """As a backup leaves one that was restored, with a message before it that stays."""
+    entries = Entries()
+    for sequence in (5, 30 * BLOCK, 10**15, 10**15 - 40 * BLOCK, 2 * 10**15):
+        entries.put(sequence, 0, 0, 5, None)
+    assert entries.first_from(6, 10**16) == 30 * BLOCK
+    assert entries.first_from(30 * BLOCK + 1, 10**16) == 10**15 - 40 * BLOCK
+    assert entries.first_from(10**15 - 10, 10**16) == 10**15
+    assert entries.first_from(10**15 + 1, 10**16) == 2 * 10**15
+    assert entries.first_from(2 * 10**15 + 1, 10**16) == 10**16
 
 
 def test_the_end_of_messages_waits_for_one_that_is_still_to_come() -> None:
