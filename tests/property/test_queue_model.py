@@ -279,7 +279,12 @@ class QueueModel(RuleBasedStateMachine):
         deliveries = self.queues.run(self.now_ms)
         self.rows.apply(self.gathered.take(), self.log_end)
         self.let_go()
-        self.stalled.update((group, client) for _, group, client in self.queues.take_stalled())
+        for _, group, client in self.queues.take_stalled():
+            self.stalled.add((group, client))
+            for each in self.unwritten:  # it may be with somebody else by now
+                key = (group, each.offset)
+                if each.client_id == client and self.held.get(key) is each:
+                    del self.held[key]
         for delivery in deliveries:
             self.check(delivery)
             self.held[delivery.stamps.group, delivery.offset] = delivery
