@@ -50,6 +50,17 @@ def test_the_lake_has_decoded_json_and_directories_that_can_be_named(
     assert rows[6].root.startswith("sha256-") and rows[7].root.startswith("sha256-")
 
 
+def test_json_with_something_behind_it_is_no_json(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    """Spark's parser stops at the end of the first value."""
+    no_json = [b"3 boxes", b"21.5,0", b'{"a": 1} {"a": 2}', b"1] , [2", b"null null", b"{'a': 1}"]
+    json = [b" 3 ", b"[]", b"null", b'{"a": {"b": [1, 2]}}\n', b'"x, y"']
+    log.append([record("cars/1", payload) for payload in no_json + json])
+    rows = lake_rows(log_rows(spark, places, 0, log.end)).orderBy("offset").collect()
+    assert [row.payload_json for row in rows] == [*[None] * len(no_json), *(each.decode() for each in json)]
+
+
 def test_the_message_store_keeps_properties_as_json(
     spark: SparkSession, log: LogWriter, places: Places
 ) -> None:

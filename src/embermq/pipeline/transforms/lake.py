@@ -25,9 +25,14 @@ def lake_rows(records: DataFrame) -> DataFrame:
 
 
 def payload_json() -> Column:
-    """The payload as text when it is valid UTF-8 and valid JSON, else null."""
+    """The payload as text when it is valid UTF-8 and valid JSON, else null.
+
+    Spark's parser stops at the end of the first value: `3 boxes` would be 3. So the text also has to be the first of
+    two elements of an array.
+    """
     text = F.try_validate_utf8(F.col("payload").cast("string"))
-    return F.when(F.try_parse_json(text).isNotNull(), text)
+    is_alone = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]"))) == 2
+    return F.when(F.try_parse_json(text).isNotNull() & is_alone, text)
 
 
 def directory_root() -> Column:
