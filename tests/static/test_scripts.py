@@ -7,10 +7,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from embermq.pipeline.jars import read_jar_list
 
@@ -125,7 +128,7 @@ def test_every_npm_package_has_a_hash() -> None:
     ("name", "text", "told"),
     [
         ("python3", ENSUREPIP_MISSING, "On Debian: apt-get install python3-venv"),
-        ("python3", 'case "$1" in -V) echo Python 3.9.2;; *) exit 1;; esac', "'python3' is Python 3.9.2"),
+        ("python3", 'case "$1" in -VV) echo Python 3.9.2;; *) exit 1;; esac', "'python3' is Python 3.9.2."),
         ("unused", "", "found no 'python-that-is-not-there'"),
     ],
 )
@@ -134,3 +137,40 @@ def test_a_python_that_will_not_do_is_told(tmp_path: Path, name: str, text: str,
     code, shown = run("make-venv", {name: text}, tmp_path, PYTHON=python)
     assert code == 1
     assert told in shown
+
+
+@pytest.mark.parametrize(
+    ("version", "free_threaded", "will_do"),
+    [
+        ("3.10.13", False, False),
+        ("3.11.0", False, True),
+        ("3.14.10", False, True),
+        ("3.14.10", True, False),
+        ("3.15.0", False, False),
+    ],
+)
+def test_pythons_without_packages_are_refused_before_pip(
+    tmp_path: Path, version: str, free_threaded: bool, will_do: bool
+) -> None:
+    """By the very question that make-venv asks, in this Python with another one's number."""
+    pretence = (
+        "import platform, sys, sysconfig; "
+        f"sys.version_info = ({version.replace('.', ', ')}, 'final', 0); "
+        f"sysconfig.get_config_var = lambda name: {int(free_threaded)}; "
+        "exec(sys.argv[1])"
+    )
+    stand_in = f'''case "$1" in
+    -VV) echo Python {version};;
+    -m) echo made;;
+    *) exec {sys.executable} -c "{pretence}" "$2";;
+    esac'''
+    code, shown = run("make-venv", {"python3": stand_in}, tmp_path, PYTHON="python3")
+    if will_do:
+        assert (code, shown) == (0, "made\n")
+    else:
+        assert code == 1
+        assert shown.count("\n") == 1
+        assert f"'python3' is Python {version}. Name another one" in shown
+    if not free_threaded:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        assert SpecifierSet(project["requires-python"]).contains(version) == will_do

@@ -35,7 +35,9 @@ def test_a_log_from_before_there_were_identities_gets_one(tmp_path: Path) -> Non
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM meta WHERE name = 'log_id'")
         connection.commit()
-    assert LogFile(path).identity() == 0
+    before = LogFile(path)
+    assert before.identity() == 0
+    before.close()
     given = identity_of(path)
     assert given > 0
     log = LogFile(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
@@ -34,6 +35,7 @@ class Copy:
     def __init__(self, hand: HandDrivenBroker) -> None:
         self._parts = {name: copy(getattr(hand.store, name)) for name in PARTS}
         self._database = sqlite3.connect(":memory:")
+        weakref.finalize(self, self._database.close)
         if hand.sessions is not None:
             hand.sessions.connection.backup(self._database)
 

@@ -43,7 +43,8 @@ def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        connection.executescript(
+        _prepare(
+            connection,
             f"""
             PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
             PRAGMA page_size = {PAGE_BYTES};
@@ -53,7 +54,7 @@ def open_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
             PRAGMA temp_store = MEMORY;
             PRAGMA cache_size = -8000;
             PRAGMA journal_size_limit = 67108864;
-            """
+            """,
         )
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot open {path}") from error
@@ -66,8 +67,7 @@ def open_reader(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> sqlite
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
-        connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-        connection.execute("PRAGMA cache_size = -4000")
+        _prepare(connection, f"PRAGMA busy_timeout = {busy_timeout_ms}; PRAGMA cache_size = -4000;")
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot open {path}") from error
     return connection
@@ -98,6 +98,15 @@ def log_identity(connection: sqlite3.Connection) -> int:
     """Which message log broker.db holds, 0 to 2^62: it stays over restarts and with a copy, and no other log has it."""
     row = connection.execute("SELECT value FROM meta WHERE name = 'log_id'").fetchone()
     return int(row[0])
+
+
+def _prepare(connection: sqlite3.Connection, script: str) -> None:
+    """Set what is to hold for a connection; one that cannot have it is closed."""
+    try:
+        connection.executescript(script)
+    except sqlite3.Error:
+        connection.close()
+        raise
 
 
 def _script(name: str) -> str:
