@@ -159,9 +159,10 @@ def test_pythons_without_packages_are_refused_before_pip(
         f"sysconfig.get_config_var = lambda name: {int(free_threaded)}; "
         "exec(sys.argv[1])"
     )
-    stand_in = f'''case "$1" in
+    stand_in = f'''case "$*" in
     -VV) echo Python {version};;
-    -m) echo made;;
+    -m*) echo made;;
+    *ensurepip*) ;;
     *) exec {sys.executable} -c "{pretence}" "$2";;
     esac'''
     code, shown = run("make-venv", {"python3": stand_in}, tmp_path, PYTHON="python3")
