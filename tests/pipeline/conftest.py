@@ -3,8 +3,9 @@
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
 from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.sinks.sink_file import SinkFile
 
 NOWHERE = KafkaLog(bootstrap="127.0.0.1:1")
 """So that the session can read Kafka; which one is for each query to say."""
@@ -61,6 +63,20 @@ def log(places: Places) -> Iterator[LogWriter]:
 @pytest.fixture
 def kafka_log(kafka: KafkaServer) -> LogInKafka:
     return LogInKafka(kafka.bootstrap, kafka.prefix())
+
+
+@pytest.fixture(autouse=True)
+def _sink_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Those that a test has opened are closed when it is over."""
+    with ExitStack() as opened:
+        opens = SinkFile.__init__
+
+        def init(self: SinkFile, *arguments: Any) -> None:
+            opens(self, *arguments)
+            opened.callback(self.close)
+
+        monkeypatch.setattr(SinkFile, "__init__", init)
+        yield
 
 
 @pytest.fixture

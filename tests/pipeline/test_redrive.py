@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -303,13 +303,14 @@ def test_a_damaged_file_is_told_before_spark_starts(places: Places, monkeypatch:
 def test_messages_are_read_wherever_their_bodies_are(broker: BrokerProcess, tmp_path: Path) -> None:
     bury(broker, "re/bodies", 5)
     copied = tmp_path / "broker.db"
-    with sqlite3.connect(broker.data_dir / "broker.db") as source, sqlite3.connect(copied) as target:
+    broker_db = broker.data_dir / "broker.db"
+    with closing(sqlite3.connect(broker_db)) as source, closing(sqlite3.connect(copied)) as target:
         source.backup(target)
     in_the_log = rows_of(copied)
     assert [row["payload"] for row in in_the_log][:2] == [b"\xff no JSON", b'{"i": 1}']
     assert {row["content_type"] for row in in_the_log} == {"text/x"} and in_the_log[0]["error"] is None
     file = LetterFile(copied)
-    with sqlite3.connect(copied) as connection:
+    with closing(sqlite3.connect(copied)) as connection, connection:
         offsets = [row[0] for row in connection.execute('SELECT DISTINCT "offset" FROM queue_entry')]
         connection.executemany(
             "INSERT OR REPLACE INTO queue_body VALUES (?, ?)",
@@ -317,7 +318,7 @@ def test_messages_are_read_wherever_their_bodies_are(broker: BrokerProcess, tmp_
         )
         connection.execute("DELETE FROM log_batch")
     assert rows_of(copied) == in_the_log, "with a log in Kafka, and behind the trim"
-    with sqlite3.connect(copied) as connection:
+    with closing(sqlite3.connect(copied)) as connection, connection:
         connection.execute("DELETE FROM queue_body")
     gone = rows_of(copied)
     assert [row["id"] for row in gone] == [row["id"] for row in in_the_log]
