@@ -145,9 +145,8 @@ class KafkaDispatch(KafkaJob):
         """A log that was there and is not: what a producer holds for it waits, and the end of the batch with it. Made
         again it takes that; one that nobody wants any more stays away."""
         self._look_s = time.monotonic() + LOGS_S
-        self._there |= (
-            self._lately()
-        )  # asked for first: what is made after it may be in the list, and is not missing
+        # Asked for before the list: what is made after it may be in that, and is not missing.
+        self._there |= self._lately()
         try:
             there = self._application_logs()
             for topic in self._there - there:
