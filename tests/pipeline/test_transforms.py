@@ -55,6 +55,7 @@ def test_json_with_something_behind_it_is_no_json(
 ) -> None:
     """Spark's parser stops at the end of the first value."""
     no_json = [b"3 boxes", b"21.5,0", b'{"a": 1} {"a": 2}', b"1] , [2", b"null null", b"{'a': 1}"]
+    no_json += [b'{"a": 1},{"b": 2}]', b'"x",0] and so on', b"3 ,4]", b"[1],[2]] junk"]
     json = [b" 3 ", b"[]", b"null", b'{"a": {"b": [1, 2]}}\n', b'"x, y"']
     log.append([record("cars/1", payload) for payload in no_json + json])
     rows = lake_rows(log_rows(spark, places, 0, log.end)).orderBy("offset").collect()

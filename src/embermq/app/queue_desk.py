@@ -411,9 +411,10 @@ class QueueDesk(QueueService):
         orphaned: Counter[str] = Counter()
         after = 0
         while limit is None or len(found) < limit:
-            most = LOOKED_AT_MAX if limit is None else limit - len(found)
-            some, after = letters_after(dead, wanted, after, most)
+            some, after = letters_after(dead, wanted, after, LOOKED_AT_MAX)
             for sequence in some:
+                if len(found) == limit:
+                    break
                 letter = dead.dead_letter(sequence)
                 if letter is not None and self._core.find(letter.queue) is None:
                     orphaned[letter.queue] += 1

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from embermq.app.control import ControlClient
 
 PAGE = 1_000
+RETRIED_AT_ONCE = 100_000
+"""The most that the broker does for one request."""
 EXIT_SOME_STAY = 3
 """Everything went well, but some dead letters were left where they are."""
 NAMED_MAX = 10
@@ -109,8 +111,10 @@ def retry(
                 count += msgspec.json.decode(body)["messages"]
             print(f"put back {count:,} messages")
             return
-        asked = {**filters, "rate": str(rate)} if rate is not None else filters
-        done = msgspec.json.decode(broker.ask("POST", f"{_path(name)}/retry", **asked))
+        if rate is not None:
+            done = msgspec.json.decode(broker.ask("POST", f"{_path(name)}/retry", **filters, rate=str(rate)))
+        else:
+            done = _put_all_back(broker, name, filters)
     if rate is not None:
         print(f"putting back {done['matched'] - done['orphaned']:,} messages, {rate:g} a second")
     else:
@@ -120,6 +124,18 @@ def retry(
     if done["orphaned"]:
         print(about_orphaned(done["orphaned"], done["missing_queues"]), file=sys.stderr)
     raise typer.Exit(EXIT_SOME_STAY if done["held"] or done["orphaned"] else 0)
+
+
+def _put_all_back(broker: ControlClient, name: str, filters: dict[str, str]) -> dict[str, Any]:
+    """As the last answer says what stays, and with all that went back, however many requests it took."""
+    count = 0
+    while True:
+        done: dict[str, Any] = msgspec.json.decode(
+            broker.ask("POST", f"{_path(name)}/retry", **filters, limit=str(RETRIED_AT_ONCE))
+        )
+        count += done["messages"]
+        if not done["messages"] or done["messages"] + done["held"] < RETRIED_AT_ONCE:
+            return {**done, "messages": count}
 
 
 def about_orphaned(count: int, missing_queues: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ their ids.
 """
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,18 +17,21 @@ GENERATIONS_SKIPPED = 1_000_000
 """Queues that may have been made since."""
 
 _IS_THERE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'queue'"
-_QUEUES = "UPDATE queue SET sequences_reserved = sequences_reserved + ?"
+_QUEUES = "UPDATE queue SET sequences_reserved = MAX(sequences_reserved + ?1, ?2)"
 _GENERATION = """
-INSERT INTO meta VALUES ('queue_generation', 1 + ?1) ON CONFLICT DO UPDATE SET value = value + ?1
+INSERT INTO meta VALUES ('queue_generation', MAX(1 + ?1, ?2))
+ON CONFLICT DO UPDATE SET value = MAX(value + ?1, ?2)
 """
 
 
 def skip_message_ids(path: Path) -> None:
-    """No id that was given since the backup is given again. Raises StoreError."""
+    """No id that was given since the backup is given again, nor one that another restored broker has given: numbers go
+    on at the time of this restore, in microseconds, and no queue has as many messages. Raises StoreError."""
+    now_us = time.time_ns() // 1_000
     try:
         with closing(sqlite3.connect(path)) as connection, connection:
             if connection.execute(_IS_THERE).fetchone() is not None:
-                connection.execute(_QUEUES, (SEQUENCES_SKIPPED,))
-                connection.execute(_GENERATION, (GENERATIONS_SKIPPED,))
+                connection.execute(_QUEUES, (SEQUENCES_SKIPPED, now_us))
+                connection.execute(_GENERATION, (GENERATIONS_SKIPPED, now_us // 1_000))
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot restore {path}") from error

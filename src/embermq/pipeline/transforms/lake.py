@@ -27,11 +27,15 @@ def lake_rows(records: DataFrame) -> DataFrame:
 def payload_json() -> Column:
     """The payload as text when it is valid UTF-8 and valid JSON, else null.
 
-    Spark's parser stops at the end of the first value: `3 boxes` would be 3. So the text also has to be the first of
-    two elements of an array.
+    Spark's parser stops at the end of the first value: `3 boxes` would be 3. So the text also has to be one element of
+    an array, of two and of three: what closes the array itself has the same length in both.
     """
     text = F.try_validate_utf8(F.col("payload").cast("string"))
-    is_alone = F.json_array_length(F.concat(F.lit("["), text, F.lit(",0]"))) == 2
+
+    def elements(more: str) -> Column:
+        return F.json_array_length(F.concat(F.lit("["), text, F.lit(more + "]")))
+
+    is_alone = (elements(",0") == 2) & (elements(",0,0") == 3)
     return F.when(F.try_parse_json(text).isNotNull() & is_alone, text)
 
 

@@ -200,6 +200,8 @@ class Subscriptions:
 
     def other_prefetch(self, queue: str) -> None:
         """The queue has another one, which holds for those who have not said theirs."""
+        if self._core.find(queue) is None:
+            return  # deleted since: asking for its settings would make it again
         for consumer in self._deliveries.consumers.values():
             for subscription in consumer.places.values():
                 if subscription.queue == queue and not subscription.prefetch:
