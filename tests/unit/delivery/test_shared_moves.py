@@ -130,6 +130,39 @@ def test_a_shared_log_that_has_lost_its_end_goes_on_there(
     assert row.identity == "made once"
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_stands_before_the_end_that_a_shared_log_has_lost_is_delivered_once(
+    play: Play, crash: bool
+) -> None:
+    """Of a0 to a5 it keeps four: a0 and a2 are settled, a1 and a3 are not."""
+    one = play.comes("one", 0, 1, acknowledges=False)
+    play.publishes("t/0", b"a0", qos=2)
+    play.publishes("t/0", b"a1", qos=1)
+    play.publishes("t/0", b"a2", qos=2)
+    play.publishes("t/0", b"a3", qos=1)
+    play.publishes("t/0", b"a4", b"a5", qos=2)
+    for message in one.messages:
+        if message.qos == 2:
+            one.does(Pubrec(message.packet_id), Pubcomp(message.packet_id))
+    play.hand.settle()
+    assert play.committed(0) == 1
+    del play.feeds.logs[LOG][0][4:]
+    if crash:
+        one.drops()
+        play = play.crashes()
+        one = play.comes("one")
+    else:
+        one.forgets()
+        play.member("one").taker.gone("partition 0 ends at 4, 6 was to be read")
+        play.hand.settle()
+    play = play.crashes()  # what is settled stands beside the group as it is now
+    one = play.comes("one", 0, 1, acknowledges=True)
+    assert one.payloads == [b"a1", b"a3"]
+    play.publishes("t/0", b"a6", qos=2)
+    play.dispatch(again=True)  # repeats are known by what the log has
+    assert one.payloads == [b"a1", b"a3", b"a6", b"a4", b"a5"]
+
+
 def test_what_is_under_way_from_a_log_before_stays_beside_what_the_new_one_has(play: Play) -> None:
     one = play.comes("one", 0, 1, acknowledges=False)
     play.publishes("t/0", b"a", qos=2)

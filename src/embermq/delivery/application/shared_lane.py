@@ -45,6 +45,12 @@ class GroupPartition:
         if offset >= self.stored.committed_offset:
             self.claims.add(offset)
 
+    def take_over(self, had: GroupPartition, end: int) -> None:
+        """What is known of offsets below `end`, where the log now ends."""
+        at = had.stored
+        self.stored = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), at.floors)
+        self.claims = {offset for offset in had.claims if offset < end}
+
     def come_to(self, stored: StoredPositions) -> None:
         """All members begin there from now on."""
         self.stored = stored

@@ -177,14 +177,14 @@ class SharedReaders:
         return {shared.row.generation: self._group(shared).reach() for shared in log.groups.values()}
 
     def _begin_anew(self, shared: SharedGroup, before: SharedGroupRow) -> None:
-        """The log is another one, or has lost its end: positions begin anew where that is so, and only repeats are
-        known. Members leave, and join when it is found."""
+        """The log is another one, whose positions begin anew, and only repeats are known; or it has lost its end, and
+        what stands before that is still settled or not. Members leave, and join when it is found."""
         found = shared.log.found
         assert found is not None
         ends = found.ends if before.identity == found.identity else {}
         if before.identity:  # else the group is new
             LOG.error(
-                "the shared log %s %s: what it held and group %s had not got is lost",
+                "the shared log %s %s: what is gone and group %s had not got is lost",
                 shared.log.name,
                 "has lost its end" if ends else "is another one than before",
                 shared.name,
@@ -201,10 +201,10 @@ class SharedReaders:
             had, end = known.partition(number), ends.get(number, 0)
             if ends and reached.get(number, 0) <= end:
                 partition.stored, partition.claims = had.stored, had.claims
-                for offset in had.claims:
-                    writes.marks.append(SharedMark(group.generation, number, offset, 0, 0, QueueState.DONE))
-            else:
-                partition.stored = StoredPositions(end, end, had.stored.floors)
+            else:  # cut at `end`, or another log: that is 0 then
+                partition.take_over(had, end)
+            for offset in partition.claims:
+                writes.marks.append(SharedMark(group.generation, number, offset, 0, 0, QueueState.DONE))
             writes.positions[group.generation, number] = partition.stored
             self._trimmed.pop((shared.log.name, number), None)
 
