@@ -10,6 +10,7 @@ from embermq.pipeline.kafka_lags import KafkaLags, Lag
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.settings import DriverSettings, check_settings
+from embermq.pipeline.sources import kafka_positions
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 SECURE = KafkaLog(
@@ -173,3 +174,11 @@ def test_a_look_that_is_taken_meanwhile_does_not_end_the_driver() -> None:
     for _ in range(3):
         lags._looks.append(msgspec.structs.replace(lags._looks[-1], ends=_Moving(lags)))
     assert lags.lag("lake", {0: 10}).messages == 5
+
+
+def test_a_transaction_that_is_left_open_hides_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's own reading of the log, of what was refused and of its progress."""
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(kafka_positions, "Consumer", asked.append)
+    kafka_positions._Reader(PLAIN.client_options())
+    assert asked[0]["isolation.level"] == "read_uncommitted"

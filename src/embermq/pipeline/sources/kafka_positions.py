@@ -315,7 +315,13 @@ class _Reader:
     """A consumer of no group, closed at the end."""
 
     def __init__(self, options: Mapping[str, str | int | float | bool]) -> None:
-        own = {"group.id": _NOBODY, "enable.auto.commit": "false", "auto.offset.reset": "earliest"}
+        own = {
+            "group.id": _NOBODY,
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "earliest",
+            # A transaction that somebody left open would hide every record behind it.
+            "isolation.level": "read_uncommitted",
+        }
         self._consumer = Consumer({**options, **own})
 
     def __enter__(self) -> Consumer:
