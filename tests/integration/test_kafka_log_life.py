@@ -198,7 +198,10 @@ def test_logs_are_made_as_configured_and_a_wrong_number_of_partitions_is_told_at
 
 
 @pytest.mark.promise("application-2")
-def test_while_kafka_is_away_a_client_waits_so_long_and_an_end_is_not_forgotten(kafka: KafkaServer) -> None:
+def test_while_kafka_is_away_a_client_waits_so_long_and_an_end_is_not_forgotten(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("embermq.adapters.kafka.application_logs.DELETE_AGAIN_S", 1.0)
     place = Place(kafka, request_timeout_s=1)
     log, _ = place.makes("old")
     kafka.kill()

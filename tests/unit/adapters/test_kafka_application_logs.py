@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from queue import SimpleQueue
 
@@ -9,6 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
+from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
@@ -155,6 +157,23 @@ def test_a_log_that_does_not_go_is_not_called_deleted() -> None:
     topics.asked, topics._timeout_s = 1, 0.1
     with pytest.raises(StoreUnavailable, match="was deleted and is still there"):
         topics.delete(["log"])
+
+
+def test_a_log_that_does_not_go_is_left_alone_for_a_while(
+    logs: KafkaApplicationLogs, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trial waits long for it, and who wants to be let in waits for the same thread."""
+    failed_s: list[float] = []
+
+    def fails(_names: object) -> None:
+        failed_s.append(time.monotonic())
+        raise AWAY
+
+    monkeypatch.setattr(topics, "delete", fails)
+    logs.ended("log")
+    wait_until(lambda: logs.failing, 20, "it cannot be deleted")
+    assert len(failed_s) == 1
+    assert logs._ended["log"].due_s >= failed_s[0] + 30
 
 
 @pytest.mark.promise("application-2")

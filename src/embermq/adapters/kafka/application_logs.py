@@ -23,6 +23,8 @@ from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 RETRY_S = 0.25
 LOOK_S = 1.0
 """How often it is looked whether the pipeline has passed the end of a log that is to go."""
+DELETE_AGAIN_S = 30.0
+"""After a log could not be deleted. A server may show it for long, and meanwhile nobody is let in by this thread."""
 ENSURED_MAX = 10_000
 """Logs that may wait to be made or found."""
 LATELY_MAX = 10_000
@@ -263,10 +265,11 @@ class KafkaApplicationLogs(ApplicationLogs):
             return
         problem = self._delete(due)
         if problem:
+            due_s = time.monotonic() + DELETE_AGAIN_S
             with self._lock:
                 for log, one in going.items():
                     if log not in self._ensured:
-                        self._ended.setdefault(log, _Ended(one.ends, now_s + LOOK_S))
+                        self._ended.setdefault(log, _Ended(one.ends, due_s))
             if not self._keeping and not self._closing:
                 LOG.warning("application logs cannot be deleted now, it is tried again: %s", problem)
         else:
