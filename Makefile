@@ -38,7 +38,7 @@ test: $(TEST_READY) ## All checks and tests (ARGS='-k retained', WORKERS=0 for o
 	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: check
-check: lint types contracts ## Lint, types, import contracts and unit tests, in under a minute
+check: lint types contracts ## Lint, types, import contracts and unit tests, in about two minutes
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
 .PHONY: lint
