@@ -94,6 +94,19 @@ def test_a_log_that_may_not_be_read_is_told_and_read_when_it_may(
     assert caplog.text.count(log) == 1
 
 
+def test_a_right_that_is_given_is_seen_although_nothing_comes(guarded: Guarded) -> None:
+    log = guarded.log("idle")
+    feeds = KafkaApplicationFeeds(guarded.address, guarded.settings, guarded.loop.post)
+    reader = HandReader()
+    try:
+        reader.feed = feeds.open(log, {0: 0}, reader)
+        guarded.loop.run_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in feeds.failing, 30, "it is told")
+        guarded.allows(ResourceType.TOPIC, log, AclOperation.READ)
+        guarded.loop.run_until(lambda: not feeds.failing, 30, "it may be read")
+    finally:
+        feeds.close()
+
+
 def test_a_member_that_may_not_join_its_group_is_told_and_joins_when_it_may(
     guarded: Guarded, caplog: pytest.LogCaptureFixture
 ) -> None:

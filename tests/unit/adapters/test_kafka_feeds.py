@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from queue import Empty, SimpleQueue
 from threading import Event
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import application_feeds
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.feed_entries import ENTRY_BYTES, LEAST_UNREAD_BYTES, feed_entry
+from embermq.adapters.kafka.read_rights import ReadRights
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 
@@ -89,6 +91,51 @@ class SlowToTell:
         return self._consumer.list_topics(topic, PATIENCE_S)
 
 
+class Trouble:
+    """What the driver hands out instead of a record."""
+
+    def __init__(self, code: int) -> None:
+        self._error = KafkaError(code)
+
+    def topic(self) -> str:
+        return LOG
+
+    def partition(self) -> int:
+        return 0
+
+    def error(self) -> KafkaError:
+        return self._error
+
+
+class Troubled:
+    """The driver, which has troubles to tell; `told` when all of them are."""
+
+    def __init__(self, consumer: Consumer, *codes: int) -> None:
+        self._consumer = consumer
+        self._troubles = [Trouble(code) for code in codes]
+        self.told = Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._consumer, name)
+
+    def consume(self, count: int, timeout: float) -> list[object]:
+        if self._troubles and timeout:
+            return [self._troubles.pop(0)]
+        if not self._troubles:
+            self.told.set()
+        return list(self._consumer.consume(count, timeout))
+
+
+class Rights(ReadRights):
+    """What may be read."""
+
+    def __init__(self) -> None:
+        self.logs: set[str] = set()
+
+    def given(self, logs: Collection[str]) -> set[str]:
+        return self.logs & set(logs)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     played = Server()
@@ -134,6 +181,39 @@ def test_what_nobody_foresaw_is_told_and_counted_and_records_come_once(
     assert [entry.offset for entry in taker.entries] == list(range(100))
     assert (server.failures.count, breaks_at) == (2, set())
     assert "nobody foresaw this" in caplog.text
+
+
+def troubled(server: Server, *codes: int) -> Troubled:
+    """A client in whose log nothing comes, and what the driver tells of it."""
+    server.produce(1)
+    taker = Taker()
+    taker.releases = True
+    taker.feed = server.feeds.open(LOG, {0: 0}, taker)
+    while not taker.entries:
+        assert server.run()
+    found = Troubled(server.feeds._consumer, *codes)
+    server.feeds._consumer = found  # type: ignore[assignment]
+    assert found.told.wait(PATIENCE_S)
+    return found
+
+
+def test_an_error_of_a_moment_does_not_stay_with_a_client_that_gets_nothing(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    troubled(server, *[KafkaError.UNSUPPORTED_VERSION] * 3)
+    wait_until(lambda: server.feeds.failing == "", PATIENCE_S, "nothing is wrong")
+    assert caplog.text.count("its client gets nothing") == 1
+
+
+def test_a_right_that_is_given_again_is_seen_although_nothing_comes(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.feeds._rights = rights = Rights()
+    troubled(server, *[KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2)
+    assert "TOPIC_AUTHORIZATION_FAILED" in server.feeds.failing
+    rights.logs = {LOG}
+    wait_until(lambda: server.feeds.failing == "", PATIENCE_S, "it may be read")
+    assert caplog.text.count("its client gets nothing") == 1
 
 
 def test_who_is_there_is_read_for_while_many_come(server: Server) -> None:

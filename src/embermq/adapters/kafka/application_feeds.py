@@ -40,6 +40,7 @@ from embermq.adapters.kafka.feed_entries import (
     tell_begins,
     tell_gone,
 )
+from embermq.adapters.kafka.read_rights import ReadRights
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedTaker
 from embermq.ports.errors import StoreUnavailable
@@ -134,6 +135,9 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         """Whose clients have not done with all that was read for them."""
         self._refused: dict[_Feed, str] = {}
         """What Kafka does not let us read, and why."""
+        self._told: dict[_Feed, str] = {}
+        """Why something cannot be read, as it was logged last."""
+        self._rights = ReadRights(address, settings)
         self._orders_until_s = 0.0
         self._batches: dict[_Place, Found] = {}
         self._again: list[Callable[[], None]] = []
@@ -223,6 +227,8 @@ class KafkaApplicationFeeds(ApplicationFeeds):
                 self._resume(feed)
         if self._look_s and time.monotonic() >= self._look_s:
             self._look()
+        if self._refused:
+            self._look_at_rights()
         self._consume()
         again, self._again = self._again, []
         for call in again:
@@ -274,7 +280,8 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         if offset < feed.next_offsets[place[1]]:
             return
         feed.next_offsets[place[1]] = offset + 1
-        self._refused.pop(feed, None)
+        if feed in self._told:
+            self._is_read(feed)
         batch = self._batches.get(place)
         if batch is None:
             batch = self._batches[place] = (feed, place[1], [])
@@ -285,10 +292,29 @@ class KafkaApplicationFeeds(ApplicationFeeds):
             self._look_s = self._look_s or time.monotonic()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._find_again(feed, place)
-        elif not may_work_later(error):
+        elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             # The driver tries it again in silence, and says so once.
-            self._refused[feed] = f"{self._address}: {feed.log}: {told(error)}"
-            LOG.error("its client gets nothing: %s", self._refused[feed])
+            self._refused[feed] = self._tell(feed, error)
+        elif not may_work_later(error):
+            self._failing = self._tell(feed, error)
+
+    def _tell(self, feed: _Feed, error: KafkaError) -> str:
+        """Returns the reason, which is logged when it is another one than before."""
+        reason = f"{self._address}: {feed.log}: {told(error)}"
+        if self._told.get(feed) != reason:
+            LOG.error("its client gets nothing: %s", reason)
+        self._told[feed] = reason
+        return reason
+
+    def _is_read(self, feed: _Feed) -> None:
+        """Nothing is told of it any more."""
+        self._told.pop(feed, None)
+        self._refused.pop(feed, None)
+
+    def _look_at_rights(self) -> None:
+        given = self._rights.given({feed.log for feed in self._refused})
+        for feed in [feed for feed in self._refused if feed.log in given]:
+            self._is_read(feed)
 
     def _look(self) -> None:
         """The driver says that a topic is not there, not which: one that is missing twice is gone. A server that has
@@ -366,7 +392,7 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         if feed.paused:
             self._resume(feed)  # the driver would keep it paused for whoever reads it next
         self._holding.discard(feed)
-        self._refused.pop(feed, None)
+        self._is_read(feed)
         for place in mine:
             del self._feeds[place]
             self._batches.pop(place, None)
