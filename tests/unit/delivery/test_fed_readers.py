@@ -398,6 +398,24 @@ def test_a_log_that_has_lost_its_tail_goes_on_at_its_end(
     assert again.payloads == [b"new"]
 
 
+def test_repeats_of_what_a_log_has_kept_are_known_when_it_has_lost_its_tail(
+    hand: HandDrivenBroker, kafka: HandKafka
+) -> None:
+    application = comes(hand)
+    publishes(hand, *numbered(5), qos=2)
+    dispatch(hand)
+    assert application.payloads == numbered(5)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[2:]
+    again = comes(hand)
+    kafka.carry(0, 1)
+    publishes(hand, b"new", qos=2)
+    kafka.carry(5)
+    hand.settle()
+    assert again.payloads == [b"new"]
+
+
 @pytest.mark.promise("application-2")
 def test_what_a_retention_has_deleted_unread_is_counted(hand: HandDrivenBroker, kafka: HandKafka) -> None:
     application = comes(hand, acknowledges=False)

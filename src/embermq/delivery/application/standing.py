@@ -51,11 +51,13 @@ def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribe
 
 
 def _other_log(stored: StoredReader, found: FoundLog, source_id: str, begin: int, trouble: str) -> Standing:
-    """What is settled stays so: floors speak of the message log."""
+    """What is settled stays so: floors speak of the message log, and of a log that has lost its end what stands before
+    `begin` is read for its source positions."""
     place = stored.position
     assert place is not None
     floors = place.positions.floors if place.source_id == source_id else ()
-    fresh = ReaderPosition(found.identity, source_id, place.packet_id, StoredPositions(begin, begin, floors))
+    positions = StoredPositions(min(place.positions.base_offset, begin), begin, floors)
+    fresh = ReaderPosition(found.identity, source_id, place.packet_id, positions)
     states = [mark.state for mark in stored.marks]
     owed = tuple(mark.packet_id for mark in stored.marks if mark.state == QueueState.RELEASED)
     return Standing(fresh, (), owed, states.count(QueueState.SENT), restarts=True, trouble=trouble)
