@@ -7,9 +7,7 @@ from collections.abc import Collection
 from concurrent.futures import Future
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclOperation
-from confluent_kafka.admin._topic import TopicDescription
+from confluent_kafka.admin import AclOperation, AdminClient, TopicDescription  # type: ignore[attr-defined]
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import client_options
