@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
@@ -14,6 +16,7 @@ from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 HEARD_S = 30.0
@@ -34,6 +37,9 @@ class Place:
     def listen(self) -> KafkaPipelineProgress:
         """A broker that starts now."""
         return KafkaPipelineProgress(self.address, self.settings, self.topic.identity())
+
+    def is_there(self, name: str) -> bool:
+        return name in self.pipeline.topics()
 
     def hears(self, query: str, positions: dict[int, int]) -> None:
         wait_until(
@@ -91,3 +97,13 @@ def test_progress_of_a_message_log_that_was_made_anew_says_nothing_of_this_one(p
     pipeline.publish("dispatch", {1: 2})
     place.hears("dispatch", {1: 2})
     assert pipeline.progress() == {"dispatch": {1: 2}}
+
+
+@pytest.mark.promise("pipeline-5")
+def test_a_topic_that_was_made_a_moment_ago_is_asked_until_it_has_leaders(place: Place) -> None:
+    """Its servers name it before they lead it."""
+    for number in range(10):
+        name = f"{place.settings.prefix}.new-{number}"
+        place.kafka.admin.create_topics([NewTopic(name, 20)])[name].result(HEARD_S)
+        wait_until(partial(place.is_there, name), HEARD_S, f"{name} is there")
+        assert place.pipeline.bounds(name) == dict.fromkeys(range(20), Bounds(0, 0))

@@ -45,6 +45,15 @@ _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.1
 _THERE_S = 10.0
 _RECORD_LIMIT = "max.message.bytes"
+_NO_LEADER_YET = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+    }
+)
 _SETTINGS_TOPICS = 500
 """Whose settings are asked for in one request: each answers with some forty."""
 _REFUSED = frozenset(
@@ -263,10 +272,20 @@ class KafkaPositions:
         return sorted(found.partitions)
 
     def _offsets(self, topic: str, partitions: Iterable[int], which: OffsetSpec) -> Positions:
+        """Asked again while a partition has no leader: the client does not do it for this question."""
         asked = {TopicPartition(topic, number): which for number in partitions}
-        with self._told(f"offsets of {topic}"):
-            answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
-            return {place.partition: int(self._result(answer).offset) for place, answer in answers.items()}
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            with self._told(f"offsets of {topic}"):
+                answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+                try:
+                    return {
+                        one.partition: int(self._result(answer).offset) for one, answer in answers.items()
+                    }
+                except KafkaException as error:
+                    if error.args[0].code() not in _NO_LEADER_YET or time.monotonic() > deadline_s:
+                        raise
+            time.sleep(_POLL_S)
 
     def _timestamp(self, partition: int, offset: int) -> int | None:
         with self._told("the age of a record"), self._consumer() as consumer:
