@@ -50,6 +50,7 @@ from embermq.delivery.split.settings import SessionStoreSettings
 from embermq.delivery.split.store import SplitStore
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, iter_frames
+from embermq.model.message import said_bytes
 from embermq.model.session_writes import QueueState
 from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.device_queue import DeviceQueueHistory
@@ -469,7 +470,7 @@ class HandDrivenBroker:
             stored = [row for row in self.store.queue.values() if row.generation == session.generation]
             left = [row for row in stored if row.state != QueueState.DONE]
             assert (session.queued, session.queued_bytes) == (len(left), sum(len(row.record) for row in left))
-            waiting = sum(len(delivery.message.payload) for delivery in session.waiting or ())
+            waiting = sum(said_bytes(delivery.message) for delivery in session.waiting or ())
             assert session.waiting_bytes == waiting
 
     def counts_rows(self, sessions: HeldSessions) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from embermq.broker.tick import Accepted
 
 HELD_BYTES_MAX = 1024 * 1024
-"""Payloads held for one connection; past it they go on without their PUBREL."""
+"""Bytes of messages held for one connection, their topics and properties too; past it they go on without PUBREL."""
 HELD_MAX = 1_024
 """Messages held for one connection; past it they go on without their PUBREL."""
 
@@ -26,11 +26,11 @@ HELD_MAX = 1_024
 class Held:
     """What one connection has published and not released, by packet id, in the order in which it came."""
 
-    __slots__ = ("accepted", "payload_bytes")
+    __slots__ = ("accepted", "said_bytes")
 
     def __init__(self) -> None:
         self.accepted: dict[int, Accepted] = {}
-        self.payload_bytes = 0
+        self.said_bytes = 0
 
 
 class Holding:
@@ -47,8 +47,8 @@ class Holding:
         elif accepted.packet_id in held.accepted:  # used anew: it was released before its PUBREC
             self.release(link, accepted.packet_id)
         held.accepted[accepted.packet_id] = accepted
-        held.payload_bytes += len(accepted.message.payload)
-        if link.closing or held.payload_bytes > HELD_BYTES_MAX or len(held.accepted) > HELD_MAX:
+        held.said_bytes += accepted.said_bytes()
+        if link.closing or held.said_bytes > HELD_BYTES_MAX or len(held.accepted) > HELD_MAX:
             self.release_all(link)
 
     def release(self, link: Link, packet_id: int) -> None:
@@ -58,7 +58,7 @@ class Holding:
             return
         while packet_id in held.accepted:
             accepted = held.accepted.pop(next(iter(held.accepted)))
-            held.payload_bytes -= len(accepted.message.payload)
+            held.said_bytes -= accepted.said_bytes()
             self._deliver(accepted)
 
     def release_all(self, link: Link) -> None:

@@ -84,7 +84,7 @@ class Link:
         self.unanswered = 0
         """QoS 1 and 2 PUBLISHes of the client without PUBACK, PUBCOMP or an error [MQTT-3.3.4-7]."""
         self.bulk_bytes = 0
-        """Payloads put on it since the last flush from what had gathered for it."""
+        """Bytes of packets put on it since the last flush from what had gathered for it."""
         self.flushed: Callable[[int], None] | None = None
         """Told how many bytes a flush hands to the network."""
         self.rate: TokenBucket | None = None

@@ -30,7 +30,7 @@ class Delivery(Struct, gc=False):
     something that was sent later has been stored already; `offset` its source position, -1 for a
     retained message; `application` tells the log it came from. `released` is True from PUBREC on; `shared` says that it
     came by a shared subscription; `from_queue` that a durable queue keeps it: it is never stored in the device queue,
-    but for its packet id once that is released.
+    but for its packet id once that is released. `waiting_bytes` is what it counts for while it waits for room.
     """
 
     message: Message
@@ -48,6 +48,7 @@ class Delivery(Struct, gc=False):
     shared: bool = False
     place: int = 0
     from_queue: bool = False
+    waiting_bytes: int = 0
 
 
 class Session:
@@ -55,8 +56,8 @@ class Session:
 
     `generation` is new at each birth; `epoch` rises at each takeover. `window` maps the packet ids in flight to
     their deliveries, in the order in which they were first sent. `waiting` holds deliveries that arrived while the
-    window was full; they are neither stored nor sent; `waiting_bytes` are in their payloads. `resend` holds deliveries
-    that keep their packet ids from a connection before and did not fit the window of this one.
+    window was full; they are neither stored nor sent; `waiting_bytes` is what their publishers have said. `resend`
+    holds deliveries that keep their packet ids from a connection before and did not fit the window of this one.
 
     Of the device queue: `queued` stored deliveries, with `queued_bytes` of records, are not done; `backlog` is True
     while some of them are still to be read and everything new queues behind them; `queue_read_seq` is the last one

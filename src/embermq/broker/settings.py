@@ -65,4 +65,5 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     queued_messages_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 1_000
     """Messages that wait in memory for one client's window."""
     queued_bytes_max: Annotated[int, Meta(ge=0, le=1024 * 1024 * 1024)] = 16 * 1024 * 1024
-    """Bytes of their payloads. Past either, what is for a kept session is stored, else dropped."""
+    """Bytes of their topics, payloads and properties. Past either, what is for a kept session is stored, else
+    dropped."""

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from embermq.broker.link import Link
 from embermq.broker.router import Match
-from embermq.model.message import Message
+from embermq.model.message import Message, said_bytes
 from embermq.model.session_writes import SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.protocol.reason_codes import ReasonCode
@@ -55,6 +55,13 @@ class Accepted(Struct, gc=False):
     repeats: tuple[str, str] | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
+    counted_bytes: int = 0
+
+    def said_bytes(self) -> int:
+        """Those of the message, counted once for all receivers."""
+        if not self.counted_bytes:
+            self.counted_bytes = said_bytes(self.message)
+        return self.counted_bytes
 
 
 class Batch(Struct):

@@ -10,7 +10,7 @@ from embermq.model.message import Message
 from embermq.protocol.encoder import pubrel, with_dup
 
 BULK_BYTES_MAX = 256 * 1024
-"""Payloads put on one link in one tick from what has gathered for it: a window may have room for far more."""
+"""Bytes of packets put on one link in one tick from what has gathered for it: a window may have room for far more."""
 
 
 def put_on_link(link: Link, delivery: Delivery, frame: Frame, counters: Counters) -> bool:
@@ -69,7 +69,7 @@ def hand_over_unstored(session: Session, take: Callable[[Delivery], bool]) -> li
         offered = [delivery for delivery in session.waiting if delivery.shared and take(delivery)]
         for delivery in offered:
             session.waiting.remove(delivery)
-            session.waiting_bytes -= len(delivery.message.payload)
+            session.waiting_bytes -= delivery.waiting_bytes
         taken += offered
     for delivery in taken:
         delivery.settled = True

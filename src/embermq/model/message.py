@@ -4,6 +4,9 @@ from msgspec import Struct
 
 from embermq.protocol.properties import Properties
 
+PAIR_BYTES = 170
+"""What one user property takes in memory besides its text."""
+
 
 class Message(Struct, frozen=True, gc=False):
     """One accepted PUBLISH.
@@ -26,3 +29,15 @@ class Message(Struct, frozen=True, gc=False):
     def is_expired(self, now_ms: int) -> bool:
         """True when the deadline is reached; an interval of 0 expires at once."""
         return self.expires_ms != 0 and now_ms >= self.expires_ms
+
+
+def said_bytes(message: Message) -> int:
+    """What the publisher has said, and memory has to hold: topic, payload, and the properties, which may be more."""
+    size, properties = len(message.topic) + len(message.payload), message.properties
+    if properties is not None:
+        size += len(properties.correlation_data or b"") + len(properties.response_topic or "")
+        size += len(properties.content_type or "")
+        pairs = properties.user_properties
+        if pairs:
+            size += PAIR_BYTES * len(pairs) + sum([len(name) + len(value) for name, value in pairs])
+    return size

@@ -161,7 +161,7 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
     responses_waiting_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     """Responses that wait in one such queue while its client does not take them."""
     responses_bytes_max: Annotated[int, Meta(ge=1, le=1024 * 1024 * 1024)] = 4 * 1024 * 1024
-    """Bytes of their payloads and properties; past either a response is refused with 0x97."""
+    """Bytes of their topics, payloads and properties; past either a response is refused with 0x97."""
     body_cache_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024 * 1024)] = 32 * 1024 * 1024
     """Bytes of message bodies that are kept in memory for consumers that are near the end of their queue."""
 

@@ -25,7 +25,7 @@ def test_the_order_is_that_of_the_publishes_whatever_pubrel_comes_first(hand: Ha
     publisher.does(Pubrel(1), Pubrel(3), Pubrel(4))
     hand.settle()
     assert subscriber.payloads == numbered(4)
-    assert publisher.held is not None and publisher.held.payload_bytes == 0
+    assert publisher.held is not None and publisher.held.said_bytes == 0
 
 
 @pytest.mark.parametrize("by", ["drops", "leaves", "is taken over"])

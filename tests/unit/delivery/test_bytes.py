@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
 from embermq.broker.settings import MqttSettings
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.protocol.packets import Puback
+from embermq.model.message import PAIR_BYTES, Message, said_bytes
+from embermq.protocol.packets import Puback, Publish
+from embermq.protocol.properties import Properties
 
 
 def a_pair(hand: HandDrivenBroker, **options: object) -> tuple[HandLink, HandLink]:
@@ -67,7 +70,7 @@ def test_small_messages_make_room_for_a_large_one_however_many_they_are() -> Non
 
 
 def test_what_waits_is_stored_when_it_is_too_many_bytes() -> None:
-    hand = HandDrivenBroker(mqtt=MqttSettings(queued_bytes_max=3 * BIG))
+    hand = HandDrivenBroker(mqtt=MqttSettings(queued_bytes_max=3 * (BIG + len("t"))))
     publisher, subscriber = a_pair(hand, acknowledges=False, receive_maximum=1)
     publisher.publishes("t", *big(4))
     hand.settle()
@@ -84,7 +87,7 @@ def test_what_waits_is_stored_when_it_is_too_many_bytes() -> None:
 
 
 def test_a_direct_receiver_waits_in_memory_up_to_so_many_bytes() -> None:
-    hand = HandDrivenBroker(mqtt=MqttSettings(queued_bytes_max=3 * BIG))
+    hand = HandDrivenBroker(mqtt=MqttSettings(queued_bytes_max=3 * (BIG + len("t"))))
     publisher, subscriber = hand.connects("p"), hand.connects("d", receive_maximum=1, acknowledges=False)
     subscriber.subscribes("t")
     publisher.publishes("t", *big(10))
@@ -96,6 +99,81 @@ def test_a_direct_receiver_waits_in_memory_up_to_so_many_bytes() -> None:
     hand.settle()
     assert subscriber.payloads == big(4)
     hand.counts_queues()
+
+
+PAIRS = (("name", "x" * 500),) * 20
+WITH_PAIRS = 1 + sum(PAIR_BYTES + len(name) + len(value) for name, value in PAIRS)
+
+
+def empty_with(count: int, properties: Properties) -> list[Publish]:
+    """Messages to `t` that are nothing but properties."""
+    return [Publish("t", b"", 1, number + 1, properties=properties) for number in range(count)]
+
+
+def test_properties_and_topics_count_as_payloads_do() -> None:
+    """Else a message could be a hundred times as large as what is counted of it."""
+    message = Message("topic", b"payload", 1, False, "p", 5, 1)
+    assert said_bytes(message) == len("topic") + len(b"payload")
+    for properties, size in (
+        (Properties(user_properties=PAIRS), WITH_PAIRS - 1),
+        (Properties(user_properties=(("", ""),) * 9), 9 * PAIR_BYTES),
+        (Properties(correlation_data=bytes(700)), 700),
+        (Properties(response_topic="r" * 800), 800),
+        (Properties(content_type="c" * 900), 900),
+    ):
+        assert said_bytes(replace(message, properties=properties)) == said_bytes(message) + size
+
+
+def test_messages_of_properties_alone_wait_up_to_so_many_bytes() -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(queued_bytes_max=3 * WITH_PAIRS))
+    publisher, subscriber = hand.connects("p"), hand.connects("d", receive_maximum=1, acknowledges=False)
+    subscriber.subscribes("t")
+    publisher.does(*empty_with(10, Properties(user_properties=PAIRS)))
+    hand.settle()
+    hand.counts_queues()
+    assert hand.state.sessions["d"].waiting_bytes == 3 * WITH_PAIRS
+    assert hand.state.counters.dropped_slow == 6
+    subscriber.acknowledges = True
+    subscriber.does(Puback(1))
+    hand.settle()
+    assert len(subscriber.messages) == 4 and hand.state.sessions["d"].waiting_bytes == 0
+
+
+def test_for_a_kept_session_they_are_stored_past_that() -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(queued_bytes_max=3 * WITH_PAIRS))
+    publisher, subscriber = a_pair(hand, acknowledges=False, receive_maximum=1)
+    packets = empty_with(5, Properties(user_properties=PAIRS))
+    publisher.does(*packets[:4])
+    hand.settle()
+    hand.counts_queues()
+    assert hand.state.counters.messages_stored == 0
+    publisher.does(packets[4])
+    hand.settle()
+    hand.counts_queues()
+    assert hand.state.counters.messages_stored == 5
+    subscriber.acknowledges = True
+    subscriber.does(Puback(1))
+    hand.settle()
+    assert len(subscriber.messages) == 5 and hand.state.sessions["s"].waiting_bytes == 0
+
+
+def test_retained_messages_that_wait_are_counted_so_too() -> None:
+    size = WITH_PAIRS + len("r0") - len("t") + len(b".")
+    hand = HandDrivenBroker()
+    publisher = hand.connects("p")
+    for number in range(2):
+        properties = Properties(user_properties=PAIRS)
+        publisher.does(Publish(f"r{number}", b".", 1, number + 1, True, properties=properties))
+    hand.settle()
+    subscriber = hand.connects("d", receive_maximum=1, acknowledges=False)
+    subscriber.subscribes("+")
+    hand.settle()
+    hand.counts_queues()
+    assert hand.state.sessions["d"].waiting_bytes == size
+    subscriber.acknowledges = True
+    subscriber.does(Puback(1))
+    hand.settle()
+    assert len(subscriber.messages) == 2 and hand.state.sessions["d"].waiting_bytes == 0
 
 
 MEGABYTE = 1024 * 1024
@@ -142,6 +220,23 @@ def test_a_window_that_opens_is_not_filled_at_once_with_large_messages(
     hand.state.path(session).writable(session)
     assert most_at_once(hand, subscriber) < MEGABYTE
     assert subscriber.payloads == payloads
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_has_large_properties_comes_in_small_packs_too(kept: bool) -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(queued_bytes_max=64 * MEGABYTE))
+    publisher = hand.connects("p")
+    subscriber = (hand.keeps if kept else hand.connects)("s", acknowledges=False)
+    subscriber.subscribes("t")
+    subscriber.paused = True
+    publisher.does(*empty_with(40, Properties(user_properties=(("name", "x" * 50_000),) * 2)))
+    hand.run()
+    subscriber.paused = False
+    session = hand.state.sessions["s"]
+    hand.state.path(session).writable(session)
+    before = len(subscriber.messages)
+    hand.run()
+    assert 1 <= len(subscriber.messages) - before <= 4
 
 
 def test_what_is_resent_comes_in_small_packs_too(hand: HandDrivenBroker) -> None:

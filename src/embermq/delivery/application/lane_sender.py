@@ -162,7 +162,7 @@ class LaneSender:
             return
         frame = stored_frame(delivery, lane.session, now_ms)
         if put_on_link(link, delivery, frame, self._state.counters):
-            link.bulk_bytes += len(delivery.message.payload)
+            link.bulk_bytes += len(frame[0]) + len(frame[1])
         else:
             del lane.session.window[delivery.packet_id]
             delivery.settled = True

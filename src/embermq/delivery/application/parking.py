@@ -27,6 +27,7 @@ from embermq.delivery.application.lane_sender import LaneSender
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, send_pubrel
 from embermq.model.log_record import decode_record, encode_record
+from embermq.model.message import said_bytes
 from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
 from embermq.ports.errors import StoreError
@@ -294,7 +295,7 @@ class Parking:
             self._say_failing("")
             lane.due.popleft()
             if delivery is not None:
-                size += len(delivery.message.payload)
+                size += said_bytes(delivery.message)
                 pack.append(delivery)
         if pack:
             lane.sending = True

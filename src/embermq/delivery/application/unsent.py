@@ -45,7 +45,7 @@ class Unsent:
             return
         frame = stored_frame(delivery, session, state.tick.now_ms)
         if put_on_link(link, delivery, frame, state.counters):
-            link.bulk_bytes += len(delivery.message.payload)
+            link.bulk_bytes += len(frame[0]) + len(frame[1])
         else:
             del session.window[delivery.packet_id]
             delivery.settled = True

@@ -92,7 +92,10 @@ class DevicePath(DeliveryPath):
             self._store(session, delivery)
             return
         if session.waiting or session.resend or link.paused or len(session.window) >= session.window_max:
-            self._wait(session, delivery)
+            # As `said_bytes`, without the call where there is nothing more to count.
+            is_plain = message.properties is None
+            size = len(message.topic) + len(message.payload) if is_plain else accepted.said_bytes()
+            self._wait(session, delivery, size)
             return
         packet_id = session.next_packet_id()
         delivery.packet_id = packet_id
@@ -120,17 +123,16 @@ class DevicePath(DeliveryPath):
         delivery.shared = receiver.shared
         self._add_row(session, delivery, QueueState.QUEUED)
 
-    def _wait(self, session: Session, delivery: Delivery) -> None:
-        if session.waiting is None:
-            session.waiting = deque()
-        session.waiting.append(delivery)
-        session.waiting_bytes += len(delivery.message.payload)
+    def _wait(self, session: Session, delivery: Delivery, size: int) -> None:
+        waiting = session.waiting
+        if waiting is None:
+            waiting = session.waiting = deque()
+        waiting.append(delivery)
+        delivery.waiting_bytes = size
+        session.waiting_bytes = waiting_bytes = session.waiting_bytes + size
         self.linger.fresh.append((session, delivery))
         settings = self._state.settings
-        if (
-            len(session.waiting) > settings.queued_messages_max
-            or session.waiting_bytes > settings.queued_bytes_max
-        ):
+        if len(waiting) > settings.queued_messages_max or waiting_bytes > settings.queued_bytes_max:
             self._spill(session)
 
     # The store
@@ -371,8 +373,10 @@ class DevicePath(DeliveryPath):
             # The client may have it and wait for PUBREL, and would take the next message of this packet id for it.
             delivery.released = True
             self._state.path(session).released(session, delivery)
-        elif not denied and put_on_link(link, delivery, stored_frame(delivery, session, now_ms), counters):
-            link.bulk_bytes += len(delivery.message.payload)
+        elif not denied and put_on_link(
+            link, delivery, frame := stored_frame(delivery, session, now_ms), counters
+        ):
+            link.bulk_bytes += len(frame[0]) + len(frame[1])
         else:
             del session.window[delivery.packet_id]
             delivery.settled = True
@@ -431,7 +435,7 @@ class DevicePath(DeliveryPath):
                 and link.bulk_bytes < BULK_BYTES_MAX  # what is in flight then will be acknowledged
             ):
                 delivery = waiting.popleft()
-                session.waiting_bytes -= len(delivery.message.payload)
+                session.waiting_bytes -= delivery.waiting_bytes
                 if delivery.message.is_expired(now_ms):
                     delivery.settled = True
                     self._state.counters.dropped_expired += 1
@@ -447,7 +451,7 @@ class DevicePath(DeliveryPath):
                 session.window[delivery.packet_id] = delivery
                 frame = stored_frame(delivery, session, now_ms)
                 if put_on_link(link, delivery, frame, self._state.counters):
-                    link.bulk_bytes += len(delivery.message.payload)
+                    link.bulk_bytes += len(frame[0]) + len(frame[1])
                 else:
                     del session.window[delivery.packet_id]
                     delivery.settled = True

@@ -18,7 +18,7 @@ from embermq.delivery.sending import (
     send_pubrel,
     stored_frame,
 )
-from embermq.model.message import Message
+from embermq.model.message import Message, said_bytes
 
 
 class DirectPath(DeliveryPath):
@@ -49,7 +49,10 @@ class DirectPath(DeliveryPath):
         if receiver.shared:
             delivery.shared = True
         if self._must_wait(session, link):
-            self._wait(session, delivery)
+            # As `said_bytes`, without the call where there is nothing more to count.
+            is_plain = message.properties is None
+            size = len(message.topic) + len(message.payload) if is_plain else accepted.said_bytes()
+            self._wait(session, delivery, size)
             return
         session.window[session.next_packet_id()] = delivery
         delivery.packet_id = session.last_packet_id
@@ -75,7 +78,7 @@ class DirectPath(DeliveryPath):
             )
             self._send_qos0(link, message, frame)
         elif self._must_wait(session, link):
-            self._wait(session, delivery)
+            self._wait(session, delivery, said_bytes(message))
         else:
             self._send(session, link, delivery)
 
@@ -100,15 +103,17 @@ class DirectPath(DeliveryPath):
     def _must_wait(self, session: Session, link: Link) -> bool:
         return bool(session.waiting) or link.paused or len(session.window) >= session.window_max
 
-    def _wait(self, session: Session, delivery: Delivery) -> None:
-        if session.waiting is None:
-            session.waiting = deque()
+    def _wait(self, session: Session, delivery: Delivery, size: int) -> None:
+        waiting = session.waiting
+        if waiting is None:
+            waiting = session.waiting = deque()
         settings = self._state.settings
-        waiting_bytes = session.waiting_bytes + len(delivery.message.payload)
-        if len(session.waiting) >= settings.queued_messages_max or waiting_bytes > settings.queued_bytes_max:
+        waiting_bytes = session.waiting_bytes + size
+        if len(waiting) >= settings.queued_messages_max or waiting_bytes > settings.queued_bytes_max:
             self._state.counters.dropped_slow += 1
             return
-        session.waiting.append(delivery)
+        delivery.waiting_bytes = size
+        waiting.append(delivery)
         session.waiting_bytes = waiting_bytes
 
     def _send(self, session: Session, link: Link, delivery: Delivery) -> None:
@@ -117,7 +122,7 @@ class DirectPath(DeliveryPath):
         frame = stored_frame(delivery, session, self._state.tick.now_ms)
         if put_on_link(link, delivery, frame, self._state.counters):
             session.window[delivery.packet_id] = delivery
-            link.bulk_bytes += len(delivery.message.payload)
+            link.bulk_bytes += len(frame[0]) + len(frame[1])
 
     def _refill(self, session: Session) -> None:
         waiting, link = session.waiting, session.link
@@ -128,7 +133,7 @@ class DirectPath(DeliveryPath):
             if link.bulk_bytes >= BULK_BYTES_MAX:
                 return  # what is in flight now will be acknowledged
             delivery = waiting.popleft()
-            session.waiting_bytes -= len(delivery.message.payload)
+            session.waiting_bytes -= delivery.waiting_bytes
             if delivery.message.is_expired(now_ms):
                 self._state.counters.dropped_expired += 1
                 continue

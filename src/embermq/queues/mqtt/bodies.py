@@ -4,14 +4,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
 from embermq.model.log_record import RecordError, decode_record
-from embermq.model.message import Message
+from embermq.model.message import Message, said_bytes
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 
 MESSAGE_BYTES = 600
-"""What a message in memory takes besides its payload and its properties."""
-PAIR_BYTES = 170
-"""What one user property takes besides its text."""
+"""What a message in memory takes besides what its publisher has said."""
 
 BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
 """Told messages by offset; None for one that nobody has."""
@@ -52,16 +50,6 @@ class Bodies:
         self._store.bodies(
             offsets, lambda found: then(found if isinstance(found, StoreError) else _read(found))
         )
-
-
-def said_bytes(message: Message) -> int:
-    """What the publisher has said, and memory has to hold: the payload, and the properties, which may be more."""
-    size, properties = len(message.payload), message.properties
-    if properties is not None:
-        size += len(properties.correlation_data or b"") + len(properties.response_topic or "")
-        size += len(properties.content_type or "")
-        size += sum(PAIR_BYTES + len(name) + len(value) for name, value in properties.user_properties)
-    return size
 
 
 def _read(found: Mapping[int, bytes | None]) -> dict[int, Message | None]:

@@ -37,7 +37,7 @@ READ_AHEAD = 32
 READ_AHEAD_ALL = 256
 """And for all together."""
 BULK_BYTES_MAX = 256 * 1024
-"""Payloads put on one link in one tick."""
+"""Bytes of packets put on one link in one tick."""
 ROUNDS_MAX = 8
 """How often one tick asks the core, while it hands out something; what is left is the next one's."""
 TOO_LARGE_MS = 1_000
@@ -175,12 +175,12 @@ class Deliveries:
         if qos:
             delivery.packet_id = session.next_packet_id()
         size = put_on_link(link, delivery, now_ms, counters)
-        if size:
+        if size > link.packet_bytes_max:
             self._cannot_take(session, owed, size, link.packet_bytes_max)
             return
         if qos:
             session.window[delivery.packet_id] = delivery
-        link.bulk_bytes += len(message.payload)
+        link.bulk_bytes += size
         delivery.message = _NOTHING
         self._writing.sent(consumer, link, delivery)
 

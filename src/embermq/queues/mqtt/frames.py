@@ -44,8 +44,8 @@ def queue_message(body: Message, owed: Owed, version: int) -> Message:
 
 
 def put_on_link(link: Link, delivery: Delivery, now_ms: int, counters: Counters) -> int:
-    """Queue a PUBLISH, with the packet id of the delivery unless it is QoS 0. Returns 0; or, when it is larger than
-    the client takes [MQTT-3.1.2-24], its size, and nothing is queued."""
+    """Queue a PUBLISH, with the packet id of the delivery unless it is QoS 0. Returns its size; when that is more than
+    the client takes [MQTT-3.1.2-24] nothing is queued."""
     message = delivery.message
     frame = message_frame(
         message,
@@ -69,4 +69,4 @@ def put_on_link(link: Link, delivery: Delivery, now_ms: int, counters: Counters)
         counters.messages_sent_qos_0 += 1
     counters.messages_sent += 1
     counters.payload_bytes_sent += len(message.payload)
-    return 0
+    return size

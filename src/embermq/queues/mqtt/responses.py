@@ -19,7 +19,7 @@ from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Verdict
 from embermq.broker.timers import Timer
-from embermq.model.message import Message
+from embermq.model.message import Message, said_bytes
 from embermq.protocol.packets import Publish, Subscription
 from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
@@ -27,7 +27,6 @@ from embermq.protocol.version import ProtocolVersion
 from embermq.queues.durations import parse_delay
 from embermq.queues.errors import PropertyRefused, QueueRefusal
 from embermq.queues.mqtt.arriving import Arriving
-from embermq.queues.mqtt.bodies import said_bytes
 from embermq.queues.mqtt.frames import put_on_link
 from embermq.queues.names import QUEUE_PREFIX, RESPONSE_PREFIX, parse_filter
 from embermq.queues.publication import UserProperties, without_reserved
@@ -287,7 +286,7 @@ class Responses:
             )
             if qos:
                 delivery.packet_id = session.next_packet_id()
-            if put_on_link(link, delivery, now_ms, counters):
+            if put_on_link(link, delivery, now_ms, counters) > link.packet_bytes_max:
                 counters.dropped_too_large += 1
             elif qos:
                 session.window[delivery.packet_id] = delivery
