@@ -131,6 +131,27 @@ def test_a_batch_answers_with_the_worst_and_how_many_of_each(broker: BrokerProce
 
 
 @pytest.mark.promise("queues-28")
+def test_what_was_under_way_at_an_unsubscribe_may_still_be_acked(broker: BrokerProcess) -> None:
+    """Without the group, which the client may never have named; until somebody else has it."""
+
+    async def scenario() -> None:
+        topic = "$queue/leaving"
+        client = await consumer(broker, "leaving-1", topic)
+        await client.enqueues(topic, b"1", b"2")
+        first, second = await client.take(2)
+        await client.unsubscribe(topic)
+        assert await client.says("nack", first) == (0x83, "too late, ignored")
+        assert await client.says("ack", first) == (0, "")
+        assert await client.says("ack", first) == (0, "already settled")
+        heir = await consumer(broker, "leaving-2", topic)
+        assert (await heir.next()).id == second.id
+        assert await client.says("ack", second) == (0x87, "not yours")
+        assert await heir.says("ack", second) == (0, "")
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-28")
 def test_a_late_ack_of_the_last_holder_counts_and_a_late_nack_does_not(broker: BrokerProcess) -> None:
     async def scenario() -> None:
         topic = "$queue/short"
@@ -327,9 +348,9 @@ def test_a_right_that_is_taken_away_ends_a_consumer_s_part(ruled: BrokerProcess,
         got = {taken.payload: taken for taken in await second.take(22)}
         assert len(got) == 22
         assert (got[b"held"].id, got[b"held"].count, got[b"alone"].count) == (held.id, 2, 1)
+        assert (await first.says("ack", held))[0] == 0x87, "another one has it"
         await second.acks(*got.values())
         await first.gets_nothing()
-        assert (await first.says("ack", held))[0] == 0x87
         ruled_by(ruled, RULES)
         await second.unsubscribe(topic)
         await maker.enqueues(topic, b"again")
@@ -349,6 +370,7 @@ def test_who_takes_over_a_client_id_holds_nothing(broker: BrokerProcess) -> None
         with pytest.raises(ConnectionEnded):
             await first.ping()
         assert (await second.says("ack", taken))[0] == 0x87
+        assert (await second.says("ack", taken, group_id="hold"))[0] == 0x87
         await second.consumes(topic)
         again: Taken = await second.next()
         assert again.id == taken.id and again.count == 2

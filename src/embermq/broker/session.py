@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from embermq.broker.router import Subscriber
 
 PACKET_IDS = 65_535
+EPOCH_BITS = 32
 NO_FILTERS: frozenset[str] = frozenset()
 
 
@@ -160,6 +161,12 @@ class Session:
     def is_application(self) -> bool:
         """True when its messages come from a log of its own, filled by the pipeline."""
         return self.persistent and self.client_type is ClientType.APPLICATION
+
+    @property
+    def held_under(self) -> int:
+        """The session and its connection as one number, which no other of the same client id has: only under that may
+        it settle what a queue hands it [queues-29]. Another session may have the same epoch."""
+        return self.generation << EPOCH_BITS | self.epoch
 
     @property
     def has_room_again(self) -> bool:

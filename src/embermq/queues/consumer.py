@@ -27,7 +27,8 @@ class Newcomer(Struct, frozen=True):
 
 
 class Consumer:
-    """One client in one group. `epoch` is that of its session: who takes over is another holder [queues-29]."""
+    """One client in one group. `epoch` is another one on each connection: who takes over is another holder
+    [queues-29]."""
 
     __slots__ = (
         "away_until_ms",

@@ -29,6 +29,8 @@ FILLED = sys.maxsize
 """Above all sequences."""
 LEASE_OVER = "the lease is over"
 CONSUMER_GONE = "the consumer is gone"
+LEFT_MAX = 1_000
+"""Consumers that are remembered when they have left."""
 
 
 class Group:
@@ -60,6 +62,9 @@ class Group:
         self.stalled: list[str] = []
         """Members that have just stalled: whoever calls `advance` is to empty it."""
         self.idle_since_ms = 0
+        self.left: OrderedDict[str, None] = OrderedDict()
+        """Clients that have left while messages were unsettled: of what each had last it may still say so, without
+        naming the group. The last ones."""
         self._away: OrderedDict[str, Consumer] = OrderedDict()
         """Members whose connection is gone, in the order of going: all may come back for equally long."""
         self._settings = settings
@@ -193,6 +198,7 @@ class Group:
                     self._apply(sequence, standing, Event.HOLDER_GONE, now_ms)
         consumer.away_until_ms = 0
         self._away.pop(client_id, None)
+        self.left.pop(client_id, None)
         consumer.prefetch = prefetch
         self.idle_since_ms = 0
         if not takes_part:
@@ -215,6 +221,10 @@ class Group:
         consumer = self.members.pop(client_id, None)
         if consumer is None:
             return
+        if self._standings:
+            self.left[client_id] = None
+            if len(self.left) > LEFT_MAX:
+                self.left.popitem(last=False)
         for sequence in sorted(consumer.held):
             self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
         self.lanes.forget(consumer)

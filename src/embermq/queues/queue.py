@@ -231,18 +231,18 @@ class Queue:
         return [self.message_id(sequence) for sequence in sorted(member.held)] if member is not None else []
 
     def settle(self, request: SettleRequest, client_id: str, epoch: int, now_ms: int) -> list[Outcome]:
-        """One outcome a message id. Without a group in the request it is the one in which the consumer is; of several
-        the first where it can be done, or the best answer."""
-        names = [request.group] if request.group else self._groups_of(client_id)
+        """One outcome a message id. Without a group in the request it is the one in which the consumer is or, of what
+        nobody has handed it there, one that it has left; of several the first where it can be done, or the best
+        answer."""
+        names, left = ([request.group], []) if request.group else self._groups_of(client_id)
+        holder = (client_id, epoch)
         outcomes: list[Outcome] = []
         for message_id in request.message_ids:
-            best = Outcome.NOT_YOURS
-            for name in names:
-                found = self._settle_one(name, message_id, request, (client_id, epoch), now_ms)
-                best = min(best, found, key=RANK.__getitem__)
-                if best is Outcome.DONE:
-                    break
-            outcomes.append(best)
+            found = self._settle_in(names, message_id, request, holder, now_ms)
+            if left and RANK[found] >= RANK[Outcome.UNKNOWN]:
+                late = self._settle_in(left, message_id, request, holder, now_ms)
+                found = min(found, late, key=RANK.__getitem__)
+            outcomes.append(found)
         return outcomes
 
     def deliver(self, now_ms: int) -> list[Delivery]:
@@ -357,8 +357,26 @@ class Queue:
         self.pieces.fill(group)
         return group
 
-    def _groups_of(self, client_id: str) -> list[str]:
-        return [name for name, group in self.groups.items() if client_id in group.members]
+    def _groups_of(self, client_id: str) -> tuple[list[str], list[str]]:
+        """In which it is, and which it has left."""
+        names = [name for name, group in self.groups.items() if client_id in group.members]
+        return names, [name for name, group in self.groups.items() if client_id in group.left]
+
+    def _settle_in(
+        self,
+        names: list[str],
+        message_id: str,
+        request: SettleRequest,
+        holder: tuple[str, int],
+        now_ms: int,
+    ) -> Outcome:
+        best = Outcome.NOT_YOURS
+        for name in names:
+            found = self._settle_one(name, message_id, request, holder, now_ms)
+            best = min(best, found, key=RANK.__getitem__)
+            if best is Outcome.DONE:
+                break
+        return best
 
     def _settle_one(
         self, name: str, message_id: str, request: SettleRequest, holder: tuple[str, int], now_ms: int

@@ -54,6 +54,6 @@ class Control:
         now_ms = self._state.tick.now_ms
         # Else a fast nack would be of a message that was never delivered.
         self._deliveries.note_written(session)
-        outcomes = self._core.settle(name, request, session.client_id, session.epoch, now_ms)
+        outcomes = self._core.settle(name, request, session.client_id, session.held_under, now_ms)
         said = answer(outcomes)
         return Verdict(said.reason_code, said.reason_string)

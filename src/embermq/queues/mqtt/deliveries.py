@@ -88,7 +88,7 @@ class Deliveries:
             handed = self._core.run(now_ms)
             for owed in handed:
                 taker = self.consumers.get(owed.client_id)
-                if taker is None or taker.link is None or taker.session.epoch != owed.epoch:
+                if taker is None or taker.link is None or taker.session.held_under != owed.epoch:
                     self._core.leave(owed.queue, owed.stamps.group, owed.client_id, now_ms)
                     continue
                 taker.put_out(owed)
@@ -149,7 +149,7 @@ class Deliveries:
         """One message, unless something is against it now; then the core hears of it."""
         session, counters, now_ms = consumer.session, self._state.counters, self._state.tick.now_ms
         subscription = consumer.places.get((owed.queue, owed.stamps.group))
-        if subscription is None or not self._core.holds(owed, session.epoch):
+        if subscription is None or not self._core.holds(owed, session.held_under):
             return  # it was given back, or has ended
         topic = QUEUE_PREFIX + owed.queue
         if session.permissions is not None and not session.permissions.may_consume(topic):
@@ -297,7 +297,7 @@ class Deliveries:
         stamps = owed.stamps
         said = reason[:REASON_CHARACTERS_MAX]
         request = SettleRequest(verb, (stamps.message_id,), stamps.group, said, delay_ms)
-        self._core.settle(owed.queue, request, session.client_id, session.epoch, self._state.tick.now_ms)
+        self._core.settle(owed.queue, request, session.client_id, session.held_under, self._state.tick.now_ms)
 
     # Consumers come and go
 

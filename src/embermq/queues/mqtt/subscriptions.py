@@ -190,7 +190,7 @@ class Subscriptions:
         limit = self._prefetch(session, subscription)
         held = self._core.held_ids(queue, group, session.client_id)
         kept = tuple(each for each in held if not consumer.lacks(queue, group, each))
-        newcomer = Newcomer(session.client_id, session.epoch, limit, kept, start)
+        newcomer = Newcomer(session.client_id, session.held_under, limit, kept, start)
         self._core.join(queue, group, newcomer, self._state.tick.now_ms)
 
     def _prefetch(self, session: Session, subscription: QueueSubscription) -> int:
