@@ -111,6 +111,27 @@ def test_partitions_change_only_while_the_queue_is_empty(broker: BrokerProcess) 
     run(scenario())
 
 
+@pytest.mark.promise("queues-31")
+def test_a_lower_depth_is_reached_at_once_where_the_head_is_dropped(broker: BrokerProcess) -> None:
+    """Without a publish; what is above it is with the dead letters, the oldest first."""
+
+    async def scenario() -> None:
+        client = await worker(broker, "shrinker")
+        assert api(broker, "PUT", "/queues/op%2Fshrinks", json={"partitions": 1}).status_code == 201
+        await client.enqueues("$queue/op/shrinks", *(b"%d" % number for number in range(300)))
+        limits = {"max_queue_depth": 20, "overflow": "drop-head"}
+        changed = api(broker, "PUT", "/queues/op%2Fshrinks", json={"partitions": 1, "limits": limits})
+        assert changed.status_code == 200
+        wait_until(lambda: api(broker, "GET", "/queues/op%2Fshrinks/stats").json()["depth"] == 20)
+        assert api(broker, "GET", "/queues/dlq%2Fop%2Fshrinks/stats").json()["depth"] == 280
+        await client.consumes("$queue/op/shrinks", prefetch="100")
+        assert [taken.payload for taken in await client.take(20)] == [
+            b"%d" % number for number in range(280, 300)
+        ]
+
+    run(scenario())
+
+
 @pytest.mark.promise("queues-32", "queues-33")
 def test_another_prefetch_holds_for_consumers_that_named_none(broker: BrokerProcess) -> None:
     async def scenario() -> None:

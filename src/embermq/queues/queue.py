@@ -28,8 +28,10 @@ from embermq.queues.errors import QueueRefusal, TooLarge
 from embermq.queues.group import Group
 from embermq.queues.heads import Heads
 from embermq.queues.intake import Intake
+from embermq.queues.lanes import LOOKED_AT_MAX
 from embermq.queues.ledger import Ledger
 from embermq.queues.losses import Losses
+from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.pieces import ADVANCED_MAX, Pieces, at_a_time
 from embermq.queues.publication import Publication, Stamps
 from embermq.queues.settings import GroupSettings, Overflow, QueueSettings, check_change
@@ -67,6 +69,8 @@ class Queue:
         self.buried, self.dead_letters, self.dropped = losses.buried, losses.dead_letters, losses.dropped
         self.pieces = Pieces(ledger)
         self._heads = Heads(ledger.entries, ledger.groups)
+        self._shrinking = 0
+        """While it goes down to a lower depth, how often it may still find nothing that can go."""
 
     # Messages come.
 
@@ -285,6 +289,8 @@ class Queue:
         for sequence in self._ledger.deadlines.take_over(now_ms, self._intake.next_sequence, most):
             if sequence in self.entries:
                 self._losses.end(sequence, DeadLetterReason.EXPIRED, now_ms)
+        if self._shrinking:
+            self._shrink(most, now_ms)
         left = ADVANCED_MAX
         for group in list(self.groups.values()):
             was_idle = group.idle_since_ms
@@ -297,7 +303,7 @@ class Queue:
 
     def next_due_ms(self) -> int | None:
         """When `pieces`, `advance` and `deliver` have something to do; 0 for at once, None for never."""
-        if self.pieces:
+        if self.pieces or self._shrinking:
             return 0
         times = [due for group in self.groups.values() if (due := group.next_due_ms()) is not None]
         if self.delayed:
@@ -320,11 +326,18 @@ class Queue:
 
     def configure(self, settings: QueueSettings) -> None:
         """Take other settings. Raises SettingsRefused when they need an empty queue [queues-10]. Leases that run stay
-        as long as they were."""
+        as long as they were. What is above a lower depth goes when the head is to be dropped; dead letters, which are
+        never refused either, stay."""
         check_change(self.settings, settings, len(self.entries) + len(self._pending) + len(self.delayed))
         self.settings = self._intake.settings = self._losses.settings = settings
         for group in self.groups.values():
             group.configure(settings)
+        drops_head = settings.limits.overflow is Overflow.DROP_HEAD
+        is_over = drops_head and self.depth() > settings.limits.max_queue_depth
+        if is_over and kind_of(settings.name) is not QueueKind.DEAD_LETTERS:
+            self._shrinking = 2 + len(self.entries) // LOOKED_AT_MAX
+        else:
+            self._shrinking = 0
         self.store_row()
 
     def restore(self, stored: StoredQueue, now_ms: int) -> None:
@@ -418,12 +431,27 @@ class Queue:
             return True
         if limits.overflow is Overflow.DROP_NEW:
             return False
-        if limits.overflow is Overflow.DROP_HEAD:
-            head = self._heads.find(next(iter(self._pending), self._intake.next_sequence))
-            if head:
-                self._losses.end(head, DeadLetterReason.OVERFLOW, now_ms)
-                return True
+        if limits.overflow is Overflow.DROP_HEAD and self._drop_head(now_ms):
+            return True
         raise QueueRefusal(
             f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}",
             ReasonCode.QUOTA_EXCEEDED,
         )
+
+    def _drop_head(self, now_ms: int) -> bool:
+        """The oldest that nobody holds ends; False when none is found."""
+        head = self._heads.find(next(iter(self._pending), self._intake.next_sequence))
+        if head:
+            self._losses.end(head, DeadLetterReason.OVERFLOW, now_ms)
+        return head > 0
+
+    def _shrink(self, limit: int, now_ms: int) -> None:
+        """End up to `limit` messages above the depth. What is held or delayed stays, and is waited for no longer than
+        it takes to see that nothing else is left."""
+        for _ in range(limit):
+            if self.depth() <= self.settings.limits.max_queue_depth:
+                self._shrinking = 0
+                return
+            if not self._drop_head(now_ms):
+                self._shrinking -= 1
+                return

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.queue_bench import START_MS, Bench
 
 from embermq.model.queue_rows import MessageState
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.queues import heads
+from embermq.queues import queue as queue_module
 from embermq.queues.consumer import LATEST, Newcomer
 from embermq.queues.deadlines import GONE_MAX, Deadlines
 from embermq.queues.entries import Entries
@@ -346,3 +350,96 @@ def test_messages_that_are_settled_long_before_their_end_are_not_remembered_unti
         deadlines.add(sequence, 500_000)
         entries.remove(sequence)
     assert len(deadlines) <= GONE_MAX + 3
+
+
+def over(depth: int, **settings: Any) -> dict[str, Any]:
+    return {"limits": {"max_queue_depth": depth, "overflow": "drop-head"}, **settings}
+
+
+def test_a_lower_depth_is_reached_at_once() -> None:
+    bench = Bench(**over(100))
+    bench.join("c", prefetch=2)
+    bench.publish(count=10)
+    assert bench.offsets() == [0, 1]
+    bench.configure(**over(4))
+    bench.run()
+    assert bench.dead() == [("g", "overflow")] * 6
+    assert list(bench.queues.queue("q").entries) == [1, 2, 9, 10], "what is held stays, else the oldest go"
+    assert bench.queues.next_due_ms() != 0
+    bench.publish()
+    assert bench.queues.queue("q").depth() == 4
+    bench.restart()
+    assert bench.queues.queue("q").depth() == 4
+
+
+def test_it_is_reached_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "ADVANCED_MAX", 3)
+    bench = Bench(**over(100))
+    bench.publish(count=10)
+    bench.configure(**over(1))
+    depths = []
+    while bench.queues.next_due_ms() == 0:
+        bench.queues.run(bench.now_ms)
+        depths.append(bench.queues.queue("q").depth())
+    assert depths == [7, 4, 1, 1]
+
+
+def test_where_nothing_can_go_it_is_not_waited_for() -> None:
+    bench = Bench(**over(100))
+    bench.join("c")
+    bench.publish(count=5)
+    bench.publish(visible_ms=START_MS + 60_000)
+    held = bench.take()
+    bench.configure(**over(1))
+    for _ in range(5):
+        bench.run()
+    assert not bench.dead() and bench.queues.next_due_ms() != 0
+    assert [bench.settle(each, Verb.ACK) for each in held] == [Outcome.DONE] * 5
+
+
+def test_many_that_are_held_do_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(queue_module, "LOOKED_AT_MAX", 2)
+    bench = Bench(**over(100))
+    bench.join("c", prefetch=7)
+    bench.publish(count=10)
+    bench.configure(**over(8))
+    for _ in range(10):
+        bench.run()
+    assert bench.dead() == [("g", "overflow")] * 2
+    assert bench.queues.next_due_ms() != 0
+
+
+@pytest.mark.parametrize("overflow", ["reject", "drop-new"])
+def test_where_the_head_is_not_dropped_everything_stays(overflow: str) -> None:
+    bench = Bench()
+    bench.publish(count=5)
+    bench.configure(limits={"max_queue_depth": 1, "overflow": overflow})
+    bench.run()
+    assert bench.queues.queue("q").depth() == 5 and not bench.dead()
+
+
+def test_dead_letters_stay_whatever_depth_their_queue_is_given() -> None:
+    bench = Bench()
+    bench.join("c")
+    bench.publish(count=3)
+    for delivery in bench.take():
+        bench.settle(delivery, Verb.REJECT)
+    bench.name = "dlq/q"
+    bench.configure(**over(1))
+    bench.run()
+    assert len(bench.dead()) == 3
+
+
+def test_a_higher_depth_or_another_overflow_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "ADVANCED_MAX", 2)
+    bench = Bench(**over(100))
+    bench.publish(count=20)
+    bench.configure(**over(1))
+    bench.run()
+    depth = bench.queues.queue("q").depth()
+    assert 1 < depth < 20
+    bench.configure(limits={"max_queue_depth": 1})
+    for _ in range(3):
+        bench.run()
+    assert bench.queues.queue("q").depth() == depth and bench.queues.next_due_ms() != 0
