@@ -383,3 +383,46 @@ def test_a_log_that_lost_its_end_uses_no_position_twice(
     broker.start()
     assert "what lies between is lost" in broker.output()
     talk(after)
+
+
+def test_a_start_without_the_sessions_of_the_last_one_is_refused(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    """Forgotten settings, or another database: what is published then would be lost to them."""
+
+    async def begin() -> None:
+        away = await kept(broker, "pump")
+        await away.subscribe(Subscription("t", 1))
+        await gone(away)
+
+    async def come_back() -> None:
+        assert present(await kept(broker, "pump"))
+
+    ours, other = redis_server.url, f"{redis_server.url}/7"
+    broker.start()
+    talk(begin)
+    assert broker.stop() == 0
+    told = f"sessions of this data directory are kept in {ours}, and would miss what comes"
+    for _ in range(2):  # a refusal makes nothing
+        for place in ("sqlite", other):
+            broker.settings["stores.session"] = place
+            assert told in refused(broker) and "stores.session_anew" in broker.output()
+    broker.settings["stores.session"] = ours
+    broker.start()
+    talk(come_back)
+    assert broker.stop() == 0
+    broker.settings |= {"stores.session": "sqlite", "stores.session_anew": "true"}
+    broker.start()
+    assert broker.stop() == 0
+    del broker.settings["stores.session_anew"]
+    broker.start()  # it is where sessions are now
+
+
+def test_a_redis_that_has_lost_everything_is_told_of(
+    broker: BrokerProcess, redis_server: RedisServer
+) -> None:
+    broker.start()
+    assert broker.stop() == 0 and "has lost" not in broker.output()
+    redis_server.ask("FLUSHALL")
+    broker.start()
+    assert f"{redis_server.url} has lost the sessions that it kept: it is empty" in broker.output()

@@ -99,7 +99,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     store = SqliteTickStore(writer, durability=durability, post=post)
     tick = Tick()
     log_side = open_log_side(settings, data_dir, writer, reader, store, tick=tick, post=post)
-    side = open_session_store(settings, reader, post, log_identity(writer))
+    side = open_session_store(settings, reader, post, log_identity(writer), store.sessions_place)
     application_log = SqliteApplicationLog(reader, data_dir / "applications.db")
 
     device = DevicePath(side.queue, settings.device)
@@ -129,7 +129,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         # The archive of a log in Kafka knows positions, not the numbers that are looked for.
         archive = None if log_side.is_apart else partial(read_archive, settings)
         redelivered = Recovery(state, device, log_side.log, side.history, archive).run(lost)
-        ticks = _take_ticks(settings, log_side, side, state, post)
+        ticks = _take_ticks(settings, log_side, side, state, post, beside_log=store)
     except BaseException as error:
         if side.apart is not None:
             side.apart.abandon()
@@ -162,9 +162,16 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
 
 
 def _take_ticks(
-    settings: Settings, log_side: LogSide, side: SessionSide, state: BrokerState, post: Post
+    settings: Settings,
+    log_side: LogSide,
+    side: SessionSide,
+    state: BrokerState,
+    post: Post,
+    *,
+    beside_log: SqliteTickStore,
 ) -> TickStore:
-    """What ticks are handed to, and what may be in them."""
+    """What ticks are handed to, and what may be in them; sessions are at their place from now on."""
+    beside_log.keep_sessions_at(side.apart.place if side.apart is not None else "")
     state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
     if side.apart is not None or log_side.is_apart:
         state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)

@@ -15,6 +15,7 @@ from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.app.errors import StartError
 from embermq.app.redis_address import redis_address
+from embermq.app.settings import ELSEWHERE
 from embermq.model.redis_layout import (
     SCHEMA_KEY,
     SCHEMA_VERSION,
@@ -50,8 +51,9 @@ class RedisSessions:
         self.writer = RedisSessionWriter(self._link, owners, post, platform.node())
         self.queue = RedisDeviceQueue(self._link, owners)
 
-    def claim(self, log_id: int) -> None:
-        """Make sure that what is there belongs to this log; what is empty belongs to it from now on. Raises
+    def claim(self, log_id: int, *, before: str, may_be_empty: bool) -> None:
+        """Make sure that what is there belongs to this log; what is empty belongs to it from now on. `before` is where
+        the run before kept sessions, "" for broker.db: instead of another place it `may_be_empty` or not. Raises
         StoreError."""
         redis, ours = self._blocking, str(log_id)
         value = redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
@@ -62,6 +64,10 @@ class RedisSessions:
                         f"stores.session: {self.place}: has key {keys[0].decode(errors='replace')!r} but no "
                         f"{SCHEMA_KEY}: it holds data that EmberMQ cannot place; empty it, or name another one"
                     )
+            if before == self.place:
+                LOG.warning("%s has lost the sessions that it kept: it is empty", self.place)
+            elif before and not may_be_empty:
+                raise StoreError(f"stores.session: {self.place}: is empty; {ELSEWHERE.format(before)}")
             redis.command(SCHEMA_KEY, "SET", SCHEMA_KEY, encode_schema(ours), "NX")
             value = redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
         try:

@@ -14,7 +14,7 @@ from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_store import Post
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
-from embermq.app.settings import SQLITE
+from embermq.app.settings import ELSEWHERE, SQLITE
 from embermq.delivery.split.completion import behind_log
 from embermq.model.session import RetainedRow
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
@@ -61,11 +61,14 @@ class SessionSide(Struct):
 
 
 def open_session_store(
-    settings: Settings, reader: sqlite3.Connection, post: Post, log_id: int
+    settings: Settings, reader: sqlite3.Connection, post: Post, log_id: int, before: str
 ) -> SessionSide:
-    """The tables of broker.db, which `reader` sees, or a Redis, which has to belong to this log. Raises StartError,
-    StoreError."""
+    """The tables of broker.db, which `reader` sees, or a Redis, which has to belong to this log. `before` is where the
+    run before kept session data, "" for broker.db: what comes while its sessions are not there would be lost to them.
+    Raises StartError, StoreError."""
     if settings.stores.session == SQLITE:
+        if before and not settings.stores.session_anew:
+            raise StartError(f"stores.session: {ELSEWHERE.format(before)}")
         return SessionSide(SqliteSessionStore(reader), SqliteDeviceQueue(reader), SqliteQueueHistory(reader))
     try:
         from embermq.app.redis_sessions import RedisSessions
@@ -78,7 +81,7 @@ def open_session_store(
         ) from None
     apart = RedisSessions(settings.stores.session, settings.redis, post)
     try:
-        apart.claim(log_id)
+        apart.claim(log_id, before=before, may_be_empty=settings.stores.session_anew)
     except BaseException:
         apart.abandon()
         raise

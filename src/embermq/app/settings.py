@@ -12,6 +12,11 @@ from embermq.ports.store_url import without_password
 
 SQLITE = "sqlite"
 """The embedded store, in the data directory."""
+ELSEWHERE = (
+    "sessions of this data directory are kept in {}, and would miss what comes while another store is used: name that "
+    "one, or set stores.session_anew to begin without them"
+)
+"""What a start with another store of sessions is told."""
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +29,9 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Sessions, what is queued for them, and retained messages: `sqlite` for the data directory, or
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
     `rediss+cluster://`."""
+    session_anew: bool = False
+    """Begin without the sessions that the start before kept in a Redis, when `session` names it no more. What is there
+    is not moved, and misses what comes from then on."""
     static: str = SQLITE
     """Accounts and archived messages: `sqlite` for the data directory, or
     `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, `mysql://` or `mariadb://` likewise."""
@@ -35,8 +43,8 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Without passwords, so that no log can hold them."""
         shown = self.shown()
         return (
-            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, static={shown.static!r}, "
-            f"static_upgrade={shown.static_upgrade})"
+            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, session_anew={shown.session_anew}, "
+            f"static={shown.static!r}, static_upgrade={shown.static_upgrade})"
         )
 
     def shown(self) -> StoreSettings:

@@ -111,6 +111,20 @@ class SqliteTickStore(TickStore, LogState):
             self._syncs = wanted
 
     @property
+    def sessions_place(self) -> str:
+        """Where the run before kept session data, without credentials; "" for here."""
+        return self._text("sessions_place")
+
+    def keep_sessions_at(self, place: str) -> None:
+        """Remember it for the next run. Raises StoreError."""
+        if place == self.sessions_place:
+            return
+        try:
+            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('sessions_place', ?)", (place,))
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot write to broker.db") from error
+
+    @property
     def is_log_apart(self) -> bool:
         """Whether `open_log` was ever called: the log is in a store of its own."""
         return bool(self._meta("log_apart", 0))
