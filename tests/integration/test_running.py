@@ -187,6 +187,30 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, assignment: str, told
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_what_mqtt_3_cannot_tell_a_client_is_in_the_log(tmp_path: Path) -> None:
+    """At the level `debug`, since anybody could fill it."""
+    settings = {"logging.level": "debug", "mqtt.max_qos": 1}
+    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+
+        async def scenario() -> None:
+            old = MqttClient("old\x1b-1", version=V311)
+            await old.connect(broker.port)
+            assert await old.subscribe(Subscription("$queue/a", 0)) == (0x80,)
+            with pytest.raises(ConnectionEnded):
+                await old.publish("$queue/a//b", b"", qos=1)
+            again = MqttClient("old-2", version=V311)
+            await again.connect(broker.port)
+            with pytest.raises(ConnectionEnded):
+                await again.publish("t", b"", qos=2)
+
+        asyncio.run(scenario())
+        told = broker.output()
+        assert "DEBUG refused client 'old\\x1b-1' at 127.0.0.1:" in told
+        assert ": SUBSCRIBE: " in told and ": PUBLISH: " in told
+        assert ": QoS 2, the maximum is 1" in told
+        assert "\x1b" not in told
+
+
 def test_accounts_decide_who_enters_and_as_what(own_broker: BrokerProcess) -> None:
     for name, kind in (("ann", "device"), ("billing", "application")):
         done = run_program(

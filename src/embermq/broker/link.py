@@ -151,6 +151,10 @@ class Link:
         goes to `Authenticating.answered`, after this has returned. The server's connections know how."""
         raise NotImplementedError
 
+    def note_refusal(self, text: str) -> None:
+        """Why the client did not get what it asked for, where its version of MQTT has no word for that. The server's
+        connections know who wants to hear of it."""
+
     def opened(self) -> None:
         """CONNACK is queued: what waited for it gets its turn now."""
 
@@ -169,6 +173,8 @@ class Link:
                 Properties(reason_string=said, server_reference=elsewhere) if said or elsewhere else None
             )
             self.send_packet(Disconnect(reason, properties))
+        elif text is not None and self.session is not None:
+            self.note_refusal(text)
         self.close()
 
 

@@ -210,6 +210,7 @@ class Refusing:
             return
         link.unanswered -= 1
         if link.version is not ProtocolVersion.V5:
+            link.note_refusal(f"PUBLISH: {text}")
             if reason is ReasonCode.NOT_AUTHORIZED and self._state.authorization.denied_publish_3 == "drop":
                 link.send((puback if qos == 1 else pubrec)(packet_id))  # [MQTT 3.1.1, MQTT-3.3.5-2]
             else:

@@ -117,6 +117,8 @@ class Subscribing:
             added.append((subscriber, new))
         horizon = state.offset_next
         said = Properties(reason_string=reason) if reason and link.problem_information else None
+        if reason and link.version != ProtocolVersion.V5:
+            link.note_refusal(f"SUBSCRIBE: {reason}")
         suback = Suback(packet.packet_id, tuple(codes), said)
         answer = partial(self._answer, link, suback, session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.

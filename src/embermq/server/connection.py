@@ -14,6 +14,7 @@ from embermq.server.admission import Place
 from embermq.server.door import Door
 from embermq.server.entrance import Guest
 from embermq.server.settings import Address
+from embermq.topics.names import shown
 
 TURN_BYTES_MAX = 16 * 1024
 """Bytes of one client that are decided before the others get their turn: they may be thousands of packets."""
@@ -206,6 +207,10 @@ class Connection(Guest, asyncio.Protocol):
     def _read_again(self) -> None:
         self._throttle = None
         self.read_on()
+
+    def note_refusal(self, text: str) -> None:
+        client = f"client {shown(self.session.client_id)} at " if self.session is not None else ""
+        self._door.on_refused(f"{client}{self.peer}", text)
 
     def opened(self) -> None:
         if self._early_bytes > EARLY_BYTES_MAX:

@@ -45,7 +45,7 @@ class Door:
         self.connect_timeout_ms = int(connect_timeout_s * 1000)
         self.on_error = on_error
         self.on_refused = on_refused
-        """Told the peer and the text, of those who do not come as far as MQTT."""
+        """Told the peer and the text, of those who do not come as far as MQTT, or whose MQTT cannot tell them."""
         self.connections: set[Connection] = set()
         self.empty = asyncio.Event()
         """Set while there is no connection."""
