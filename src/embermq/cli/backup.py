@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from embermq.app.settings import SQLITE
+from embermq.app.settings import SQLITE, StoreSettings
 from embermq.cli.options import Assignments, ConfigFile, DataDir, configuration
 
 
@@ -29,8 +30,22 @@ def command(
     print(
         f"{target}: {len(made.files)} files, {made.size_bytes:,} bytes, the log up to offset {made.log_end_offset:,}"
     )
-    if settings.stores.session != SQLITE:
-        print(
-            f"sessions, what is queued for them, and retained messages are not in it: they are in "
-            f"{settings.stores.shown().session}; copy that with its own tools, at a later moment than this"
+    for left_out in _left_out(settings.stores):
+        print(left_out)
+
+
+def _left_out(stores: StoreSettings) -> Iterator[str]:
+    """What a broker with these settings keeps elsewhere."""
+    shown = stores.shown()
+    if stores.log != SQLITE:
+        yield f"the message log and the logs of applications are not in it: they are in {shown.log}"
+    if stores.session != SQLITE:
+        yield (
+            f"sessions, what is queued for them, and retained messages are not in it: they are in {shown.session}; "
+            f"copy that with its own tools, at a later moment than this"
+        )
+    if stores.static != SQLITE:
+        yield (
+            f"accounts and archived messages are not in it: they are in {shown.static}; "
+            f"copy that with its own tools"
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import shown
 
@@ -54,12 +55,22 @@ def show(
     """
     from embermq.app.message_archive import message_store_of
 
+    if "#" in topic or "+" in topic:
+        raise UserError(f"{shown(topic)!r} has wildcards; the messages of one topic are shown")
+    is_any = False
     with message_store_of(configuration(config, assignments, data_dir).settings) as store:
         for found in _range(store, topic, after, limit):
+            is_any = True
             if raw:
                 sys.stdout.buffer.write(found.message.payload)
             else:
                 print(_as_json(found) if as_json else _as_line(found))
+    if not is_any:
+        behind = f" behind offset {after}" if after > BEFORE_ALL else ""
+        print(
+            f"the archive has no message of topic {shown(topic)}{behind}; embermq pipeline status shows how far it is",
+            file=sys.stderr,
+        )
 
 
 @app.command("prune")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import msgspec
 import typer
@@ -23,6 +24,14 @@ def confirm(what: str, *, yes: bool) -> None:
     """Ask a person for `what` goes; a script is not asked. Ends the command when the answer is no."""
     if not yes and sys.stdin.isatty():
         typer.confirm(f"{what}; sure?", abort=True, err=True)
+
+
+def say_made(data_dir: Path) -> None:
+    """A command has made a data directory, which may be another one than the broker's."""
+    print(
+        f"made the data directory {data_dir.absolute()}: a broker has to be run on the same one",
+        file=sys.stderr,
+    )
 
 
 def table(rows: list[tuple[str, ...]], *, names: int) -> list[str]:

@@ -8,13 +8,16 @@ import time
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from embermq.app.errors import UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import table
+from embermq.cli.terminal import say_made, table
+
+if TYPE_CHECKING:
+    from embermq.app.api_tokens import TokenFile
 
 app = typer.Typer(
     help="Tokens of the API: create, list, revoke.", no_args_is_help=True, rich_markup_mode=None
@@ -63,8 +66,11 @@ def create(
     if expires and not lasts_ms:
         raise UserError(f"--expires: {expires} is over at once")
     expires_ms = time.time_ns() // 1_000_000 + lasts_ms if expires else 0
-    tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))
-    print(tokens.create(name, Scope(scope.value), expires_ms))
+    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    is_new = not directory.exists()
+    print(TokenFile(directory).create(name, Scope(scope.value), expires_ms))
+    if is_new:
+        say_made(directory)
 
 
 @app.command("list")
@@ -76,9 +82,7 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Show every token by name, without its secret."""
-    from embermq.app.api_tokens import TokenFile
-
-    tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))
+    tokens = _tokens(data_dir, config, assignments)
     rows = [
         {
             "name": token.name,
@@ -101,13 +105,21 @@ def revoke(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
     """Revoke a token. A running broker refuses it from the next request on."""
-    from embermq.app.api_tokens import TokenFile
-
-    tokens = TokenFile(Path(configuration(config, assignments, data_dir).settings.data_dir))
+    tokens = _tokens(data_dir, config, assignments)
     tokens.revoke(name)
     print(f"revoked {name}")
     if not tokens.all():
         print("no token is left: programs on this machine may use the API without one again", file=sys.stderr)
+
+
+def _tokens(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> TokenFile:
+    """Those of a data directory that is there: an empty list of another one would say that nobody needs a token."""
+    from embermq.app.api_tokens import TokenFile
+
+    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    if not directory.is_dir():
+        raise UserError(f"there is no data directory {directory}; name it with --data-dir")
+    return TokenFile(directory)
 
 
 def _time(moment_ms: int) -> str:

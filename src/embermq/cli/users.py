@@ -16,7 +16,7 @@ from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
-from embermq.cli.terminal import shown, table
+from embermq.cli.terminal import say_made, shown, table
 from embermq.model.client_type import ClientType
 
 app = typer.Typer(
@@ -69,8 +69,7 @@ def add(
         )
     print(f"added {name} ({client_type.value}{', scram' if scram else ''})")
     if is_new:
-        place = Path(settings.data_dir).absolute()
-        print(f"made the data directory {place}: a broker has to be run on the same one", file=sys.stderr)
+        say_made(Path(settings.data_dir))
 
 
 @app.command("list")

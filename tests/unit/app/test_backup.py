@@ -11,6 +11,7 @@ import pytest
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.app.backup import make_backup, restore_backup
 from embermq.app.errors import UserError
+from embermq.cli.main import main
 
 PARQUET = "date=2026-01-01/root=a/part-0-0-1.parquet"
 LEDGER = f"""
@@ -82,3 +83,30 @@ def test_names_that_lead_out_of_the_directory_are_refused(data_dir: Path, tmp_pa
     with pytest.raises(UserError, match="is not inside the backup"):
         restore_backup(saved, tmp_path / "below/fresh", quiet)
     assert not any((tmp_path / "below").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        (
+            "stores.log=kafka://u:secret@k1:9092",
+            "the message log and the logs of applications are not in it:",
+        ),
+        (
+            "stores.session=redis://:secret@r1:6379",
+            "sessions, what is queued for them, and retained messages are",
+        ),
+        (
+            "stores.static=postgresql://u:secret@p1/db",
+            "accounts and archived messages are not in it: they are in",
+        ),
+    ],
+)
+def test_what_is_on_a_server_is_named(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, told: str
+) -> None:
+    """Nobody should find out after a restore."""
+    words = ["backup", str(tmp_path / "saved"), "--data-dir", str(data_dir)]
+    assert main([*words, "--set", setting]) == 0
+    _, *rest = capsys.readouterr().out.splitlines()
+    assert len(rest) == 1 and rest[0].startswith(told) and "secret" not in rest[0]

@@ -72,6 +72,27 @@ def test_a_directory_without_an_archive_is_named(tmp_path: Path, capsys: pytest.
     assert f"{tmp_path} has no message store" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--topic", "T\x1b"], "no message of topic T\\x1b; embermq pipeline status"),
+        (["--topic", "t", "--after", "9", "--json"], "no message of topic t behind offset 9; "),
+    ],
+)
+def test_nothing_found_is_said_beside_the_output(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["messages", "show", *words, "--data-dir", str(data_dir)]) == 0
+    found = capsys.readouterr()
+    assert found.out == "" and told in found.err and found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("topic", ["many/#", "+/many"])
+def test_wildcards_are_refused(data_dir: Path, capsys: pytest.CaptureFixture[str], topic: str) -> None:
+    assert main(["messages", "show", "--topic", topic, "--data-dir", str(data_dir)]) == 1
+    assert f"embermq: '{topic}' has wildcards" in capsys.readouterr().err
+
+
 def test_an_offset_below_all_is_refused(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["messages", "show", "--topic", "t", "--after", "-2", "--data-dir", str(data_dir)]) == 2
     assert "-2 is not in the range" in capsys.readouterr().err

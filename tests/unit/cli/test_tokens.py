@@ -31,6 +31,22 @@ def test_who_takes_back_the_last_token_is_told_what_that_opens(
     assert "no token is left: programs on this machine may use the API without one" in capsys.readouterr().err
 
 
+def test_a_directory_that_was_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token beside the broker's own would be no token, and an empty list of another place says nothing of it."""
+    place = ["--data-dir", str(tmp_path / "mistyped")]
+    for words in (["list"], ["revoke", "a"]):
+        assert main(["tokens", *words, *place]) == 1
+        told = f"embermq: there is no data directory {tmp_path}/mistyped; name it with --data-dir\n"
+        assert capsys.readouterr() == ("", told)
+    assert not list(tmp_path.iterdir())
+    assert main(["tokens", "create", "a", *place]) == 0
+    made = capsys.readouterr()
+    assert made.out.startswith("emq_") and made.out.count("\n") == 1
+    assert made.err.startswith(f"made the data directory {tmp_path}/mistyped: ")
+    assert main(["tokens", "create", "b", *place]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_token_that_is_over_at_once_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tokens", "create", "a", "--expires", "0s", "--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr() == ("", "embermq: --expires: 0s is over at once\n")
