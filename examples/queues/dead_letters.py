@@ -1,5 +1,6 @@
 """Dead-letter monitoring: messages that no retry helped are a queue of their own, which says of each why.
 
+    pip install ./client                     # once, in a virtual environment
     embermq run                              # in another terminal
     python examples/queues/dead_letters.py
 

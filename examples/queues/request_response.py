@@ -1,5 +1,6 @@
 """Request and response: ask whoever can answer, without knowing who that is, and wait no longer than you want.
 
+    pip install ./client                     # once, in a virtual environment
     embermq run                              # in another terminal
     python examples/queues/request_response.py
 

@@ -1,5 +1,6 @@
 """A task queue: one program hands out work, several workers share it, and nothing is lost when one of them fails.
 
+    pip install ./client                     # once, in a virtual environment
     embermq run                              # in another terminal
     python examples/queues/task_queue.py
 

@@ -1,5 +1,6 @@
 """Ordered user events: each user's events are handled in their order, those of different users side by side.
 
+    pip install ./client                     # once, in a virtual environment
     embermq run                              # in another terminal
     python examples/queues/user_events.py
 
