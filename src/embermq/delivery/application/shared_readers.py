@@ -21,14 +21,14 @@ from embermq.broker.shared_logs import SharedGroup, SharedLog, SharedLogs
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.delivery.application.lane import NOTHING, Lane
-from embermq.delivery.application.owed_lane import OWED_LOG, OwedLane, owed_delivery
+from embermq.delivery.application.owed_lane import OwedLane
 from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.shared_in_flight import SharedInFlight
 from embermq.delivery.application.shared_lane import Group, Member, SharedLane
 from embermq.delivery.application.unsent import Unsent
 from embermq.delivery.application.window import PackEntry, SlidingWindow
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
-from embermq.model.log_record import encode_record
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
 from embermq.ports.application_feed import SharedFeeds
@@ -56,17 +56,6 @@ class SharedPlace(Struct, frozen=True):
     since: int = 0
 
 
-class _Sent(Struct, eq=False):
-    """One message under way to a session. `lane` is None when it comes from a connection before; `offset` is that in
-    the partition."""
-
-    delivery: Delivery
-    group: int
-    partition: int
-    offset: int
-    lane: SharedLane | None
-
-
 class SharedReaders:
     """All members of this broker."""
 
@@ -79,10 +68,8 @@ class SharedReaders:
         self._groups: dict[int, Group] = {}
         self._members: dict[Session, dict[int, Member]] = {}
         """Of connected sessions, by the group's generation."""
-        self._sent: dict[Session, dict[int, _Sent]] = {}
-        """By packet id."""
+        self._in_flight = SharedInFlight(parking, self._claim)
         self._owed: dict[Session, OwedLane] = {}
-        self._packing: SharedLane
         self._shared_logs: SharedLogs
         self._state: BrokerState
         self._unsent = Unsent(self.settled)
@@ -107,6 +94,7 @@ class SharedReaders:
         """Complete the circle, as for the paths."""
         self._state = state
         self._window.attach(state)
+        self._in_flight.attach(state)
 
     def restore(self, shared_logs: SharedLogs) -> None:
         """Go on from what is stored, before sessions are restored. Raises StoreError."""
@@ -144,6 +132,11 @@ class SharedReaders:
                     partition.claim(offset)
         return group
 
+    def _claim(self, generation: int, partition: int, offset: int) -> None:
+        group = self._groups.get(generation)
+        if group is not None:
+            group.partition(partition).claim(offset)
+
     def _joined(self, session: Session, subscriber: Subscriber, shared: SharedGroup) -> None:
         member = self._members.get(session, {}).get(shared.row.generation)
         if member is not None:
@@ -157,7 +150,7 @@ class SharedReaders:
             self._close(member)
             self._parking.sender.forget_logs(session, *member.group.lane_names())
             if not session.dead:
-                self._keep_started(member)
+                self._in_flight.leave_to_queue(member)
         if not shared.members:
             self._groups.pop(shared.row.generation, None)
 
@@ -234,7 +227,7 @@ class SharedReaders:
         """QoS 2 under way stays with the session; QoS 1 comes to the next member, unless it is acknowledged first."""
         for delivery in lane.unsent():
             if delivery.qos == 1:
-                self._take_back(lane, delivery)
+                self._in_flight.take_back(lane, delivery)
         link = lane.link
         if link is not None:
             self._keep_unsent(lane, link)
@@ -244,19 +237,8 @@ class SharedReaders:
         freed = lane.clear()
         if freed:
             lane.member.feed.release(freed)
-        for sent in self._sent.get(lane.session, {}).values():
-            if sent.lane is lane and sent.delivery.qos == 2 and not sent.delivery.settled:
-                lane.partition.claim(sent.offset)
-
-    def _take_back(self, lane: SharedLane, delivery: Delivery) -> None:
-        """It was not sent: it is the next member's, and its packet id is free."""
-        session = lane.session
-        if session.window.get(delivery.packet_id) is not delivery:
-            return
-        del session.window[delivery.packet_id]
-        delivery.settled = True
-        if self._sent.get(session, {}).pop(delivery.packet_id, None) is not None:
-            lane.member.under_way -= 1
+        for offset in self._in_flight.kept_of(lane):
+            lane.partition.claim(offset)
 
     def _keep_unsent(self, lane: SharedLane, link: Link) -> None:
         """Of QoS 2 what is in store and waits for the socket."""
@@ -294,33 +276,10 @@ class SharedReaders:
         member.lanes.clear()
         member.feed.close()
 
-    def _keep_started(self, member: Member) -> None:
-        """It has unsubscribed: QoS 1 that has been sent is owed without the subscription, also when the client goes and
-        comes again [MQTT-3.10.4-3]; from now on it is the device queue's."""
-        sent = self._sent.get(member.session, {})
-        for packet_id, one in list(sent.items()):
-            delivery = one.delivery
-            if one.lane is None or one.lane.member is not member or delivery.qos != 1 or delivery.settled:
-                continue
-            del sent[packet_id]
-            self._done(member.session, one)
-            kept = Delivery(
-                delivery.message,
-                encode_record(delivery.message, b""),
-                -1,
-                1,
-                delivery.retain,
-                delivery.identifiers,
-                0,
-                packet_id,
-            )
-            member.session.window[packet_id] = kept
-
     # Connections
 
     def resume(self, session: Session) -> None:
         """The client is connected: what it has of QoS 2 is finished, and it joins its groups."""
-        sent: dict[int, _Sent] = {}
         try:
             marks = self._place.store.in_flight(session.generation)
         except StoreError as error:
@@ -328,15 +287,13 @@ class SharedReaders:
             if session.link is not None:
                 session.link.disconnect(ReasonCode.SERVER_BUSY)
             return
-        self._sent[session] = sent
         self._members[session] = {}
-        for mark in marks:
-            delivery = owed_delivery(mark)
-            sent[mark.packet_id] = _Sent(delivery, mark.group, mark.partition, mark.offset, None)
+        deliveries = self._in_flight.begin(session, marks)
+        if deliveries:
             session.resend = session.resend or deque()
-            session.resend.append(delivery)
-        if marks and session.link is not None:
-            owed = self._owed[session] = OwedLane(session, [one.delivery for one in sent.values()])
+            session.resend.extend(deliveries)
+        if deliveries and session.link is not None:
+            owed = self._owed[session] = OwedLane(session, deliveries)
             self._window.begin(owed, session.link)
         if marks and not session.last_packet_id:
             session.last_packet_id = marks[-1].packet_id
@@ -348,7 +305,7 @@ class SharedReaders:
         """The client is gone."""
         for member in self._members.pop(session, {}).values():
             self._close(member)
-        self._sent.pop(session, None)
+        self._in_flight.end(session)
         self._unsent.forget(session)
         owed = self._owed.pop(session, None)
         if owed is not None:
@@ -357,54 +314,7 @@ class SharedReaders:
     # What the window wants stored
 
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
-        sents = self._sent.get(session)
-        if sents is None:
-            return
-        if state == QueueState.SENT:
-            self._mark_sent(self._packing, sents, delivery)
-            return
-        sent = sents.get(delivery.packet_id)
-        if sent is None or sent.delivery is not delivery:
-            return
-        if state == QueueState.DONE:
-            self._done(session, sent)
-        else:
-            self._write(sent, session.generation, state)
-
-    def _mark_sent(self, lane: SharedLane, sents: dict[int, _Sent], delivery: Delivery) -> None:
-        group = lane.member.group.generation
-        before = sents.get(delivery.packet_id)
-        if before is not None and before.lane is not None:
-            before.lane.member.under_way -= 1  # it was parked, skipped or too large
-        sent = sents[delivery.packet_id] = _Sent(delivery, group, lane.number, delivery.offset, lane)
-        lane.member.under_way += 1
-        if delivery.qos == 2:
-            lane.qos2.append(delivery.offset)
-            self._write(sent, lane.session.generation, QueueState.SENT, encode_record(delivery.message, b""))
-
-    def _write(self, sent: _Sent, session: int, state: int, record: bytes = b"") -> None:
-        delivery = sent.delivery
-        mark = SharedMark(
-            sent.group,
-            sent.partition,
-            sent.offset,
-            session,
-            delivery.packet_id,
-            state,
-            record,
-            delivery.identifiers,
-            delivery.retain,
-        )
-        self._state.tick.writes.shared.marks.append(mark)
-
-    def _done(self, session: Session, sent: _Sent) -> None:
-        """Settled, and nobody else shall get it. Its packet id may be another message's from now on."""
-        if sent.lane is None:
-            self._parking.sender.forget_attempts(session, OWED_LOG, sent.delivery.packet_id)
-        group = self._groups.get(sent.group)
-        if group is not None:
-            group.partition(sent.partition).claim(sent.offset)
-        self._write(sent, 0, QueueState.DONE)
+        self._in_flight.mark(session, delivery, state)
 
     def floor(self, lane: Lane) -> None:
         assert isinstance(lane, SharedLane)
@@ -469,7 +379,7 @@ class SharedReaders:
             member.feed.release(size)
             pack = [entry for entry in pack if not self._sent_at_once(member, entry)]
             if pack:
-                self._packing = lane
+                self._in_flight.packing = lane
                 lane.packed_from = pack[0].offset
                 self._window.send_pack(lane, link, pack)
                 lane.follow()
@@ -481,20 +391,12 @@ class SharedReaders:
         """How many more the member may have under way: a window of its own, and not all of the client's."""
         limit = max(1, min(self._under_way_max, member.session.window_max // 2))
         if member.under_way >= limit:
-            self._count(member)
+            self._in_flight.count(member)
         return limit - member.under_way
 
     def _overtaking(self, lane: SharedLane) -> int:
         """A message that is not acknowledged holds up those that are settled behind it in memory: so many may be."""
         return OVERTAKING_MAX - len(lane.pending)
-
-    def _count(self, member: Member) -> None:
-        """What was parked, skipped or too large is not under way any more, and nobody has said so."""
-        sents = self._sent[member.session]
-        for packet_id, sent in list(sents.items()):
-            if sent.lane is not None and sent.lane.member is member and sent.delivery.settled:
-                del sents[packet_id]
-                member.under_way -= 1
 
     def _sent_at_once(self, member: Member, entry: PackEntry) -> bool:
         """What comes to QoS 0 waits for nothing."""
@@ -509,28 +411,25 @@ class SharedReaders:
 
     def settled(self, session: Session, delivery: Delivery) -> bool:
         """PUBACK or PUBCOMP came; False when it is not of a shared log. There is room then: `pump`."""
-        sents = self._sent.get(session)
-        sent = sents.get(delivery.packet_id) if sents else None
-        if sents is None or sent is None or sent.delivery is not delivery:
+        sent = self._in_flight.of(session, delivery)
+        if sent is None:
             return False
         lane = sent.lane
         if lane is not None:
             lane.member.under_way -= 1
-        if delivery.seq:
-            del sents[delivery.packet_id]
-            return False  # it is parked
-        if lane is None or lane.is_over:
-            self._done(session, sent)
-        else:
-            self._window.settle(lane, delivery)
-            delivery.message = NOTHING  # it may keep its place for long behind one that is not acknowledged
-        del sents[delivery.packet_id]
-        return True
+        if not delivery.seq:  # else it is parked
+            if lane is None or lane.is_over:
+                self._in_flight.done(session, sent)
+            else:
+                self._window.settle(lane, delivery)
+                # It may keep its place for long behind one that is not acknowledged.
+                delivery.message = NOTHING
+        self._in_flight.forget(session, delivery)
+        return not delivery.seq
 
     def released(self, session: Session, delivery: Delivery) -> bool:
         """PUBREC came; False when it is not of a shared log."""
-        sent = self._sent.get(session, {}).get(delivery.packet_id)
-        if sent is None or sent.delivery is not delivery or delivery.seq:
+        if delivery.seq or self._in_flight.of(session, delivery) is None:
             return False
         self._window.released(session, delivery)
         return True
