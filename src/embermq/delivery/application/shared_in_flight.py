@@ -6,7 +6,7 @@ out of its turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -153,21 +153,32 @@ class SharedInFlight:
     def leave_to_queue(self, member: Member) -> None:
         """It has unsubscribed: QoS 1 that has been sent is owed without the subscription, also when the client goes and
         comes again [MQTT-3.10.4-3]; from now on it is the device queue's."""
-        sent = self._sent.get(member.session, {})
-        for packet_id, one in list(sent.items()):
-            delivery = one.delivery
-            if one.lane is None or one.lane.member is not member or delivery.qos != 1 or delivery.settled:
-                continue
-            del sent[packet_id]
-            self.done(member.session, one)
-            kept = Delivery(
-                delivery.message,
-                encode_record(delivery.message, b""),
-                -1,
-                1,
-                delivery.retain,
-                delivery.identifiers,
-                0,
-                packet_id,
-            )
-            member.session.window[packet_id] = kept
+        for sent in list(self._sent.get(member.session, {}).values()):
+            if sent.lane is not None and sent.lane.member is member:
+                self._leave(member.session, sent)
+
+    def outlive_log(self, group: int, lost: Mapping[int, int]) -> None:
+        """What stood at these offsets of the group's partitions and behind is not in the log any more: QoS 1 that has
+        been sent can come from nowhere else."""
+        for session, sents in self._sent.items():
+            for sent in list(sents.values()):
+                if sent.group == group and sent.partition in lost and sent.offset >= lost[sent.partition]:
+                    self._leave(session, sent)
+
+    def _leave(self, session: Session, sent: Sent) -> None:
+        delivery = sent.delivery
+        packet_id = delivery.packet_id
+        if delivery.qos != 1 or delivery.settled:
+            return
+        del self._sent[session][packet_id]
+        self.done(session, sent)
+        session.window[packet_id] = Delivery(
+            delivery.message,
+            encode_record(delivery.message, b""),
+            -1,
+            1,
+            delivery.retain,
+            delivery.identifiers,
+            0,
+            packet_id,
+        )

@@ -27,23 +27,29 @@ CLAIMS_LOOKED_AT = 256
 class GroupPartition:
     """One partition of a group's log."""
 
-    __slots__ = ("_look_at", "claims", "stored")
+    __slots__ = ("_look_at", "claims", "read_to", "stored")
 
     def __init__(self, stored: StoredPositions) -> None:
         self.stored = stored
         """Replaced, never changed: the thread that reads looks at it."""
         self.claims: set[int] = set()
+        self.read_to = 0
+        """No member of this run has read what stands there or behind."""
         self._look_at = CLAIMS_LOOKED_AT
 
     @property
     def reach(self) -> int:
         """Something is known of offsets below."""
-        return max([self.stored.committed_offset, *(offset + 1 for offset in self.claims)])
+        return max([self.stored.committed_offset, self.read_to, *(offset + 1 for offset in self.claims)])
 
     def claim(self, offset: int) -> None:
         """Nobody else may get it."""
         if offset >= self.stored.committed_offset:
             self.claims.add(offset)
+
+    def go_on(self, had: GroupPartition) -> None:
+        """All that is known still holds."""
+        self.stored, self.claims, self.read_to = had.stored, had.claims, had.read_to
 
     def take_over(self, had: GroupPartition, end: int) -> None:
         """What is known of offsets below `end`, where the log now ends."""
@@ -169,6 +175,7 @@ class SharedLane(Lane):
                 self.waiting.append(packed)
                 self._sizes.append(entry.size)
         self.read_to = entries[-1].offset + 1
+        self.partition.read_to = max(self.partition.read_to, self.read_to)
         self.follow()
         return freed
 

@@ -190,16 +190,19 @@ class SharedReaders:
         reached = shared.log.reached.get(before.generation, {})
         group = self._groups[shared.row.generation] = Group(shared, {})
         writes = self._state.tick.writes.shared
+        lost: dict[int, int] = {}
         for number, partition in group.partitions.items():
             had, end = known.partition(number), ends.get(number, 0)
             if ends and reached.get(number, 0) <= end:
-                partition.stored, partition.claims = had.stored, had.claims
+                partition.go_on(had)
             else:  # cut at `end`, or another log: that is 0 then
                 partition.take_over(had, end)
+                lost[number] = end
             for offset in partition.claims:
                 writes.marks.append(SharedMark(group.generation, number, offset, 0, 0, QueueState.DONE))
             writes.positions[group.generation, number] = partition.stored
             self._trimmed.pop((shared.log.name, number), None)
+        self._in_flight.outlive_log(before.generation, lost)
 
     # Members
 
