@@ -33,6 +33,17 @@ def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> Non
     assert stores.readers.load(2).marks == (mark(2, 4),)
 
 
+@pytest.mark.promise("application-8")
+def test_where_a_record_stands_is_said_once(stores: Stores) -> None:
+    sent = ApplicationMark(1, 4, 5, QueueState.SENT, 3, 2**40, 2**41)
+    stores.write(application_positions={1: position(2)}, application_marks=[sent, mark(1, 6)])
+    stores.reopen()
+    assert stores.readers.load(1).marks == (sent, mark(1, 6))
+    stores.write(application_marks=[mark(1, 4, QueueState.RELEASED)])
+    (released, _) = stores.readers.load(1).marks
+    assert released == ApplicationMark(1, 4, 5, QueueState.RELEASED, 3, 2**40, 2**41)
+
+
 @pytest.mark.promise("application-2")
 def test_it_goes_with_its_session(stores: Stores) -> None:
     stores.write(

@@ -422,12 +422,17 @@ def test_a_file_of_schema_version_1_is_brought_up_to_date_in_place(stores: Store
         ALTER TABLE will DROP COLUMN certificate;
         ALTER TABLE will DROP COLUMN username;
         ALTER TABLE subscription DROP COLUMN queue;
+        ALTER TABLE application_inflight DROP COLUMN source_partition;
+        ALTER TABLE application_inflight DROP COLUMN source_offset;
+        ALTER TABLE application_inflight DROP COLUMN number;
+        INSERT INTO application_inflight VALUES (7, 4, 5, 1);
         UPDATE meta SET value = 1 WHERE name = 'schema_version';
         """
     )
     stores.reopen()
     state = stores.sessions.load()
     assert [stored.row for stored in state.sessions] == [old]
+    assert stores.readers.load(7).marks == (ApplicationMark(7, 4, 5, QueueState.SENT),)
     assert state.wills == [
         (7, WillRow("ann", 5, b"will", 0, "ann's user")),
         (8, WillRow("gone", 0, b"other")),

@@ -315,7 +315,15 @@ class HandDrivenBroker:
             return ApplicationReaders(self.application_log, self.log, self.bodies, self.parking)
         kafka.begin()
         positions = StandInReaderPositions(self.store)
-        place = LogPlace(kafka.feeds, kafka.logs, kafka.progress, positions, kafka.source_id, kafka.since)
+        place = LogPlace(
+            kafka.feeds,
+            kafka.logs,
+            kafka.progress,
+            positions,
+            kafka.records,
+            kafka.source_id,
+            kafka.since,
+        )
         return FedReaders(place, self.parking)
 
     def _with_shared(self, feeds: HandFeeds | None) -> ApplicationDelivery:

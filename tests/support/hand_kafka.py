@@ -8,13 +8,14 @@ from zlib import crc32
 from msgspec import Struct, field
 
 from embermq.model.application_logs import ApplicationLogNames
-from embermq.model.kafka_record import SourcePosition
+from embermq.model.kafka_record import NumberedRecord, SourcePosition
 from embermq.model.log_record import LogRecord, decode_record, iter_frames
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.message_log import MessageLog
 from embermq.ports.pipeline_progress import PipelineProgress
+from embermq.ports.source_records import FoundRecords, SourceRecords
 
 PARTITIONS = 2
 """Of the message log."""
@@ -164,6 +165,24 @@ class HandLogs(ApplicationLogs):
         return "away" if self.kafka.away else ""
 
 
+class HandRecords(SourceRecords):
+    """Of the message log; those of `trimmed` are not there any more."""
+
+    def __init__(self, kafka: HandKafka) -> None:
+        self.kafka = kafka
+        self.trimmed: set[int] = set()
+
+    def fetch(
+        self, positions: Collection[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
+    ) -> None:
+        found = {
+            source: NumberedRecord(number, record)
+            for number, (source, record) in enumerate(self.kafka.sources)
+            if source in positions and number not in self.trimmed and number >= self.kafka.since
+        }
+        self.kafka.post(lambda: then(found))
+
+
 class HandProgress(PipelineProgress):
     """What the pipeline has said."""
 
@@ -201,6 +220,7 @@ class HandKafka:
         self.held.clear()
         self.feeds = HandFeeds(self)
         self.logs = HandLogs(self)
+        self.records = HandRecords(self)
 
     def post(self, answer: Callable[[], None]) -> None:
         self.held.append(answer)

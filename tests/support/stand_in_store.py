@@ -222,7 +222,10 @@ class StandInStore(TickStore):
         for generation in writes.restarted_applications:
             self._forget_reader(generation)
         for mark in writes.application_marks:
-            self.marks[mark.generation, mark.offset] = mark
+            before = self.marks.get((mark.generation, mark.offset), mark)
+            self.marks[mark.generation, mark.offset] = msgspec.structs.replace(
+                before, packet_id=mark.packet_id, state=mark.state
+            )
         for generation, (client_id, floor) in writes.application_floors.items():
             self.floors[generation] = (client_id, floor)
             self._settle_below(generation, floor)

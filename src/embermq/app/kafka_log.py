@@ -19,6 +19,7 @@ from embermq.adapters.kafka.message_log import FoundLog, KafkaMessageLog, find_e
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
+from embermq.adapters.kafka.source_records import KafkaSourceRecords
 from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
@@ -176,7 +177,8 @@ class KafkaLog(LogSide):
     def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)
-        place = LogPlace(feeds, self._applications, self.progress, store, self.log_id, self._since)
+        records = KafkaSourceRecords(address, kafka, self._topic.name, self._post)
+        place = LogPlace(feeds, self._applications, self.progress, store, records, self.log_id, self._since)
         return FedReaders(place, parking)
 
     def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders:

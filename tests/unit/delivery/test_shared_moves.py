@@ -163,6 +163,43 @@ def test_what_stands_before_the_end_that_a_shared_log_has_lost_is_delivered_once
     assert one.payloads == [b"a1", b"a3", b"a6", b"a4", b"a5"]
 
 
+def test_what_another_member_has_under_way_from_the_end_that_is_lost_hides_nothing(play: Play) -> None:
+    one, two = play.comes("one", 0, acknowledges=False), play.comes("two", 1, acknowledges=False)
+    play.publishes("t/0", b"a0", b"a1")
+    play.publishes("t/1", b"b0", b"b1", b"b2", b"b3", qos=2)
+    del play.feeds.logs[LOG][0][1:]
+    del play.feeds.logs[LOG][1][1:]
+    play.member("one").taker.gone("partition 0 ends at 1, 2 was to be read")
+    play.hand.settle()
+    for link in (one, two):
+        link.forgets()
+    play.give("one", 0, 1)
+    play.publishes("t/1", b"b4", b"b5", b"b6", b"b7", qos=2)
+    assert one.payloads == [b"a0", b"b4", b"b5", b"b6", b"b7"], "b0 is the other one's"
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_qos_1_that_was_sent_from_the_end_that_is_lost_is_owed_and_hides_nothing(
+    play: Play, acknowledged: bool
+) -> None:
+    one = play.comes("one", 0, 1, acknowledges=False)
+    play.publishes("t/0", b"a0", b"a1", b"a2")
+    sent = one.messages
+    del play.feeds.logs[LOG][0][1:]
+    play.member("one").taker.gone("partition 0 ends at 1, 3 was to be read")
+    play.hand.settle()
+    if acknowledged:
+        one.does(*(Puback(message.packet_id) for message in sent))
+        play.hand.settle()
+    one.drops()
+    play.hand.settle()
+    one = play.comes("one", 0, 1)
+    play.publishes("t/0", b"a3", b"a4")
+    owed = [] if acknowledged else [(message.payload, message.packet_id) for message in sent[1:]]
+    assert [(message.payload, message.packet_id) for message in one.messages if message.dup] == owed
+    assert [message.payload for message in one.messages if not message.dup] == [b"a0", b"a3", b"a4"]
+
+
 def test_what_is_under_way_from_a_log_before_stays_beside_what_the_new_one_has(play: Play) -> None:
     one = play.comes("one", 0, 1, acknowledges=False)
     play.publishes("t/0", b"a", qos=2)

@@ -2,9 +2,16 @@
 
 import sqlite3
 
+from msgspec.structs import astuple
+
 from embermq.model.application_positions import ReaderPosition, encode_floors
 from embermq.model.tick_writes import TickWrites
 
+_MARK = """
+INSERT INTO application_inflight VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (generation, "offset") DO UPDATE SET packet_id = excluded.packet_id, state = excluded.state
+"""
+"""Where the record stands was said when it was sent."""
 _READER = ("application_inflight", "application_position")
 _ALL = (*_READER, "parked_message", "application_context")
 
@@ -15,8 +22,8 @@ def apply_to_applications(connection: sqlite3.Connection, writes: TickWrites) ->
         _forget(connection, _READER, writes.restarted_applications)
     if writes.application_marks:
         connection.executemany(
-            "INSERT OR REPLACE INTO application_inflight VALUES (?, ?, ?, ?)",
-            [(mark.generation, mark.offset, mark.packet_id, mark.state) for mark in writes.application_marks],
+            _MARK,
+            [astuple(mark) for mark in writes.application_marks],
         )
     for generation, (client_id, floor) in writes.application_floors.items():
         connection.execute(

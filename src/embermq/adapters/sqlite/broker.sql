@@ -74,12 +74,16 @@ CREATE TABLE IF NOT EXISTS device_queue (
 -- Done rows wait here for the dispatcher's floor to pass them: a repeat of their record is then known.
 CREATE INDEX IF NOT EXISTS device_queue_done ON device_queue ("offset") WHERE state = 3;
 
--- Entries of application logs above the floor that are sent, released or done out of order.
+-- Entries of application logs above the floor that are sent, released or done out of order. source_... and number: of
+-- what is sent from a log in Kafka, where it stands in the message log; -1 otherwise.
 CREATE TABLE IF NOT EXISTS application_inflight (
-    generation INTEGER NOT NULL,
-    "offset"   INTEGER NOT NULL,
-    packet_id  INTEGER NOT NULL,
-    state      INTEGER NOT NULL,
+    generation       INTEGER NOT NULL,
+    "offset"         INTEGER NOT NULL,
+    packet_id        INTEGER NOT NULL,
+    state            INTEGER NOT NULL,
+    source_partition INTEGER NOT NULL DEFAULT -1,
+    source_offset    INTEGER NOT NULL DEFAULT -1,
+    number           INTEGER NOT NULL DEFAULT -1,
     PRIMARY KEY (generation, "offset")
 ) WITHOUT ROWID;
 

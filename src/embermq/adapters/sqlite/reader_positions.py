@@ -22,8 +22,8 @@ class SqliteReaderPositions(ReaderPositions):
                 (generation,),
             ).fetchone()
             marks = self._connection.execute(
-                'SELECT generation, "offset", packet_id, state FROM application_inflight WHERE generation = ?'
-                ' ORDER BY "offset"',
+                'SELECT generation, "offset", packet_id, state, source_partition, source_offset, number'
+                ' FROM application_inflight WHERE generation = ? ORDER BY "offset"',
                 (generation,),
             ).fetchall()
         except sqlite3.Error as error:

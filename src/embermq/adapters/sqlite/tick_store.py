@@ -148,7 +148,9 @@ class SqliteTickStore(TickStore, LogState):
             run("BEGIN IMMEDIATE")
             if before not in ("", identity):
                 found["log_since"] = end
-                run("UPDATE shared_position SET floors = x''")  # they speak of positions in the one before
+                # They speak of positions in the one before.
+                run("UPDATE shared_position SET floors = x''")
+                run("UPDATE application_inflight SET source_partition = -1, source_offset = -1, number = -1")
             for name, value in found.items():
                 run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
             run("DELETE FROM meta WHERE name = 'log_closed'")

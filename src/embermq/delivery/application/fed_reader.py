@@ -13,6 +13,10 @@ from embermq.delivery.application.window import PackEntry
 from embermq.model.session_writes import QueueState
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 
+Origin = tuple[int, int, int]
+"""Where a record stands in the message log of now, partition and offset, and its number."""
+UNKNOWN = (-1, -1, -1)
+
 
 class Owner(Protocol):
     """Whose reader it is."""
@@ -34,13 +38,14 @@ class FedReader(Lane, FeedTaker):
     """Of one connected session, whose log has one partition. Offsets are those of the log."""
 
     __slots__ = (
+        "_origins",
         "_owner",
         "_since",
         "_sizes",
         "feed",
         "log",
         "marks",
-        "owed",
+        "packed",
         "place",
         "positions",
         "read_to",
@@ -68,7 +73,6 @@ class FedReader(Lane, FeedTaker):
         self.place = standing.place
         """What was stored when it began."""
         self.marks = marks
-        self.owed = standing.owed
         self.resend: list[Delivery] = []
         """What the marks stand for, when that is known."""
         self.positions = Positions(stored, (mark.offset for mark in marks if mark.state == QueueState.DONE))
@@ -81,6 +85,10 @@ class FedReader(Lane, FeedTaker):
         """For the client, in order, not sent."""
         self._sizes: deque[int] = deque()
         """Of what waits, in bytes as the feed counts."""
+        self._origins: deque[Origin] = deque()
+        """Of what waits."""
+        self.packed: dict[int, Origin] = {}
+        """By offset, of the pack that is being sent."""
         self.feed: ApplicationFeed
         self.reported: object = None
         """The pipeline's report that it has heard last."""
@@ -100,6 +108,7 @@ class FedReader(Lane, FeedTaker):
             else:
                 self.waiting.append(packed)
                 self._sizes.append(entry.size)
+                self._origins.append(self._origin(entry))
         self.read_to = entries[-1].offset + 1
         self.feed.release(freed)
         self.follow()
@@ -126,6 +135,12 @@ class FedReader(Lane, FeedTaker):
             is_new = self.positions.take_earlier(at, entry.number)
         return stamped if is_new and at >= self.resumed_to else None
 
+    def _origin(self, entry: FeedEntry) -> Origin:
+        source = entry.source
+        if source is None or entry.number < self._since:
+            return UNKNOWN
+        return source.partition, source.offset, entry.number
+
     def stamped(self, entry: FeedEntry) -> PackEntry | None:
         """An entry as the session is to get it; None when it is not for this session."""
         record, generation = entry.record, self.session.generation
@@ -145,8 +160,10 @@ class FedReader(Lane, FeedTaker):
         pack: list[PackEntry] = []
         size = 0
         while self.waiting and len(pack) < room and size < bytes_max:
-            pack.append(self.waiting.popleft())
+            entry = self.waiting.popleft()
+            pack.append(entry)
             size += self._sizes.popleft()
+            self.packed[entry.offset] = self._origins.popleft()
         self.feed.release(size)
         return pack
 
@@ -160,3 +177,4 @@ class FedReader(Lane, FeedTaker):
         self.feed.close()
         self.waiting.clear()
         self._sizes.clear()
+        self._origins.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -17,12 +17,12 @@ from msgspec import Struct
 
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
-from embermq.delivery.application.fed_reader import FedReader
+from embermq.delivery.application.fed_reader import UNKNOWN, FedReader
 from embermq.delivery.application.lane import NOTHING, Lane
 from embermq.delivery.application.marked_records import MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
-from embermq.delivery.application.standing import standing
+from embermq.delivery.application.standing import Standing, cut_at, source_of, standing
 from embermq.delivery.application.window import (
     SlidingWindow,
     log_delivery,
@@ -31,21 +31,21 @@ from embermq.delivery.application.window import (
 )
 from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.model.application_positions import ReaderPosition
+from embermq.model.log_record import LogRecord
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_feed import ApplicationFeeds, FeedEntry
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, Place
 from embermq.ports.errors import StoreError
 from embermq.ports.pipeline_progress import PipelineProgress
-from embermq.ports.reader_positions import ReaderPositions
+from embermq.ports.reader_positions import ReaderPositions, StoredReader
+from embermq.ports.source_records import FoundRecords, SourceRecords
 from embermq.protocol.reason_codes import ReasonCode
 
 LOG = logging.getLogger("embermq")
 QUERY = "dispatch"
 ROUND_MS = 1_000
 """How often readers hear how far the pipeline is, and logs are trimmed."""
-NOWHERE = -1
-"""The offset of what is owed from a log that is gone: nothing of it is stored."""
 
 
 class LogLife(Protocol):
@@ -60,12 +60,13 @@ class LogLife(Protocol):
 
 class LogPlace(Struct, frozen=True):
     """What readers stand on. `source_id`: which message log the source positions belong to; records with numbers below
-    `since` are of one before it."""
+    `since` are of one before it, where `records` are not."""
 
     feeds: ApplicationFeeds
     logs: ApplicationLogs
     progress: PipelineProgress
     store: ReaderPositions
+    records: SourceRecords
     source_id: str
     since: int = 0
 
@@ -109,9 +110,8 @@ class FedReaders(ApplicationDelivery):
     # What the window wants stored
 
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
-        if delivery.offset == NOWHERE:
-            return
-        mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state)
+        origin = self._readers[session].packed[delivery.offset] if state == QueueState.SENT else UNKNOWN
+        mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, *origin)
         writes = self._state.tick.writes
         writes.application_marks.append(mark)
         if delivery.qos == 2:
@@ -151,42 +151,115 @@ class FedReaders(ApplicationDelivery):
         except StoreError as error:
             LOG.error("client %r is not let in: %s", session.client_id, error)
             return
+        waiting.stored, waiting.log = stored, found
         subscribed = bool(session.subscriptions)
-        stand = standing(stored, found, self._place.source_id, subscribed=subscribed)
-        log = self.life.name(session)
-        if stand.trouble:
-            LOG.error("application log %s %s", log, stand.trouble)
-        self.lost += stand.lost
-        reader = FedReader(self, session, log, stand, self._place.since)
-        if stand.place is stored.position:
-            self._read_marked(waiting, reader)
-            return
-        if stand.restarts:
-            self._state.tick.writes.restarted_applications.append(session.generation)
-        self._state.tick.writes.application_positions[session.generation] = stand.place
-        self._state.tick.writes.application_synced = True
-        self._state.tick.batch.after_log.append(partial(self._read_marked, waiting, reader))
+        self._read_marked(
+            session, waiting, standing(stored, found, self._place.source_id, subscribed=subscribed)
+        )
 
-    def _read_marked(self, waiting: _Waiting, reader: FedReader) -> None:
-        """Its place is in store."""
-        session = reader.session
+    def _read_marked(self, session: Session, waiting: _Waiting, stand: Standing) -> None:
+        then = partial(self._compare, session, waiting, stand)
+        sent = [mark.offset for mark in stand.marks if mark.state == QueueState.SENT]
+        if sent:
+            waiting.marked = marked = MarkedRecords(session, sent)
+            marked.begin(self._place.feeds, self.life.name(session), partial(then, marked.found))
+        else:
+            then({})
+
+    def _compare(
+        self, session: Session, waiting: _Waiting, stand: Standing, found: Mapping[int, FeedEntry]
+    ) -> None:
+        """What was under way has been read again, if it is what was under way; what is not there any more stands in the
+        message log, or nowhere."""
+        end = _another_from(stand.marks, found)
+        if end is not None:
+            text = f"has lost its end, before {end}, and has got others since"
+            stand = cut_at(waiting.stored, waiting.log, self._place.source_id, end, text)
+        if stand.trouble:
+            LOG.error("application log %s %s", self.life.name(session), stand.trouble)
+        then = partial(self._begin, session, waiting, stand, found)
+        sources = [source_of(mark) for mark in stand.gone if mark.source_offset >= 0]
+        if sources:
+            self._place.records.fetch(sources, then)
+        else:
+            then({})
+
+    def _begin(
+        self,
+        session: Session,
+        waiting: _Waiting,
+        stand: Standing,
+        found: Mapping[int, FeedEntry],
+        records: FoundRecords | StoreError,
+    ) -> None:
+        """All is known: store where the reader begins, then let the client in."""
         if self._recalling.get(session) is not waiting:
             return
-        sent = [mark.offset for mark in reader.marks if mark.state == QueueState.SENT]
-        if not sent:
-            self._answer(waiting, reader, {})
+        if isinstance(records, StoreError):
+            LOG.error("client %r is not let in: %s", session.client_id, records)
             return
-        marked = MarkedRecords(session, sent)
-        waiting.marked = marked
-        marked.begin(self._place.feeds, reader.log, partial(self._answer, waiting, reader, marked.found))
-
-    def _answer(self, waiting: _Waiting, reader: FedReader, found: Mapping[int, FeedEntry]) -> None:
-        session = reader.session
         self.begin_tick()
-        del self._recalling[session]
-        reader.resend = [self._from_mark(reader, mark, found.get(mark.offset)) for mark in reader.marks]
-        self._ready[session] = reader
-        waiting.then()
+        reader = FedReader(self, session, self.life.name(session), stand, self._place.since)
+        reader.resend = [self._from_mark(reader, mark, found.get(mark.offset)) for mark in stand.marks]
+        then = partial(self._answer, waiting, reader)
+        if stand.place is waiting.stored.position:
+            then()
+            return
+        writes = self._state.tick.writes
+        if stand.restarts:
+            writes.restarted_applications.append(session.generation)
+            writes.application_marks += stand.marks
+            self._take_up(reader, stand.gone, records)
+        writes.application_positions[session.generation] = stand.place
+        writes.application_synced = True
+        self._state.tick.batch.after_log.append(then)
+
+    def _take_up(self, reader: FedReader, gone: Sequence[ApplicationMark], records: FoundRecords) -> None:
+        """What was under way goes on with its packet ids, from where parked messages are kept; what comes of it by the
+        log once more, because the pipeline repeats itself, is a repeat."""
+        under_way = lost = 0
+        for mark in gone:
+            found = records.get(source_of(mark))
+            record = found.record if found is not None and found.number == mark.number else None
+            if record is not None:
+                reader.positions.know(mark.source_partition, mark.source_offset)
+            delivery = self._from_log(reader, mark, record)
+            under_way += mark.state != QueueState.DONE
+            if delivery is not None:
+                self._parking.take_up(reader.session, delivery)
+            elif mark.state == QueueState.SENT:
+                lost += 1
+        if under_way:
+            LOG.error(
+                "client %r had %d messages under way that %s has lost: %d go on, %d are lost",
+                reader.session.client_id,
+                under_way,
+                reader.log,
+                under_way - lost,
+                lost,
+            )
+        self.lost += lost
+
+    def _from_log(
+        self, reader: FedReader, mark: ApplicationMark, record: LogRecord | None
+    ) -> Delivery | None:
+        if mark.state == QueueState.RELEASED:
+            return released_delivery(mark.offset, mark.packet_id)
+        if mark.state == QueueState.DONE or record is None:
+            return None
+        entry = reader.stamped(FeedEntry(mark.offset, 0, None, record))
+        if entry is None or entry.message is None:
+            return None
+        return log_delivery(entry, entry.message, mark.packet_id)
+
+    def _answer(self, waiting: _Waiting, reader: FedReader) -> None:
+        """Its place is in store."""
+        session = reader.session
+        if self._recalling.get(session) is waiting:
+            self.begin_tick()
+            del self._recalling[session]
+            self._ready[session] = reader
+            waiting.then()
 
     def _from_mark(self, reader: FedReader, mark: ApplicationMark, entry: FeedEntry | None) -> Delivery:
         if mark.state == QueueState.RELEASED:
@@ -205,8 +278,7 @@ class FedReaders(ApplicationDelivery):
         last = reader.marks[-1].packet_id if reader.marks else reader.place.packet_id
         session.last_packet_id = session.last_packet_id or last
         reader.pending.extend(reader.resend)
-        owed = [released_delivery(NOWHERE, packet_id) for packet_id in reader.owed]
-        resend = owed + [delivery for delivery in reader.resend if not delivery.settled]
+        resend = [delivery for delivery in reader.resend if not delivery.settled]
         reader.resend = []
         if resend:
             session.resend = session.resend or deque()
@@ -273,6 +345,7 @@ class FedReaders(ApplicationDelivery):
         if room <= 0 or not reader.waiting:
             return
         self._window.send_pack(reader, link, reader.next_pack(room, BULK_BYTES_MAX))
+        reader.packed.clear()
         reader.follow()
 
     def settled(self, session: Session, delivery: Delivery) -> None:
@@ -340,9 +413,20 @@ class FedReaders(ApplicationDelivery):
             self._state.tick.batch.after_log.append(partial(self._place.logs.trim, bases))
 
 
+def _another_from(marks: Sequence[ApplicationMark], found: Mapping[int, FeedEntry]) -> int | None:
+    """Where a log has other records than those that the client was sent: it was cut, and has grown again since."""
+    for mark in marks:
+        entry = found.get(mark.offset)
+        if entry is not None and mark.source_offset >= 0 and entry.source != source_of(mark):
+            return mark.offset
+    return None
+
+
 class _Waiting:
     """A client that is to be let in; `marked` while its unacknowledged messages are read."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then = then
+        self.stored: StoredReader
+        self.log: FoundLog
         self.marked: MarkedRecords | None = None

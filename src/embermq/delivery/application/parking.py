@@ -104,23 +104,34 @@ class Parking:
     def park(self, session: Session, delivery: Delivery) -> bool:
         """Keep a message aside that is under way on this connection; it is settled as far as its log goes. False when
         there is no room: nothing has happened then."""
-        generation = session.generation
-        parked = self._parked.setdefault(generation, {})
-        if len(parked) >= self.settings.parked_max:
+        if len(self._parked.get(session.generation, ())) >= self.settings.parked_max:
             self._say_full(session)
             return False
+        number = self._put(session, delivery, ParkedStage.PARKED, self.settings.retries + 1)
+        self._state.counters.application_parked += 1
+        self._set_aside(session, delivery, -number)
+        return True
+
+    def take_up(self, session: Session, delivery: Delivery) -> None:
+        """Go on with a message that the log has lost in which it was under way: it is sent again, under its packet id,
+        when the client is let in. It had its room already, so `parked_max` is not asked."""
+        self._put(session, delivery, ParkedStage.UNDER_WAY, 1)
+
+    def _put(self, session: Session, delivery: Delivery, stage: ParkedStage, attempts: int) -> int:
+        """Returns its number."""
+        generation = session.generation
         number = self._numbers[generation] = self._numbers.get(generation, 0) + 1
         self._clients[generation] = session.client_id
         state = QueueState.RELEASED if delivery.released else QueueState.SENT
-        at = ParkedState(generation, number, ParkedStage.PARKED, state, delivery.packet_id, delivery.qos)
+        at = ParkedState(generation, number, stage, state, delivery.packet_id, delivery.qos)
         message = delivery.message
         record = b"" if message is NOTHING else encode_record(message, b"")
-        parked[number] = at
+        self._parked.setdefault(generation, {})[number] = at
         self._state.tick.writes.parked.append(
             ParkedMessage(
                 at,
                 self._state.tick.now_ms,
-                self.settings.retries + 1,
+                attempts,
                 delivery.retain,
                 delivery.identifiers,
                 message.topic,
@@ -128,9 +139,7 @@ class Parking:
                 record,
             )
         )
-        self._state.counters.application_parked += 1
-        self._set_aside(session, delivery, -number)
-        return True
+        return number
 
     def skip(self, session: Session, delivery: Delivery) -> None:
         """Go on without it; its packet id stays taken as long as the connection lasts."""

@@ -4,22 +4,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.model.application_positions import ReaderPosition, StoredPositions
-from embermq.model.session_writes import QueueState
+from embermq.model.kafka_record import SourcePosition
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_logs import FoundLog
 from embermq.ports.reader_positions import StoredReader
 
 
 class Standing(Struct, frozen=True):
-    """`marks` are of the log that is there; `owed` are packet ids whose PUBREL is owed from a log that is gone, and
-    `lost` counts messages under way from it. `trouble` says what an operator has to know, "" when all is well."""
+    """`marks` are of what is in the log, `gone` are those of what is not there any more. `trouble` says what an
+    operator has to know, "" when all is well."""
 
     place: ReaderPosition
     marks: tuple[ApplicationMark, ...] = ()
-    owed: tuple[int, ...] = ()
-    lost: int = 0
+    gone: tuple[ApplicationMark, ...] = ()
     restarts: bool = False
     trouble: str = ""
+
+
+def source_of(mark: ApplicationMark) -> SourcePosition:
+    """Where its record stands in the message log."""
+    return SourcePosition(mark.source_partition, mark.source_offset)
 
 
 def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribed: bool) -> Standing:
@@ -36,10 +40,10 @@ def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribe
     positions = place.positions
     highest = max([positions.committed_offset, *(mark.offset + 1 for mark in stored.marks)])
     if place.log_id != found.identity:
-        return _other_log(stored, found, source_id, 0, "is another one than the client was sent from")
+        return cut_at(stored, found, source_id, 0, "is another one than the client was sent from")
     if highest > end:
         text = f"ends at {end}, the client was sent what stood before {highest}"
-        return _other_log(stored, found, source_id, end, text)
+        return cut_at(stored, found, source_id, end, text)
     if place.source_id != source_id:
         fresh = replace(place, source_id=source_id, positions=replace(positions, floors=()))
         return Standing(
@@ -50,14 +54,18 @@ def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribe
     return Standing(place, stored.marks)
 
 
-def _other_log(stored: StoredReader, found: FoundLog, source_id: str, begin: int, trouble: str) -> Standing:
-    """What is settled stays so: floors speak of the message log, and of a log that has lost its end what stands before
-    `begin` is read for its source positions."""
+def cut_at(stored: StoredReader, found: FoundLog, source_id: str, end: int, trouble: str) -> Standing:
+    """Of what is known of the log, that holds which speaks of offsets below `end`: all of another log is unread. Floors
+    speak of the message log, and what stands before `end` is read for its source positions."""
     place = stored.position
     assert place is not None
-    floors = place.positions.floors if place.source_id == source_id else ()
-    positions = StoredPositions(min(place.positions.base_offset, begin), begin, floors)
-    fresh = ReaderPosition(found.identity, source_id, place.packet_id, positions)
-    states = [mark.state for mark in stored.marks]
-    owed = tuple(mark.packet_id for mark in stored.marks if mark.state == QueueState.RELEASED)
-    return Standing(fresh, (), owed, states.count(QueueState.SENT), restarts=True, trouble=trouble)
+    at = place.positions
+    floors = at.floors if place.source_id == source_id else ()
+    positions = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), floors)
+    return Standing(
+        ReaderPosition(found.identity, source_id, place.packet_id, positions),
+        tuple(mark for mark in stored.marks if mark.offset < end),
+        tuple(mark for mark in stored.marks if mark.offset >= end),
+        restarts=True,
+        trouble=trouble,
+    )

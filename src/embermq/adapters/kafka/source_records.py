@@ -1,0 +1,103 @@
+"""Single records of the message log in Kafka: seldom wanted, so each time by a thread and a consumer of their own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from functools import partial
+from threading import Thread
+
+from confluent_kafka import KafkaException, Message
+
+from embermq.adapters.kafka.address import KafkaAddress
+from embermq.adapters.kafka.client import LOG, Post, error_of, told
+from embermq.adapters.kafka.reading import PartitionReader, is_end
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.kafka_record import NumberedRecord, SourcePosition, decode_kafka_record
+from embermq.model.log_record import RecordError
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.ports.source_records import FoundRecords, SourceRecords
+
+NEAR_RECORDS = 1_000
+"""What stands so close behind the last one that was wanted is read through."""
+CONSUMED_AT_ONCE = 500
+
+
+class KafkaSourceRecords(SourceRecords):
+    """Of one topic. `post` runs a call on the broker's thread."""
+
+    def __init__(self, address: KafkaAddress, settings: KafkaSettings, topic: str, post: Post) -> None:
+        self._address = address
+        self._settings = settings
+        self._topic = topic
+        self._post = post
+
+    def fetch(
+        self, positions: Collection[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
+    ) -> None:
+        wanted = sorted(positions)
+        Thread(target=self._answer, args=(wanted, then), name="kafka source records", daemon=True).start()
+
+    def _answer(
+        self, wanted: list[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
+    ) -> None:
+        answer: FoundRecords | StoreError
+        try:
+            answer = self._read(wanted)
+        except StoreError as error:
+            answer = error
+        except KafkaException as error:
+            answer = StoreUnavailable(f"{self._address}: topic {self._topic}: {told(error_of(error))}")
+        self._post(partial(then, answer))
+
+    def _read(self, wanted: list[SourcePosition]) -> dict[SourcePosition, NumberedRecord]:
+        offsets: dict[int, list[int]] = defaultdict(list)
+        for position in wanted:
+            offsets[position.partition].append(position.offset)
+        reader = PartitionReader(self._address, self._settings, self._topic, reads_ahead=False)
+        try:
+            lows, ends = reader.offsets(self._settings.partitions)
+            found: dict[SourcePosition, NumberedRecord] = {}
+            for partition, some in offsets.items():
+                there = [
+                    offset for offset in some if lows.get(partition, 0) <= offset < ends.get(partition, 0)
+                ]
+                self._read_partition(reader, partition, there, found)
+            return found
+        finally:
+            reader.close()
+
+    def _read_partition(
+        self,
+        reader: PartitionReader,
+        partition: int,
+        offsets: list[int],
+        found: dict[SourcePosition, NumberedRecord],
+    ) -> None:
+        """In ascending order."""
+        at = -NEAR_RECORDS
+        left = offsets[::-1]
+        while left:
+            if not at <= left[-1] <= at + NEAR_RECORDS:
+                at = left[-1]
+                reader.at({partition: at})
+            for message in reader.consume(CONSUMED_AT_ONCE):
+                offset = message.offset() or 0
+                if message.partition() != partition or offset < at:
+                    continue
+                at = offset if is_end(message) else offset + 1
+                while left and left[-1] < offset:
+                    left.pop()  # it was deleted just now
+                if left and left[-1] == offset and not is_end(message):
+                    left.pop()
+                    record = self._decode(message)
+                    if record is not None:
+                        found[SourcePosition(partition, offset)] = record
+
+    def _decode(self, message: Message) -> NumberedRecord | None:
+        try:
+            return decode_kafka_record(message.key(), message.value(), message.headers())  # type: ignore[arg-type]
+        except RecordError as error:
+            place = f"partition {message.partition()}, offset {message.offset()}"
+            LOG.error("topic %s, %s is no record of this broker: %s", self._topic, place, error)
+            return None

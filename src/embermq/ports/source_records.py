@@ -1,0 +1,23 @@
+"""Single records of a message log with partitions, by where they stand in it.
+
+All calls are made, and all answers come, on the broker's thread.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+
+from embermq.model.kafka_record import NumberedRecord, SourcePosition
+from embermq.ports.errors import StoreError
+
+FoundRecords = Mapping[SourcePosition, NumberedRecord]
+
+
+class SourceRecords(ABC):
+    """Of the message log as it is now."""
+
+    @abstractmethod
+    def fetch(
+        self, positions: Collection[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
+    ) -> None:
+        """`then` gets those that are there: what was trimmed, or lost, is left out. It is called once, some time after
+        this call."""

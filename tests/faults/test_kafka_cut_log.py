@@ -1,0 +1,97 @@
+"""An application log in Kafka that has lost its end: what a server has not written when its power goes may be lost."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.hand_pipeline import HandPipeline
+from tests.support.kafka_server import KafkaServer
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.waiting import wait_for
+
+from embermq.protocol.packets import Pubrec, Pubrel, Subscription
+
+SENT, KEPT = 6, 3
+DAY_S = 86_400
+
+
+def cut(kafka: KafkaServer, log: str, batches: int) -> None:
+    """Of its only partition so many batches are left; Kafka is down."""
+    path = kafka.folder / "data" / f"{log}-0" / f"{0:020}.log"
+    data = path.read_bytes()
+    end = 0
+    for _ in range(batches):
+        _, size = struct.unpack_from(">qi", data, end)
+        end += 12 + size
+    assert 0 < end < len(data)
+    path.write_bytes(data[:end])
+
+
+async def comes(broker: BrokerProcess, *, acknowledges: bool = True) -> MqttClient:
+    """Until it is let in."""
+    while True:
+        client = MqttClient("app", acknowledges=acknowledges)
+        answer = await client.connect(broker.port, clean_start=False, expiry_s=DAY_S)
+        if answer.reason_code == 0:
+            return client
+        await client.ended
+
+
+@pytest.mark.promise("application-8")
+@pytest.mark.parametrize("broker_dies", [False, True])
+def test_what_was_under_way_comes_again_with_its_packet_ids(
+    broker_dies: bool, kafka: KafkaServer, tmp_path: Path
+) -> None:
+    """QoS 1 and 2 in turn; the last one has PUBREC. The pipeline begins anew, and repeats all that it did."""
+    prefix = kafka.prefix()
+    settings = {
+        "stores.log": f"kafka://{kafka.bootstrap}",
+        "kafka.prefix": prefix,
+        "kafka.partitions": 2,
+        "clients.application_ids": "app",
+    }
+
+    async def scenario(broker: BrokerProcess, pipeline: HandPipeline) -> None:
+        publisher, client = MqttClient("publisher"), await comes(broker, acknowledges=False)
+        await publisher.connect(broker.port)
+        await client.subscribe(Subscription("t/#", 2))
+        for number in range(SENT):
+            await publisher.publish(f"t/{number}", b"%d" % number, qos=1 + number % 2)
+            await asyncio.to_thread(pipeline.carry)  # a batch of its own
+        await wait_for(lambda: len(client.messages) == SENT, 30)
+        sent = [(message.payload, message.qos, message.packet_id) for message in client.messages]
+        client.send(Pubrec(sent[-1][2]))
+        await client.expect(Pubrel, sent[-1][2])
+        await asyncio.to_thread(kafka.kill)
+        if broker_dies:
+            broker.kill()
+        cut(kafka, f"{prefix}.msg.app.app", KEPT)
+        await asyncio.to_thread(kafka.start)
+        if broker_dies:
+            await asyncio.to_thread(broker.start)
+        await asyncio.wait_for(client.ended, 30)
+        again = await comes(broker)
+        await wait_for(lambda: len(again.messages) == SENT - 1, 30)
+        assert [(message.payload, message.qos, message.packet_id) for message in again.messages] == sent[:-1]
+        assert all(message.dup for message in again.messages)
+        assert sent[-1][2] in [packet.packet_id for packet in again.received if isinstance(packet, Pubrel)]
+        publisher = MqttClient("publisher")
+        await publisher.connect(broker.port)
+        await publisher.publish("t/new", b"new", qos=2)
+        with HandPipeline(kafka, prefix) as anew:
+            await asyncio.to_thread(anew.carry)
+        await wait_for(lambda: len(again.messages) == SENT, 30)
+        assert again.messages[-1].payload == b"new"
+        assert f"ends at {KEPT}, the client was sent what stood before {SENT}" in broker.output()
+        again.close()
+        await again.ended
+
+    with (
+        BrokerProcess(tmp_path / "data", settings=settings) as broker,
+        HandPipeline(kafka, prefix) as pipeline,
+    ):
+        run(scenario(broker, pipeline))

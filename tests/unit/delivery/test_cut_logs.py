@@ -1,0 +1,175 @@
+"""Application logs that have lost their end: what was under way goes on with its packet ids."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
+from tests.support.hand_kafka import HandKafka
+from tests.unit.delivery.test_fed_readers import comes, committed, publishes
+
+from embermq.delivery.application.settings import ApplicationSettings
+from embermq.model.client_type import ClientType
+from embermq.model.kafka_record import SourcePosition
+from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.protocol.packets import Connack, Puback, Pubcomp, Pubrec, Pubrel
+
+pytestmark = pytest.mark.promise("application-8")
+
+
+@pytest.fixture
+def kafka() -> HandKafka:
+    return HandKafka()
+
+
+@pytest.fixture
+def hand(kafka: HandKafka) -> HandDrivenBroker:
+    return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10, parked_max=1), kafka=kafka)
+
+
+def sent(hand: HandDrivenBroker, count: int, *, qos: int) -> tuple[HandLink, list[int]]:
+    """A client that has got so many and acknowledges none; their packet ids."""
+    application = comes(hand, acknowledges=False)
+    publishes(hand, *numbered(count), qos=qos)
+    dispatch(hand)
+    assert application.payloads == numbered(count)
+    return application, [message.packet_id for message in application.messages]
+
+
+def ids(link: HandLink) -> list[tuple[bytes, int, bool]]:
+    return [(message.payload, message.packet_id, message.dup) for message in link.messages]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_under_way_from_the_end_that_is_lost_comes_again_with_its_packet_ids(
+    hand: HandDrivenBroker, kafka: HandKafka, qos: int, crash: bool
+) -> None:
+    """Of six the log has kept three; the second, the fifth, and of QoS 2 the PUBREC of the sixth were answered."""
+    application, packet_ids = sent(hand, 6, qos=qos)
+    for at in (1, 4):
+        application.does(
+            *([Puback(packet_ids[at])] if qos == 1 else [Pubrec(packet_ids[at]), Pubcomp(packet_ids[at])])
+        )
+    if qos == 2:
+        application.does(Pubrec(packet_ids[5]))
+    hand.settle()
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[3:]
+    if crash:
+        hand = hand.restarted()
+    again = comes(hand)
+    left = [0, 2, 3] if qos == 2 else [0, 2, 3, 5]
+    assert ids(again) == [(b"%04d" % at, packet_ids[at], True) for at in left]
+    assert len(again.all(Pubrel)) == (len(left) + 1 if qos == 2 else 0)
+    assert hand.applications.lost == 0
+    publishes(hand, b"new", qos=qos)
+    kafka.carry(6)
+    hand.settle()
+    assert again.payloads[-1] == b"new"
+    assert committed(hand) == 4
+    assert (hand.store.marks, hand.store.parked) == ({}, {})
+    hand = hand.restarted()
+    assert comes(hand).messages == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_crash_after_they_were_taken_up_loses_none(
+    hand: HandDrivenBroker, kafka: HandKafka, qos: int
+) -> None:
+    application, packet_ids = sent(hand, 4, qos=qos)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[1:]
+    wanted = [(b"%04d" % at, packet_ids[at], True) for at in range(4)]
+    assert ids(comes(hand, acknowledges=False)) == wanted
+    hand = hand.restarted()
+    assert ids(comes(hand, acknowledges=False)) == wanted
+    publishes(hand, *numbered(4, 4), qos=qos)  # the log gets longer than it was
+    dispatch(hand)
+    hand = hand.restarted()
+    again = comes(hand)
+    assert sorted(again.payloads) == numbered(8)
+    assert [one for one in ids(again) if one in wanted] == wanted
+
+
+def test_what_the_message_log_does_not_have_any_more_is_counted(
+    hand: HandDrivenBroker, kafka: HandKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    application, packet_ids = sent(hand, 4, qos=2)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[1:]
+    kafka.records.trimmed = {2}
+    again = comes(hand)
+    assert ids(again) == [(b"%04d" % at, packet_ids[at], True) for at in (0, 1, 3)]
+    assert hand.applications.lost == 1
+    assert "had 3 messages under way that embermq.msg.app.app has lost: 2 go on, 1 are lost" in caplog.text
+
+
+def test_a_record_that_stands_in_the_place_of_another_is_not_taken_for_it(
+    hand: HandDrivenBroker, kafka: HandKafka
+) -> None:
+    """The message log has lost its end, too."""
+    application, _ = sent(hand, 2, qos=1)
+    application.drops()
+    hand.settle()
+    kafka.log_of("app").entries.clear()
+    (_, record), (place, other) = kafka.sources
+    kafka.sources[1:] = [(SourcePosition(9, 9), other), (place, record)]
+    assert comes(hand).payloads == numbered(1)
+    assert hand.applications.lost == 1
+
+
+def test_repeats_of_what_was_taken_up_are_known(hand: HandDrivenBroker, kafka: HandKafka) -> None:
+    """Also of what the client had, and of what was settled out of its turn."""
+    application, packet_ids = sent(hand, 5, qos=2)
+    application.does(Pubrec(packet_ids[3]), Pubrec(packet_ids[4]), Pubcomp(packet_ids[4]))
+    hand.settle()
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[1:]
+    again = comes(hand)
+    kafka.carry(*range(5))
+    hand.settle()
+    assert again.payloads == numbered(3)
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_a_log_that_has_others_in_their_place_is_known_by_them(
+    hand: HandDrivenBroker, kafka: HandKafka, count: int
+) -> None:
+    """It was cut and has grown while the client was away, past its end or not."""
+    application, packet_ids = sent(hand, count, qos=2)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[2:]
+    publishes(hand, *numbered(5, count), qos=2)
+    dispatch(hand)
+    again = comes(hand)
+    assert ids(again)[:count] == [(b"%04d" % at, packet_ids[at], True) for at in range(count)]
+    hand.settle()
+    assert again.payloads == numbered(count + 5)
+    assert committed(hand) == 7
+
+
+def test_a_client_is_not_let_in_while_nobody_knows(
+    hand: HandDrivenBroker, kafka: HandKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application, _ = sent(hand, 2, qos=1)
+    application.drops()
+    hand.settle()
+    kafka.log_of("app").entries.clear()
+    answers: list[StoreError] = []
+
+    def refuses(_positions: object, then: object) -> None:
+        answers.append(StoreUnavailable("away"))
+        kafka.post(lambda: then(answers[-1]))  # type: ignore[operator]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kafka.records, "fetch", refuses)
+        waiting = hand.keeps("app", client_type=ClientType.APPLICATION)
+        assert (len(answers), waiting.all(Connack)) == (1, [])
+        waiting.drops()
+        hand.settle()
+    assert comes(hand).payloads == numbered(2)
