@@ -86,7 +86,7 @@ class Place:
     def there(self) -> list[str]:
         """Names of all logs."""
         answers: list[list[LogSize] | StoreError] = []
-        self.logs.sizes({}, answers.append)
+        self.logs.sizes(answers.append)
         self.loop.run_until(lambda: answers, 30)
         assert isinstance(answers[0], list), answers
         return [size.name for size in answers[0]]
@@ -283,4 +283,4 @@ def test_logs_are_trimmed_and_their_ends_told(place: Place) -> None:
     place.logs.ends({log: 1, place.logs.name("nobody"): 1}, ends.append)
     place.loop.run_until(lambda: ends, 30)
     assert ends == [{(log, 0): 3}]
-    assert place.topics.sizes({})[0].starts == {0: 2}
+    assert place.topics.sizes()[0].starts == {0: 2}

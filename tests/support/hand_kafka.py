@@ -150,11 +150,7 @@ class HandLogs(ApplicationLogs):
             del topic.entries[: base - topic.start]
             topic.start = max(topic.start, base)
 
-    def sizes(
-        self,
-        groups: Mapping[str, tuple[str, ...]],
-        then: Callable[[list[LogSize] | StoreError], None],
-    ) -> None:
+    def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
         raise NotImplementedError
 
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from tests.support.stand_in_shared import HandLogs
 
@@ -28,10 +28,8 @@ class LogsInMemory(HandLogs):
         self._made += is_new
         then(FoundLog({0: self.there.setdefault(log, 0)}, f"{log} {self._made}", is_new))
 
-    def sizes(
-        self, groups: Mapping[str, tuple[str, ...]], then: Callable[[list[LogSize] | StoreError], None]
-    ) -> None:
-        sizes = [LogSize(log, {0: 0}, {0: end}, {}) for log, end in sorted(self.there.items())]
+    def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
+        sizes = [LogSize(log, {0: 0}, {0: end}) for log, end in sorted(self.there.items())]
         then(self.trouble or sizes)
 
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:

@@ -134,9 +134,7 @@ class HandLogs(ApplicationLogs):
     def trim(self, bases: Mapping[Place, int]) -> None:
         self.trimmed |= bases
 
-    def sizes(
-        self, groups: Mapping[str, tuple[str, ...]], then: Callable[[list[LogSize] | StoreError], None]
-    ) -> None:
+    def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
         then([])
 
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:

@@ -139,7 +139,7 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
             raise StoreError(f"cannot read what {log_side.place or 'broker.db'} holds: {error}") from error
         raise
 
-    life = _begin_logs(settings, log_side, state, fed, is_first_run=stored.generation_reserved <= 1)
+    life = _begin_logs(settings, log_side, state, fed, shared, is_first_run=stored.generation_reserved <= 1)
     retention, close_retention = _open_retention(data_dir, settings, log_side)
 
     ends = [close_retention, queue_store.close, bodies.close, application_log.close]
@@ -208,6 +208,7 @@ def _begin_logs(
     log_side: LogSide,
     state: BrokerState,
     readers: FedReaders | None,
+    shared: SharedReaders | None,
     *,
     is_first_run: bool,
 ) -> LogLife | None:
@@ -218,6 +219,8 @@ def _begin_logs(
     life = LogLife(state, log_side.application_logs, names)
     state.application_logs = readers.life = life
     life.committed = readers.committed
+    if shared is not None:
+        life.shared_committed = shared.committed
     if state.shared_logs is not None:
         state.shared_logs.begin()
     life.restored = readers.restored

@@ -28,13 +28,11 @@ class FoundLog(Struct, frozen=True):
 
 
 class LogSize(Struct, frozen=True):
-    """One log as it is now. `starts` and `ends` are offsets by partition; `committed`, those below which all is
-    settled, where the store itself knows (shared subscriptions, by consumer group)."""
+    """One log as it is now. `starts` and `ends` are offsets by partition."""
 
     name: str
     starts: Mapping[int, int]
     ends: Mapping[int, int]
-    committed: Mapping[str, Mapping[int, int]]
 
     @property
     def records(self) -> int:
@@ -106,10 +104,8 @@ class ApplicationLogs(ABC):
         """Delete what lies before these offsets; when that does not work it is only logged."""
 
     @abstractmethod
-    def sizes(
-        self, groups: Mapping[str, tuple[str, ...]], then: Callable[[list[LogSize] | StoreError], None]
-    ) -> None:
-        """Every log of the prefix. `groups` names the consumer groups of a log whose positions are wanted."""
+    def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
+        """Every log of the prefix."""
 
     @abstractmethod
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:

@@ -240,6 +240,24 @@ def test_logs_are_shown_and_those_without_reader_are_cleaned(place: Place) -> No
     assert list(place.logs.there) == [LOG]
 
 
+@pytest.mark.promise("application-11")
+def test_a_shared_log_is_behind_by_the_slowest_of_its_groups(place: Place) -> None:
+    shared_logs = place.hand.state.share_by_logs(place.logs, 1)
+    link = place.hand.keeps("one", client_type=ClientType.APPLICATION)
+    link.subscribes("$share/g/t", "$share/h/t")
+    groups = tuple(group.name for group in shared_logs.groups())
+    log = "p.msg.app.shared.t"
+    place.logs.there[log] = 10
+    shown: list[list[LogOverview] | StoreError] = []
+    place.life.overview(shown.append)
+    place.life.shared_committed = lambda name: [{0: 9}, {0: 4}] if name == log else []
+    place.life.overview(shown.append)
+    assert [found[-1] for found in shown if isinstance(found, list)] == [
+        LogOverview(log, "", groups, 10, 10),
+        LogOverview(log, "", groups, 10, 6),
+    ]
+
+
 @pytest.mark.promise("application-2")
 def test_with_the_validation_on_every_id_has_a_log(place: Place) -> None:
     place.comes("a/b")

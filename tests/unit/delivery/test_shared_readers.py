@@ -108,6 +108,7 @@ def test_members_get_what_their_partitions_have_once_and_in_order(play: Play) ->
         }
     assert {message.topic for message in one.messages} == {"t/0"}
     assert (play.committed(0), play.committed(1)) == (60, 60)
+    assert (play.hand.shared.committed(LOG), play.hand.shared.committed("other")) == ([{0: 60, 1: 60}], [])
     assert play.hand.store.shared.marks == {}
     assert play.member("one").committed[0].committed_offset == 60
     assert play.member("one").unreleased == 0

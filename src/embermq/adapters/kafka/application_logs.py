@@ -152,10 +152,8 @@ class KafkaApplicationLogs(ApplicationLogs):
     def trim(self, bases: Mapping[Place, int]) -> None:
         self._ask(partial(self._topics.trim, dict(bases)), _warn)
 
-    def sizes(
-        self, groups: Mapping[str, tuple[str, ...]], then: Callable[[list[LogSize] | StoreError], None]
-    ) -> None:
-        self._ask(partial(self._topics.sizes, dict(groups)), then)
+    def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
+        self._ask(self._topics.sizes, then)
 
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:
         names = list(logs)

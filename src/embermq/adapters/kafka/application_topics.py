@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
@@ -15,7 +15,6 @@ from msgspec import Struct
 from embermq.adapters.kafka.client import (
     RETRY_S,
     WatchedAdmin,
-    client_options,
     error_of,
     may_work_later,
     told,
@@ -231,8 +230,8 @@ class ApplicationTopics:
             f"{self._admin.address}: application log {left[0]} was deleted and is still there"
         )
 
-    def sizes(self, groups: Mapping[str, Collection[str]]) -> list[LogSize]:
-        """All logs of the prefix, in order. `groups` names those whose positions in a log are wanted."""
+    def sizes(self) -> list[LogSize]:
+        """All logs of the prefix, in order."""
         topics = self._admin.topics(LOOK_S)
         partitions = {
             name: tuple(topic.partitions)
@@ -246,7 +245,6 @@ class ApplicationTopics:
                 log,
                 {partition: starts[log, partition] for partition in numbers},
                 {partition: ends[log, partition] for partition in numbers},
-                {group: self._committed(group, log, numbers) for group in groups.get(log, ())},
             )
             for log, numbers in partitions.items()
         ]
@@ -284,23 +282,3 @@ class ApplicationTopics:
         )
         answers = self._admin.ask("cannot ask for the ends of application logs", request)
         return {(place.topic, place.partition): answer.offset for place, answer in answers.items()}
-
-    def _committed(self, group: str, log: str, partitions: Collection[int]) -> dict[int, int]:
-        """Asked for by a consumer that never joins."""
-        options = client_options(self._admin.address, self._admin.settings) | {
-            "group.id": group,
-            "enable.auto.commit": False,
-        }
-        try:
-            consumer = Consumer(options)
-            try:
-                places = consumer.committed(
-                    [TopicPartition(log, partition) for partition in partitions], timeout=self._timeout_s
-                )
-            finally:
-                consumer.close()
-        except KafkaException as error:
-            raise unavailable(
-                self._admin.address, f"cannot ask for the positions of group {group}", error
-            ) from None
-        return {place.partition: place.offset for place in places if place.offset >= 0}

@@ -3,7 +3,7 @@ session. Who may read a log is decided here alone, on the broker's thread; makin
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -45,6 +45,8 @@ class WantedLog(Struct, frozen=True):
 
 Committed = Callable[[int], Mapping[int, int]]
 """Of a session's generation, by partition of its log: below these offsets all is settled. May raise StoreError."""
+SharedCommitted = Callable[[str], Iterable[Mapping[int, int]]]
+"""The same of each group that reads the shared log of this name."""
 
 
 class LogOverview(Struct, frozen=True):
@@ -70,6 +72,7 @@ class LogLife(ApplicationSessions):
         """Logs of sessions that are over, as long as their end is not durable: after a crash they would be back."""
         self._again: Timer | None = None
         self.committed: Committed = _nothing_settled
+        self.shared_committed: SharedCommitted = _no_groups
         self.restored: Callable[[Session, str], None] = _nobody_reads
         """Told of a session whose log was missing, and of the identity of the one that is there now: its client may be
         reading the one before."""
@@ -128,7 +131,7 @@ class LogLife(ApplicationSessions):
 
     def reconcile(self, *, may_delete: bool) -> None:
         """After a start: what a crash left is put right. `may_delete`: what nobody reads goes; else it is only told."""
-        self._logs.sizes({}, partial(self._reconcile, may_delete))
+        self._logs.sizes(partial(self._reconcile, may_delete))
 
     def _reconcile(self, may_delete: bool, sizes: list[LogSize] | StoreError) -> None:
         if isinstance(sizes, StoreError):
@@ -212,8 +215,7 @@ class LogLife(ApplicationSessions):
 
     def overview(self, then: Callable[[list[LogOverview] | StoreError], None]) -> None:
         """Every log there is, in the order of their names."""
-        groups = {log: one.groups for log, one in self.wanted().items() if one.groups}
-        self._logs.sizes(groups, partial(self._overview, then))
+        self._logs.sizes(partial(self._overview, then))
 
     def _overview(
         self, then: Callable[[list[LogOverview] | StoreError], None], sizes: list[LogSize] | StoreError
@@ -233,7 +235,7 @@ class LogLife(ApplicationSessions):
         if wanted is None:
             return LogOverview(size.name, "", (), size.records, None)
         if wanted.session is None:
-            lag = max((size.lag(committed) for committed in size.committed.values()), default=size.records)
+            lag = max(map(size.lag, self.shared_committed(size.name)), default=size.records)
             return LogOverview(size.name, "", wanted.groups, size.records, lag)
         lag = size.lag(self.committed(wanted.session.generation))
         return LogOverview(size.name, wanted.session.client_id, (), size.records, lag)
@@ -251,6 +253,10 @@ class LogLife(ApplicationSessions):
 
 def _nobody_reads(_session: Session, _identity: str) -> None:
     return
+
+
+def _no_groups(_log: str) -> tuple[Mapping[int, int], ...]:
+    return ()
 
 
 def _nothing_settled(_generation: int) -> Mapping[int, int]:

@@ -81,6 +81,10 @@ class Group:
         found = self.partitions.get(partition)
         return found.stored if found is not None else None
 
+    def committed(self) -> dict[int, int]:
+        """Of each partition: below this offset all is settled."""
+        return {number: partition.stored.committed_offset for number, partition in self.partitions.items()}
+
     def reach(self) -> dict[int, int]:
         """Of each partition: something is known of offsets below."""
         return {number: partition.reach for number, partition in self.partitions.items()}

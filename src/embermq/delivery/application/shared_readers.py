@@ -115,6 +115,11 @@ class SharedReaders:
     def _begin_tick(self) -> None:
         self.begin_tick()
 
+    def committed(self, log: str) -> list[Mapping[int, int]]:
+        """Of each group of this log, by partition: below which offset all is settled."""
+        groups = [self._group(shared) for shared in self._shared_logs.groups() if shared.log.name == log]
+        return [group.committed() for group in groups]
+
     # Groups
 
     def _group(self, shared: SharedGroup) -> Group:
