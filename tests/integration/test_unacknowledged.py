@@ -128,6 +128,7 @@ async def leaves(client: MqttClient) -> None:
 def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(either: BrokerProcess) -> None:
     async def scenario() -> None:
         client = await enters(either, "app-3", "three", acknowledges=False)
+        before = metric(either, "application_parked")
         await publish(either, "three", b"one", b"two")
         await publish(either, "three", b"\xff\0", qos=2)
         await wait_for(lambda: len(client.messages) == 6, 30)
@@ -135,7 +136,6 @@ def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(either: BrokerP
             (payload, True) for payload in (b"one", b"two", b"\xff\0")
         ]
         held = client.messages[2].packet_id
-        before = metric(either, "application_parked")
         await wait_for(lambda: metric(either, "application_parked") == before + 3, 30)
         found = json.loads(await parked(either, "list", "app-3", "--json"))
         assert [(one["topic"], one["qos"], one["state"], one["attempts"]) for one in found] == [
