@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,17 @@ def test_partitions_change_only_while_the_queue_is_empty(broker: BrokerProcess) 
         client.close()
 
     run(scenario())
+
+
+@pytest.mark.promise("queues-40")
+def test_the_front_page_names_what_is_served(broker: BrokerProcess) -> None:
+    port = broker.http_port
+    page = httpx.get(f"http://127.0.0.1:{port}/", timeout=30)
+    assert page.status_code == 200
+    named = re.findall(r"href=([^>]+)>", page.text)
+    assert {"/health", "/metrics", "/api/v1/docs"} <= set(named)
+    for path in named:
+        assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=30).status_code == 200, path
 
 
 @pytest.mark.promise("queues-31")

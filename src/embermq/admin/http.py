@@ -1,4 +1,4 @@
-"""HTTP: `/health`, `/ready`, `/metrics`, `/api/v1/pipeline`, served on the broker's own event loop.
+"""HTTP: `/`, `/health`, `/ready`, `/metrics`, `/api/v1/pipeline`, served on the broker's own event loop.
 
 Imported late, since Starlette and uvicorn cost the process several MiB.
 """
@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from embermq.admin.front_page import ALWAYS, QUEUES, front_page
 from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals
@@ -36,9 +37,13 @@ LAST_WORD_S = 0.1
 _log = logging.getLogger(__name__)
 
 
-def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
+def create_app(service: AdminService, api: ASGIApp | None = None, *, has_queues: bool = False) -> Starlette:
     """The application over one service; what the service raises becomes a 500 without its text. `api` is what is below
-    /api/v1 otherwise."""
+    /api/v1 otherwise; `has_queues` tells whether it has more to say than that there are none."""
+    page = front_page((*ALWAYS, *QUEUES) if has_queues else ALWAYS)
+
+    async def front(_: Request) -> Response:
+        return page
 
     async def health(_: Request) -> Response:
         found = service.health()
@@ -56,6 +61,7 @@ def create_app(service: AdminService, api: ASGIApp | None = None) -> Starlette:
 
     return Starlette(
         routes=[
+            Route("/", front),
             Route("/health", health),
             Route("/ready", ready),
             Route("/metrics", metrics),

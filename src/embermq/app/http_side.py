@@ -29,9 +29,8 @@ class HttpSide:
         from embermq.admin.http import HttpServer, create_app
 
         sockets = [bind(address) for address in addresses]
-        server = HttpServer(
-            create_app(self._service, self._queues.open_api()), self._settings.http, self._refusals
-        )
+        app = create_app(self._service, self._queues.open_api(), has_queues=self._queues.desk is not None)
+        server = HttpServer(app, self._settings.http, self._refusals)
         await server.start(sockets)
         self._stops.append(server.stop)
         return [bound_to(sock) for sock in sockets]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import signal
 import socket
 import time
@@ -71,6 +72,19 @@ def ask(port: int, path: str, method: str = "GET") -> Answer:
         return answer.status, answer.getheader("content-type", ""), answer.read()
     finally:
         connection.close()
+
+
+def test_the_front_page_names_what_there_is() -> None:
+    status, kind, body = asked(FakeService(), "/")
+    assert (status, kind) == (200, "text/html; charset=utf-8")
+    assert re.findall(r"href=([^>]+)>", body.decode()) == [
+        "/health",
+        "/ready",
+        "/metrics",
+        "/api/v1/pipeline",
+    ]
+    assert asked(FakeService(), "/", "HEAD")[0] == 200
+    assert asked(FakeService(), "/", "POST")[0] == 405
 
 
 def asked(service: FakeService, path: str, method: str = "GET") -> Answer:
