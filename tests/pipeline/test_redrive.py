@@ -46,7 +46,8 @@ from embermq.pipeline.jobs.redrive import LetterCount, RedriveTerms, Selection
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import letter_schema
 from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.sources.dead_letters import DeadLettersSource, LetterFile, LetterRange
+from embermq.pipeline.sources import dead_letters
+from embermq.pipeline.sources.dead_letters import DeadLettersSource, LetterBounds, LetterFile, LetterRange
 
 QUEUES = """
 [[queues]]
@@ -372,3 +373,51 @@ def test_a_batch_of_the_log_is_read_once_a_page_in_whatever_order_its_messages_d
     found = {row["sequence"]: row["payload"] for row in rows_of(log.path)}
     assert found == {n: b"%d" % offset for n, offset in enumerate(scattered, 1)}
     assert loaded == bases
+
+
+@pytest.mark.promise("queues-35")
+@pytest.mark.parametrize("restores", [0, 1, 3])
+def test_tasks_share_the_dead_letters_whatever_gaps_restored_backups_left(
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch, restores: int
+) -> None:
+    """A restore goes on at a number of microseconds: by numbers alone one task would have everything from before."""
+    monkeypatch.setattr(dead_letters, "PIECE_SEQUENCES", 10)
+    blocks = [0, *(10 ** (15 + block) for block in range(restores))]
+    there = [number + block for block in blocks for number in range(1, 101, 3)]
+    letter = DeadLetter("re/gaps", "g", "rejected", "1-1", Attempts(deliveries=1), 7)
+    rest = encode_rest(Rest("", "", letter))
+    log.connection.executemany(
+        "INSERT INTO queue_entry VALUES (?, ?, 0, ?, 0, NULL, ?)",
+        [(queue, number, number, rest) for queue in (4, 5) for number in there],
+    )
+    options = {
+        "path": str(log.path),
+        "generation": "4",
+        "start": "1",
+        "end": str(there[-1] + 1),
+        "tasks": "4",
+        "queue": "",
+        "with_messages": "0",
+    }
+    reader = DeadLettersSource(options).reader(letter_schema(with_messages=False))
+    pieces = reader.partitions()
+    found = [
+        [
+            row["sequence"]
+            for batch in reader.read(piece)
+            if not isinstance(batch, tuple)
+            for row in batch.to_pylist()
+        ]
+        for piece in pieces
+    ]
+    assert [number for piece in found for number in piece] == there
+    assert len(found) == 4 and max(map(len, found)) <= min(map(len, found)) + 2
+
+
+def test_a_queue_whose_dead_letters_have_gone_meanwhile_is_one_piece(log: LogWriter) -> None:
+    file = LetterFile(log.path)
+    assert file.runs(LetterBounds(4, 1, 10**15)) == []
+    log.connection.execute("INSERT INTO queue_entry VALUES (4, 7, 0, 7, 0, NULL, NULL)")
+    log.connection.execute("INSERT INTO queue_entry VALUES (4, ?, 0, 7, 0, NULL, NULL)", (10**16,))
+    assert file.runs(LetterBounds(4, 1, 10**15)) == [(7, 8)], "what came later is not of this run"
+    file.close()

@@ -34,9 +34,13 @@ ROWS_PER_READ = 2_000
 BYTES_PER_BATCH = 8 * 1024 * 1024
 PIECE_SEQUENCES = 10_000
 """What is not worth another task."""
+RUNS_MAX = 100
+"""Parts of a queue with wide gaps between them: each restored backup leaves one."""
 
 _GENERATION = "SELECT MAX(generation) FROM queue WHERE name = ?"
 _BOUNDS = "SELECT MIN(sequence), MAX(sequence) + 1 FROM queue_entry WHERE queue = ?"
+_BELOW = "SELECT MAX(sequence) + 1 FROM queue_entry WHERE queue = ? AND sequence < ?"
+_FROM = "SELECT MIN(sequence) FROM queue_entry WHERE queue = ? AND sequence >= ?"
 _ENTRIES = """
 SELECT sequence, "offset", message_key, rest FROM queue_entry
 WHERE queue = ? AND sequence >= ? AND sequence < ? ORDER BY sequence LIMIT ?
@@ -80,6 +84,26 @@ class LetterFile(BrokerFile):
             return None
         start, end = (self.query(_BOUNDS, (generation,)) or [(None, None)])[0]
         return LetterBounds(generation, start or 0, end or 0)
+
+    def runs(self, bounds: LetterBounds) -> list[tuple[int, int]]:
+        """The sequences in their order, without gaps that are wider than what is there around them: a restored backup
+        leaves one, of many more numbers than dead letters."""
+        found = [(bounds.start, bounds.end)]
+        while len(found) < RUNS_MAX:
+            start, end = widest = max(found, key=lambda run: run[1] - run[0])
+            middle = (start + end) // 2
+            below = max(start, self._number(_BELOW, bounds.generation, middle, start))
+            above = min(end, self._number(_FROM, bounds.generation, middle, end))
+            if 2 * (above - below) <= end - start:
+                break
+            at = found.index(widest)
+            found[at : at + 1] = [(start, below), (above, end)]
+        return [run for run in found if run[0] < run[1]]
+
+    def _number(self, statement: str, generation: int, middle: int, otherwise: int) -> int:
+        """`otherwise` when there is none on that side."""
+        found: int | None = (self.query(statement, (generation, middle)) or [(None,)])[0][0]
+        return otherwise if found is None else found
 
     def letters(self, generation: int, start: int, end: int) -> Iterator[list[Letter]]:
         """The dead letters among the sequences [start, end), in their order, page by page."""
@@ -147,8 +171,14 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         start, end = int(self._options["start"]), int(self._options["end"])
-        pieces = max(1, min(int(self._options["tasks"]), (end - start) // PIECE_SEQUENCES))
-        cuts = [start + (end - start) * piece // pieces for piece in range(pieces + 1)]
+        file = LetterFile(Path(self._options["path"]))
+        try:
+            runs = file.runs(LetterBounds(int(self._options["generation"]), start, end))
+        finally:
+            file.close()
+        size = sum(end - start for start, end in runs)
+        pieces = max(1, min(int(self._options["tasks"]), size // PIECE_SEQUENCES))
+        cuts = [start, *(_at(runs, size * piece // pieces) for piece in range(1, pieces)), end]
         return [LetterRange(*cut) for cut in pairwise(cuts)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -210,6 +240,15 @@ class _Reader(DataSourceReader):
             for field in schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _at(runs: Sequence[tuple[int, int]], number: int) -> int:
+    """The sequence that so many of the runs are before."""
+    for start, end in runs:
+        if number < end - start:
+            return start + number
+        number -= end - start
+    raise AssertionError("there are no more")
 
 
 def _columns(batch: "pa.RecordBatch") -> "dict[str, pa.Array]":
