@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_gate import KafkaGate
+from tests.support.kafka_rights import AUTHORIZER, give_documented_rights, refusals
 from tests.support.kafka_server import KafkaServer
-from tests.support.waiting import wait_until
+from tests.support.mqtt_client import MqttClient, run
+from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_feeds import KafkaApplicationFeeds
@@ -20,6 +24,7 @@ from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.ports.application_logs import FoundLog
+from embermq.protocol.packets import Subscription
 
 GROUP = "application-shared-msg-consumer-group-g"
 
@@ -58,17 +63,50 @@ class Guarded:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     gate = KafkaGate(username="ember", password="right")
-    rights = {
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    with KafkaServer(tmp_path_factory.mktemp("rights"), gate=gate, settings=rights) as found:
+    with KafkaServer(tmp_path_factory.mktemp("rights"), gate=gate, settings=AUTHORIZER) as found:
         yield found
 
 
 @pytest.fixture
 def guarded(server: KafkaServer) -> Guarded:
     return Guarded(server)
+
+
+def test_a_broker_needs_no_right_on_groups_to_read_its_log_again(server: KafkaServer, tmp_path: Path) -> None:
+    """Kafka's client asks for the coordinator of a group also when it reads without one, and is refused."""
+    prefix = server.prefix()
+    give_documented_rights(server, "ember", prefix, but=ResourceType.GROUP)
+    settings = {"stores.log": server.url, "kafka.prefix": prefix, "kafka.partitions": 2}
+    topics = [f"rights/{number}" for number in range(8)]
+
+    async def publishes() -> None:
+        device, publisher = MqttClient("device"), MqttClient("publisher")
+        await device.connect(broker.port, expiry_s=600)
+        await device.subscribe(Subscription("rights/+", 1))
+        device.abort()
+        await device.ended
+        await publisher.connect(broker.port)
+        for topic in topics:
+            await publisher.publish(topic, b"x", qos=1)
+        publisher.abort()
+        await publisher.ended
+
+    async def returns() -> None:
+        device = MqttClient("device")
+        await device.connect(broker.port, clean_start=False)
+        await wait_for(lambda: len(device.messages) == len(topics), 30, "all have come")
+        device.close()
+        await device.ended
+
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        run(publishes())
+        broker.kill()
+        broker.start()
+        run(returns())
+        assert broker.output().count("GROUP_AUTHORIZATION_FAILED") <= 2, (
+            "of the group that is written to, a line each"
+        )
+    assert any(f"Group:LITERAL:{prefix}-reader" in line for line in refusals(server))
 
 
 def test_a_log_that_may_not_be_read_is_told_and_read_when_it_may(

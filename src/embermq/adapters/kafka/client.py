@@ -49,6 +49,12 @@ _PASSING = frozenset(
 ClientOptions = dict[str, Any]
 
 
+def is_of_unused_group(error: KafkaError) -> bool:
+    """What a consumer is told that never joins its group nor commits: it asks for the group's coordinator all the same,
+    which needs a right. Nothing depends on it."""
+    return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
 def client_options(address: KafkaAddress, settings: KafkaSettings) -> ClientOptions:
     """For producer, consumer and admin client."""
     options: ClientOptions = {

@@ -8,7 +8,14 @@ from threading import Event, Thread
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from embermq.adapters.kafka.address import KafkaAddress
-from embermq.adapters.kafka.client import client_options, error_of, let_go, may_work_later, told
+from embermq.adapters.kafka.client import (
+    client_options,
+    error_of,
+    is_of_unused_group,
+    let_go,
+    may_work_later,
+    told,
+)
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.pipeline_progress import progress_topic, read_progress
@@ -129,7 +136,8 @@ class KafkaPipelineProgress(PipelineProgress):
         error = message.error()
         if error is None:
             return True
-        self._on_error(error)
+        if not is_of_unused_group(error):
+            self._on_error(error)
         return False
 
     def _hear(self, messages: list[Message]) -> None:

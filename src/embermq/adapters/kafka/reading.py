@@ -20,6 +20,7 @@ from embermq.adapters.kafka.client import (
     RETRY_S,
     client_options,
     error_of,
+    is_of_unused_group,
     let_go,
     may_work_later,
     told,
@@ -115,7 +116,8 @@ class PartitionReader:
         error = message.error()
         if error is None:
             return True
-        if may_work_later(error) or error.code() < 0:  # the driver's own: tried again by itself
+        # Negative are the driver's own: tried again by itself.
+        if may_work_later(error) or error.code() < 0 or is_of_unused_group(error):
             return False
         raise StoreUnavailable(f"{self._address}: topic {self._topic}: {told(error)}")
 
