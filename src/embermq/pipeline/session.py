@@ -40,11 +40,31 @@ def start_session(
     pools = places.scratch / "pools.xml"
     pools.write_text(scheduler_pools(settings, partitions))
     options = session_options(settings, places, socket_dir)
-    options["spark.scheduler.allocation.file"] = pools.as_uri()
+    options["spark.scheduler.allocation.file"] = (
+        f"file://{pools}"  # as Hadoop takes it: nothing is percent-encoded
+    )
+    options["spark.driver.extraJavaOptions"] += java_words(trust_flags(settings, java, places.scratch))
     builder = SparkSession.builder.appName("embermq-pipeline").master(_master(settings, partitions))
     for name, value in options.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def trust_flags(settings: PipelineSettings, java: JavaRuntime, folder: Path) -> list[str]:
+    """By which Java knows who may have signed the certificates of Kafka's servers when no file says so: whom this
+    machine trusts, as the broker does. A system's own Java has been told; writes into `folder` for the other one."""
+    kafka = settings.kafka if isinstance(settings, DriverSettings) else None
+    if kafka is None or not kafka.tls or kafka.tls_ca_file or not java.is_installed_with_us:
+        return []
+    from embermq.pipeline.java_trust import trust_of_the_machine  # loads what reads certificates
+
+    return trust_of_the_machine(folder / "trust.p12")
+
+
+def java_words(flags: list[str]) -> str:
+    """For Spark's launcher, which takes them apart as a shell does: paths may have spaces."""
+    quoted = [flag.replace("\\", r"\\").replace('"', r"\"") for flag in flags]
+    return "".join(f' "{flag}"' for flag in quoted)
 
 
 def _master(settings: PipelineSettings, partitions: int) -> str:
@@ -90,8 +110,8 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
     scratch = places.scratch
     return _place_options(settings, scratch) | {
         "spark.driver.memory": f"{settings.heap_mb}m",
-        "spark.driver.extraJavaOptions": (
-            f"-XX:+UseSerialGC -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={_LOGGING}"
+        "spark.driver.extraJavaOptions": java_words(
+            ["-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}", f"-Dlog4j2.configurationFile={_LOGGING}"]
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
