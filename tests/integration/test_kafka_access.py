@@ -34,7 +34,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
     gate = KafkaGate(
         username="ember",
         password=PASSWORD,
-        certificate=authority.server(),
+        certificate=authority.server(hosts=("127.0.0.1",)),
         authority=authority.certificate,
         mutual=True,
     )
@@ -89,6 +89,12 @@ def test_who_shows_no_certificate_or_trusts_another_authority_is_told_so(
     ):
         assert "ssl" in complaint(guarded.url, wrong).lower()
     assert f"no answer in {PATIENCE_S:g} s" in complaint(guarded.url.replace("kafka+ssl", "kafka"), settings)
+
+
+def test_a_server_whose_certificate_has_another_name_is_not_spoken_to(
+    guarded: KafkaServer, settings: KafkaSettings
+) -> None:
+    assert "certificate verify failed" in complaint(guarded.url.replace("127.0.0.1", "localhost"), settings)
 
 
 def with_settings(settings: KafkaSettings, **changes: object) -> KafkaSettings:

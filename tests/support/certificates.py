@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -27,10 +28,10 @@ class Authority:
         self.certificate = folder / "ca.pem"
         self._ca.cert_pem.write_to_path(str(self.certificate))
 
-    def server(self, name: str = "server") -> Path:
+    def server(self, name: str = "server", *, hosts: Sequence[str] = HOSTS) -> Path:
         """Certificate and key in one file, which is replaced when it is there."""
         path = self.folder / f"{name}.pem"
-        self._ca.issue_cert(*HOSTS, organization_name=name).private_key_and_cert_chain_pem.write_to_path(
+        self._ca.issue_cert(*hosts, organization_name=name).private_key_and_cert_chain_pem.write_to_path(
             str(path)
         )
         return path

@@ -18,8 +18,9 @@ SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class KafkaGate(Struct, frozen=True, kw_only=True):
-    """With a `username`, clients show it with its password, by PLAIN or SCRAM; with a `certificate` (PEM, with key) and
-    the `authority` of it they speak TLS, and with `mutual` they show one of that authority themselves."""
+    """With a `username`, clients show it with its password (without commas), by PLAIN or SCRAM; with a `certificate`
+    (PEM, with key) and the `authority` of it they speak TLS, and with `mutual` they show one of that authority
+    themselves."""
 
     username: str = ""
     password: str = ""
@@ -44,7 +45,8 @@ class KafkaGate(Struct, frozen=True, kw_only=True):
         settings: dict[str, str] = {}
         if self.username:
             login = "org.apache.kafka.common.security"
-            plain = f'{login}.plain.PlainLoginModule required user_{self.username}="{self.password}";'
+            password = self.password.replace("\\", r"\\").replace('"', r"\"")
+            plain = f'{login}.plain.PlainLoginModule required user_{self.username}="{password}";'
             settings |= {
                 "sasl.enabled.mechanisms": ",".join(["PLAIN", *SCRAM]),
                 "plain.sasl.jaas.config": plain,
@@ -57,7 +59,7 @@ class KafkaGate(Struct, frozen=True, kw_only=True):
             assert self.authority is not None
             settings |= {
                 "ssl.keystore.type": "PEM",
-                "ssl.keystore.location": str(_for_java(self.certificate, folder / "server.pem")),
+                "ssl.keystore.location": str(for_java(self.certificate, folder / "server.pem")),
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.location": str(self.authority),
                 "ssl.client.auth": "required" if self.mutual else "none",
@@ -70,7 +72,7 @@ class KafkaGate(Struct, frozen=True, kw_only=True):
         return [word for kind in SCRAM for word in ("--add-scram", f"{kind}={user}")] if self.username else []
 
 
-def _for_java(certificate: Path, to: Path) -> Path:
+def for_java(certificate: Path, to: Path) -> Path:
     """The same key and certificates, the key as PKCS #8, which is all that Java understands."""
     pem = certificate.read_bytes()
     key = load_pem_private_key(pem, None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

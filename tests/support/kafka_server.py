@@ -186,7 +186,9 @@ class KafkaServer(ServerProcess):
         """The server's own; formats the folder of data before the first start."""
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         properties = self.folder / "server.properties"
-        properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
+        properties.write_text(
+            "".join(f"{name}={value}\n" for name, value in self.settings.items()).replace("\\", r"\\")
+        )
         if not (self.folder / "data" / "meta.properties").exists():
             self._format(properties)
         return [*self._java(*self.jvm), "kafka.Kafka", str(properties)]

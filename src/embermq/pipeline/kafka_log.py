@@ -111,6 +111,6 @@ def check_kafka(kafka: KafkaLog) -> None:
 
 
 def _quoted(text: str) -> str:
-    """As a value of Java's login configuration."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    """As a value of Java's login configuration. A line end would end it, and Java would tell what stands behind."""
+    escaped = text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n").replace("\r", r"\r")
     return f'"{escaped}"'

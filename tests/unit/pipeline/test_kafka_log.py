@@ -61,6 +61,11 @@ def test_the_password_reaches_both_clients_and_is_shown_nowhere() -> None:
     assert repr(DriverSettings(kafka=SECURE)) == f"DriverSettings(message_store in a file, log: {SECURE!r})"
 
 
+def test_a_line_end_in_a_password_does_not_end_the_login_that_java_is_told() -> None:
+    options = msgspec.structs.replace(PLAIN, user="u", password="a\r\nb").spark_options()
+    assert options["kafka.sasl.jaas.config"].endswith(r'password="a\r\nb";')
+
+
 def test_settings_with_a_log_in_kafka_survive_the_pipe() -> None:
     settings = DriverSettings(kafka=SECURE)
     assert msgspec.json.decode(msgspec.json.encode(settings), type=DriverSettings) == settings

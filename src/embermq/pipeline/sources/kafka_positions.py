@@ -3,8 +3,9 @@
 No Spark in here, so that status can use it too. Every question has a deadline.
 """
 
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -39,7 +40,6 @@ Positions = dict[int, int]
 """Partition of the message log -> the next offset."""
 
 _SILENT = {"log_level": 0, "reconnect.backoff.max.ms": 1_000}
-_NOBODY = "embermq-pipeline-positions"
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.1
@@ -54,6 +54,16 @@ _NO_LEADER_YET = frozenset(
         KafkaError.FENCED_LEADER_EPOCH,
     }
 )
+_UNREACHED = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+_CIRCUMSTANCES = re.compile(r" \(after \d+ms in state .*\)$")
+"""Behind a reason: other ones each time."""
 _SETTINGS_TOPICS = 500
 """Whose settings are asked for in one request: each answers with some forty."""
 _REFUSED = frozenset(
@@ -72,11 +82,25 @@ class KafkaPositions:
     def __init__(self, kafka: KafkaLog, timeout_s: float = 10.0) -> None:
         self.kafka = kafka
         self._timeout_s = timeout_s
-        self._options: dict[str, str | int | float | bool] = {**kafka.client_options(), **_SILENT}
+        self._options: dict[str, Any] = {**kafka.client_options(), **_SILENT, "error_cb": self._note}
+        self._reason = ""
+        """Why Kafka was not reached, the last time."""
         self._admin = AdminClient(self._options)
         self._making = Lock()
         self._producer: Producer | None = None
         self._log_id = ""
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._reason:
+            self._reason = _CIRCUMSTANCES.sub("", error.str())
+
+    def _why(self) -> str:
+        """Why a question had no answer: it ends with "timed out" alone, also when Kafka lets nobody in."""
+        self._admin.poll(0)
+        return f" ({self._reason})" if self._reason else ""
+
+    def _answered(self) -> None:
+        self._reason = ""
 
     def partitions(self) -> int:
         """Of the message log. Raises KafkaLogError when there is none, or no answer."""
@@ -291,6 +315,8 @@ class KafkaPositions:
         with self._told("the age of a record"), self._consumer() as consumer:
             consumer.assign([TopicPartition(self.kafka.log_topic, partition, offset)])
             record = consumer.poll(self._timeout_s)
+            if record is not None and _is_of_group(record.error()):
+                record = consumer.poll(self._timeout_s)
         if record is None or record.error() is not None:
             return None
         return int(record.timestamp()[1])
@@ -317,13 +343,18 @@ class KafkaPositions:
         return rows
 
     def _consumer(self) -> "_Reader":
-        return _Reader(self._options)
+        return _Reader(self._options | {"group.id": f"{self.kafka.prefix}-pipeline-positions"})
 
     def _result(self, answer: "Future[Any]") -> Any:
         return answer.result(self._timeout_s)
 
     def _told(self, what: str) -> "_Told":
-        return _Told(f"{self.kafka.bootstrap}: {what}")
+        return _Told(f"{self.kafka.bootstrap}: {what}", self._answered, self._why)
+
+
+def _is_of_group(error: KafkaError | None) -> bool:
+    """A consumer asks for the coordinator of its group also when it needs none, and is told once that it may not."""
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def _record_limit(to: int) -> ConfigEntry:
@@ -333,9 +364,8 @@ def _record_limit(to: int) -> ConfigEntry:
 class _Reader:
     """A consumer of no group, closed at the end."""
 
-    def __init__(self, options: Mapping[str, str | int | float | bool]) -> None:
+    def __init__(self, options: Mapping[str, Any]) -> None:
         own = {
-            "group.id": _NOBODY,
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
             # A transaction that somebody left open would hide every record behind it.
@@ -352,16 +382,22 @@ class _Reader:
 
 
 class _Told:
-    """Turns what the client raises into a KafkaLogError that says what was asked of whom."""
+    """Turns what the client raises into a KafkaLogError that says what was asked of whom, and why nobody answers."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, answered: Callable[[], None], why: Callable[[], str]) -> None:
         self._what = what
+        self._answered = answered
+        self._why = why
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, KafkaException):
-            raise KafkaLogError(f"{self._what}: {error.args[0].str()}") from error
-        if isinstance(error, TimeoutError):
-            raise KafkaLogError(f"{self._what}: no answer in time") from error
+        if error is None:
+            self._answered()
+        elif isinstance(error, KafkaException):
+            told: KafkaError = error.args[0]
+            why = self._why() if told.code() in _UNREACHED else ""
+            raise KafkaLogError(f"{self._what}: {told.str()}{why}") from error
+        elif isinstance(error, TimeoutError):
+            raise KafkaLogError(f"{self._what}: no answer in time{self._why()}") from error
