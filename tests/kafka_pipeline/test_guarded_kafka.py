@@ -56,6 +56,7 @@ class Guarded:
             "pipeline.backoff_max_ms": 2_000,
         }
         self.broker = KafkaPipelineBroker(kafka, folder, settings)
+        self.broker.installed = True  # or its command line would be that of what it is forked from
 
     def command(self, *words: str) -> str:
         """What `embermq WORDS...` prints with the broker's settings."""
