@@ -62,6 +62,17 @@ def test_a_query_does_not_wait_for_what_another_one_has_on_its_way(
     assert len(producer.waiting) == 1
 
 
+def test_a_kafka_that_is_not_reached_is_told_with_the_reason_and_always_in_the_same_words() -> None:
+    positions = KafkaPositions(KafkaLog(bootstrap="127.0.0.1:1"), timeout_s=0.5)
+    told = set()
+    for _ in range(2):
+        with pytest.raises(KafkaLogError) as error:
+            positions.partitions()
+        told.add(str(error.value).partition(" (")[2])
+    (reason,) = told
+    assert reason.startswith("127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused)")
+
+
 def test_a_failure_is_that_of_the_query_whose_record_it_is(
     positions: KafkaPositions, producer: HandProducer
 ) -> None:
