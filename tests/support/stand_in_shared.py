@@ -166,7 +166,7 @@ class HandMember(SharedFeed):
         self.unreleased -= size
 
     def commit(self, partition: int, positions: StoredPositions) -> None:
-        self.committed[partition] = positions
+        self.committed[partition] = self.feeds.told[self.group, partition] = positions
 
     def close(self) -> None:
         self.closed = True
@@ -188,6 +188,8 @@ class HandFeeds(SharedFeeds):
     def __init__(self) -> None:
         self.logs: dict[str, list[list[FeedEntry]]] = defaultdict(lambda: [[], []])
         self.members: list[HandMember] = []
+        self.told: dict[tuple[str, int], StoredPositions] = {}
+        """What groups have committed."""
         self._dispatched: set[int] = set()
         self.since = 0
         """Records with lesser numbers are of a message log before the present one, in which positions begin anew."""
@@ -212,8 +214,8 @@ class HandFeeds(SharedFeeds):
                 if other.group == member.group and partition in other.read:
                     del other.read[partition]
                     other.taker.revoked(partition)
-            stored = member.known(partition)
-            assert stored is not None
+            told = self.told.get((member.group, partition), StoredPositions())
+            stored = member.known(partition) or told
             member.read[partition] = stored.base_offset
             member.taker.assigned(partition, stored)
         member.bring()

@@ -90,6 +90,8 @@ class SharedLogs:
         self._logs = logs
         self._partitions = partitions
         self._by_filter: dict[str, SharedLog] = {}
+        self._is_begun = False
+        """Whether all stored sessions are there."""
         self._leaving: Counter[str] = Counter()
         """Logs that nobody wants, as long as that is not durable: after a crash they would be wanted again."""
         self.begin_tick: Callable[[], None] = _nothing_to_do
@@ -146,6 +148,7 @@ class SharedLogs:
 
     def begin(self) -> None:
         """All sessions are there: what has no member has ended, the others' logs are looked at."""
+        self._is_begun = True
         for log in list(self._by_filter.values()):
             for group in list(log.groups.values()):
                 if not group.members:
@@ -231,7 +234,8 @@ class SharedLogs:
         """It has read of another log, if any. What is under way from that one has offsets that stand for something
         else here: so it stays with the generation of before."""
         before = group.row
-        starts = tuple((partition, 0) for partition in found.ends)
+        is_lost = not (before.identity or before.since)
+        starts = () if is_lost else tuple((partition, 0) for partition in found.ends)
         row = replace(before, identity=found.identity, starts=starts)
         if before.identity:
             row = replace(row, generation=self._state.new_generation())
@@ -286,7 +290,8 @@ class SharedLogs:
             self._end_group(group)
 
     def _new_group(self, log: SharedLog, share: str) -> SharedGroup:
-        """It gets what is accepted from now on."""
+        """It gets what is accepted from now on. A subscription that was stored had a group, whose row is lost: that one
+        goes on where the store of the logs says, or else at the log's beginning."""
         state = self._state
         generation = state.new_generation()
         if not log.generation:
@@ -298,7 +303,7 @@ class SharedLogs:
             log.topic_filter,
             generation,
             log.generation,
-            state.offset_next,
+            state.offset_next if self._is_begun else 0,
             found.identity if found is not None else "",
             tuple(sorted(found.ends.items())) if found is not None else (),
         )

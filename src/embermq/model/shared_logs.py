@@ -13,7 +13,8 @@ class SharedGroupRow(Struct, frozen=True):
     """`topic_filter` is without `$share/<share>/`. Records with a number below `since` are older than the group.
 
     `log_generation` is what the stamps of the log carry; `identity` that of the log in whose offsets `starts`,
-    (partition, offset) where the group begins to read, and its positions are.
+    (partition, offset) where the group begins to read, and its positions are; of a partition that is not there nothing
+    is known but what the store of the logs says.
     """
 
     share: str

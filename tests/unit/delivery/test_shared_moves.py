@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.stand_in_shared import StandInShared
 from tests.unit.delivery.test_shared_readers import LOG, Play
 
+from embermq.model.client_type import ClientType
 from embermq.ports.application_logs import FoundLog
 from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Unsubscribe
 
@@ -213,3 +215,54 @@ def test_what_is_under_way_from_a_log_before_stays_beside_what_the_new_one_has(p
     back = again.comes("one")
     assert back.payloads == [b"a"]
     assert back.last(Publish).dup
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_group_whose_row_is_lost_goes_on_where_it_was(
+    play: Play, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sessions are in another store: theirs outlive the loss of this one. Kafka may have forgotten the group."""
+    one = play.comes("one", 0, 1)
+    play.publishes("t/0", b"a0", b"a1")
+    play.publishes("t/1", b"b0")
+    one.drops()
+    play.hand.settle()
+    play.publishes("t/0", b"a2")
+    play.publishes("t/1", b"b1")
+    play.hand.store.shared = StandInShared()
+    if not is_told:
+        play.feeds.told.clear()
+    play = play.crashes()
+    play.publishes("t/0", b"a3")
+    one = play.comes("one", 0)
+    trimmed = dict(play.logs.trimmed)
+    play.hand.passes(s=3)
+    play.hand.shared.poll()
+    play.hand.settle()
+    assert play.logs.trimmed == trimmed, "nothing is known of partition 1"
+    play.give("one", 1)
+    had = [] if is_told else [b"a0", b"a1", b"b0"]
+    assert sorted(one.payloads) == sorted([*had, b"a2", b"a3", b"b1"])
+    assert "how far it had come is not known here" in caplog.text
+    play = play.crashes()
+    one = play.comes("one", 0, 1)
+    play.publishes("t/0", b"a4")
+    assert one.payloads == [b"a4"]
+    play.hand.passes(s=3)
+    play.hand.shared.poll()
+    play.hand.settle()
+    assert play.hand.shared.committed(LOG) == [{0: 5, 1: 2}]
+
+
+def test_a_log_is_not_trimmed_behind_a_group_of_which_nothing_is_known(play: Play) -> None:
+    play.comes("one", 0, 1).drops()
+    play.publishes("t/0", b"a0", b"a1")
+    play.hand.store.shared = StandInShared()
+    play = play.crashes()
+    other = play.hand.keeps("other", client_type=ClientType.APPLICATION)
+    other.subscribes("$share/h/t/#")
+    play.hand.passes(s=3)
+    play.hand.shared.poll()
+    play.hand.settle()
+    assert play.logs.trimmed == {}
+    assert play.comes("one", 0, 1).payloads == [b"a0", b"a1"]

@@ -71,10 +71,8 @@ class Group:
     def __init__(self, shared: SharedGroup, stored: Mapping[int, StoredPositions]) -> None:
         self.shared = shared
         self.generation = shared.row.generation
-        self.partitions: dict[int, GroupPartition] = {
-            partition: GroupPartition(stored.get(partition, StoredPositions(start, start)))
-            for partition, start in shared.row.starts
-        }
+        starts = {partition: StoredPositions(start, start) for partition, start in shared.row.starts}
+        self.partitions = {number: GroupPartition(at) for number, at in (starts | dict(stored)).items()}
 
     def known(self, partition: int) -> StoredPositions | None:
         """Where to read from. May be called by any thread."""
@@ -97,11 +95,14 @@ class Group:
         """Of all partitions."""
         return [self.lane_name(partition) for partition in self.partitions]
 
-    def partition(self, number: int) -> GroupPartition:
-        """The one with this number; a log that has got more of them is read from their beginning."""
+    def partition(self, number: int, told: StoredPositions | None = None) -> GroupPartition:
+        """The one with this number; of one that nothing is known of, what the store of the logs has told. Floors may
+        speak of another message log there."""
         found = self.partitions.get(number)
         if found is None:
-            found = self.partitions[number] = GroupPartition(StoredPositions())
+            at = told or StoredPositions()
+            stored = StoredPositions(at.base_offset, at.committed_offset)
+            found = self.partitions[number] = GroupPartition(stored)
         return found
 
 
@@ -145,7 +146,7 @@ class SharedLane(Lane):
 
     def __init__(self, member: Member, number: int, begun: StoredPositions) -> None:
         group = member.group
-        partition = group.partition(number)
+        partition = group.partition(number, begun)
         stored = partition.stored
         super().__init__(member.session, stored.committed_offset, group.lane_name(number))
         self.member = member

@@ -180,7 +180,11 @@ class SharedReaders:
         found = shared.log.found
         assert found is not None
         ends = found.ends if before.identity == found.identity else {}
-        if before.identity:  # else the group is new
+        if not shared.row.starts:
+            LOG.warning(
+                "group %s: how far it had come is not known here, it goes on where Kafka has it", shared.name
+            )
+        elif before.identity:  # else the group is new
             LOG.error(
                 "the shared log %s %s: what is gone and group %s had not got is lost",
                 shared.log.name,
@@ -493,15 +497,24 @@ class SharedReaders:
     def _trim(self) -> None:
         """Below what every group needs, once that is in store."""
         bases: dict[Place, int] = {}
+        kept: set[str] = set()
+        """Where a group stands of which nothing is known yet."""
         for shared in self._shared_logs.groups():
             if shared.log.found is None:
                 continue
-            for number, partition in self._group(shared).partitions.items():
+            partitions = self._group(shared).partitions
+            if len(partitions) < len(shared.log.found.ends):
+                kept.add(shared.log.name)
+            for number, partition in partitions.items():
                 place = (shared.log.name, number)
                 bases[place] = min(
                     bases.get(place, partition.stored.base_offset), partition.stored.base_offset
                 )
-        due = {place: base for place, base in bases.items() if base > self._trimmed.get(place, 0)}
+        due = {
+            place: base
+            for place, base in bases.items()
+            if place[0] not in kept and base > self._trimmed.get(place, 0)
+        }
         if due:
             self._trimmed |= due
             self._state.tick.batch.after_log.append(partial(self._place.logs.trim, due))
