@@ -163,3 +163,18 @@ def test_a_member_that_may_not_join_its_group_is_told_and_joins_when_it_may(
     finally:
         feeds.close()
     assert group in caplog.text
+
+
+def test_a_right_to_a_shared_log_that_is_given_is_seen_although_nothing_comes(guarded: Guarded) -> None:
+    log = guarded.log("quiet")
+    group = f"{GROUP}-{log}"
+    guarded.allows(ResourceType.GROUP, group, AclOperation.READ)
+    feeds = KafkaSharedFeeds(guarded.address, guarded.settings, guarded.loop.post)
+    member = HandReader()
+    try:
+        member.feed = feeds.join(group, log, member)
+        guarded.loop.run_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in feeds.failing, 60, "it is told")
+        guarded.allows(ResourceType.TOPIC, log, AclOperation.READ)
+        guarded.loop.run_until(lambda: not feeds.failing, 60, "it may be read")
+    finally:
+        feeds.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import shared_feeds
 from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.read_rights import ReadRights
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.model.application_positions import StoredPositions
@@ -54,7 +55,7 @@ class HandConsumer:
     def __init__(self) -> None:
         self.batches: deque[list[HandMessage]] = deque()
         self.refusals = 0
-        self.breaks = False
+        self.breaks = self.lacks_right = False
         self.assigned: list[tuple[int, int]] = []
         self._on_assign: Callable[..., None] | None = None
 
@@ -88,6 +89,11 @@ class HandConsumer:
         self._ask()
         return SimpleNamespace(topics={"log": SimpleNamespace(error=None)})
 
+    def committed(self, places: list[TopicPartition], _timeout: float) -> list[TopicPartition]:
+        if self.lacks_right:
+            raise KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+        return places
+
     def close(self) -> None:
         return
 
@@ -95,6 +101,18 @@ class HandConsumer:
         if self.refusals:
             self.refusals -= 1
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+class Rights(ReadRights):
+    """What may be read."""
+
+    def __init__(self) -> None:
+        self.logs: set[str] = set()
+        self.asked = 0
+
+    def given(self, logs: Collection[str]) -> set[str]:
+        self.asked += 1
+        return self.logs & set(logs)
 
 
 class Taker(SharedTaker):
@@ -124,6 +142,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> HandConsumer:
     monkeypatch.setattr(shared_feeds, "Consumer", lambda _options: consumer)
     monkeypatch.setattr(shared_feeds, "LOOK_S", 0.0)
     monkeypatch.setattr(shared_feeds, "RETRY_S", 0.0)
+    monkeypatch.setattr(shared_feeds, "ASK_AGAIN_S", 0.0)
     return consumer
 
 
@@ -177,3 +196,44 @@ def test_a_member_over_whom_the_thread_breaks_down_leaves_and_is_told(
     other = Taker()
     feeds.join("group", "log", other, lambda _partition: StoredPositions(0, 0))
     wait_until(lambda: not consumer.batches, what="the next one is served")
+
+
+def test_an_error_of_a_moment_does_not_stay_with_a_member_that_gets_nothing(
+    consumer: HandConsumer, feeds: KafkaSharedFeeds, taker: Taker, caplog: pytest.LogCaptureFixture
+) -> None:
+    for code in [KafkaError.UNSUPPORTED_VERSION] * 3:
+        consumer.batches.append([HandMessage(0, 0, code)])
+    wait_until(lambda: "UNSUPPORTED_VERSION" in caplog.text, what="it is told")
+    wait_until(lambda: feeds.failing == "" and not consumer.batches, what="nothing is wrong")
+    assert caplog.text.count("a member of it gets nothing") == 1
+
+
+def test_kafka_that_has_come_back_is_seen_although_nothing_comes(
+    consumer: HandConsumer, feeds: KafkaSharedFeeds, taker: Taker
+) -> None:
+    consumer.refusals = 3
+    feeds._on_error(KafkaError(KafkaError._TRANSPORT))
+    wait_until(lambda: feeds.failing == "", what="nothing is wrong")
+    assert consumer.refusals == 0
+
+
+def test_the_right_to_a_log_that_is_given_again_is_seen_although_nothing_comes(
+    consumer: HandConsumer, feeds: KafkaSharedFeeds, taker: Taker, caplog: pytest.LogCaptureFixture
+) -> None:
+    feeds._rights = rights = Rights()
+    for code in [KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2:
+        consumer.batches.append([HandMessage(0, 0, code)])
+    wait_until(lambda: "TOPIC_AUTHORIZATION_FAILED" in feeds.failing and rights.asked > 1, what="it is told")
+    rights.logs = {"log"}
+    wait_until(lambda: feeds.failing == "", what="it may be read")
+    assert caplog.text.count("a member of it gets nothing") == 1
+
+
+def test_the_right_to_a_group_that_is_given_again_is_seen_although_nothing_comes(
+    consumer: HandConsumer, feeds: KafkaSharedFeeds, taker: Taker
+) -> None:
+    consumer.lacks_right = True
+    consumer.batches.append([HandMessage(0, 0, KafkaError.GROUP_AUTHORIZATION_FAILED)])
+    wait_until(lambda: "GROUP_AUTHORIZATION_FAILED" in feeds.failing, what="it is told")
+    consumer.lacks_right = False
+    wait_until(lambda: feeds.failing == "", what="it may be used")

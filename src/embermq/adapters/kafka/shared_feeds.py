@@ -32,6 +32,7 @@ from embermq.adapters.kafka.feed_entries import (
     room_of_each,
     tell_gone,
 )
+from embermq.adapters.kafka.read_rights import ASK_AGAIN_S, ReadRights
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.application_positions import StoredPositions, decode_metadata, encode_metadata
 from embermq.ports.application_feed import KnownPositions, SharedFeed, SharedFeeds, SharedTaker, unknown
@@ -45,6 +46,7 @@ RETRY_S = 0.5
 LOOK_S = 1.0
 SESSION_MS = 10_000
 """After that the partitions of a broker that has died go to other members."""
+_RIGHTS = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
 LEAVE_S = 5.0
 """How long an end waits for members to leave."""
 
@@ -69,6 +71,11 @@ class _Member(OpenFeed, SharedFeed):
         self.retry_s = self.find_s = self.look_s = 0.0
         self.refused = ""
         """Why Kafka does not let it read."""
+        self.lacks_group = False
+        """It is the group that it may not use, not the log."""
+        self.told = ""
+        """Why it gets nothing, as it was logged last."""
+        self.rights_s = 0.0
         self.wanted: dict[int, StoredPositions] = {}
         self.committed: dict[int, StoredPositions] = {}
         self.commit_s = 0.0
@@ -83,6 +90,10 @@ class _Member(OpenFeed, SharedFeed):
         if not self.closed:
             self.closed = True
             self.feeds.order(partial(self.feeds.leave, self))
+
+    def is_read(self) -> None:
+        """Kafka lets it read."""
+        self.refused = self.told = ""
 
     def places(self, partitions: Iterable[int]) -> list[TopicPartition]:
         """As the driver names them."""
@@ -129,6 +140,8 @@ class KafkaSharedFeeds(SharedFeeds):
         self._leaving: list[Thread] = []
         self._closing = False
         self._failing = ""
+        self._probe_s = 0.0
+        self._rights = ReadRights(address, settings)
         self._thread = Thread(target=self._run, name="kafka shared logs", daemon=True)
         self._thread.start()
 
@@ -186,10 +199,48 @@ class KafkaSharedFeeds(SharedFeeds):
                     reason = self._failures.note(f"{self._address}: reading {member.log}", error)
                     self._post(partial(tell_gone, member, reason))
                     self.leave(member)
+            self._look_at_rights()
+            if is_idle and self._failing:
+                self._probe()
             if not self._members:
                 self._ordered.wait()
             elif is_idle:
                 self._ordered.wait(IDLE_S)
+
+    def _look_at_rights(self) -> None:
+        """Where nothing comes, nothing would show that Kafka lets us read again."""
+        refused = [member for member in self._members if member.refused]
+        if not refused:
+            return
+        logs = {member.log for member in refused if not member.lacks_group}
+        given = self._rights.given(logs) if logs else set()
+        for member in refused:
+            if member.log in given if not member.lacks_group else self._may_use_group(member):
+                member.is_read()
+
+    def _may_use_group(self, member: _Member) -> bool:
+        now_s = time.monotonic()
+        if now_s < member.rights_s or member.consumer is None:
+            return False
+        member.rights_s = now_s + ASK_AGAIN_S
+        try:
+            return all(place.error is None for place in member.consumer.committed(member.places([0]), ASK_S))
+        except KafkaException:
+            return False
+
+    def _probe(self) -> None:
+        """Nothing comes: because nothing is there, or because Kafka is away?"""
+        now_s = time.monotonic()
+        if now_s < self._probe_s or any(one.unplaced or one.misplaced for one in self._members):
+            return
+        self._probe_s = now_s + LOOK_S
+        for member in self._members[:1]:
+            assert member.consumer is not None
+            try:
+                member.consumer.list_topics(member.log, ASK_S)
+            except KafkaException:
+                return
+            self._failing = ""
 
     def _subscribe(self, member: _Member) -> None:
         if member.closed:
@@ -257,21 +308,27 @@ class KafkaSharedFeeds(SharedFeeds):
         if offset < member.next_offsets.get(partition, offset + 1):
             return
         member.next_offsets[partition] = offset + 1
-        member.refused = ""
+        member.is_read()
         batch = batches.get(partition)
         if batch is None:
             batch = batches[partition] = (member, partition, [])
         batch[2].append(feed_entry(message, offset))
 
     def _refuse(self, member: _Member, error: KafkaError) -> None:
-        """The driver tries it again."""
+        """The driver tries it again, and says of a right that is missing no more than this once."""
         reason = f"{self._address}: {member.log}, group {member.group}: {told(error)}"
-        if reason != member.refused:
+        if reason != member.told:
             LOG.error("a member of it gets nothing: %s", reason)
-        member.refused = reason
+        member.told = reason
+        if error.code() in _RIGHTS:
+            member.refused = reason
+            member.lacks_group = error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+            member.rights_s = time.monotonic() + ASK_AGAIN_S
+        else:
+            self._failing = reason
 
     def _assigned(self, member: _Member, places: list[TopicPartition]) -> None:
-        member.refused = ""
+        member.is_read()
         member.unplaced.update(place.partition for place in places)
         assert member.consumer is not None
         member.consumer.incremental_assign([])  # or the driver begins by itself, where it likes
