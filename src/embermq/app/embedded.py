@@ -25,6 +25,7 @@ from embermq.app.log_side import LogSide, open_log_side
 from embermq.app.log_times import LogTimes
 from embermq.app.message_archive import read_archive
 from embermq.app.session_store import SessionSide, open_session_store
+from embermq.app.settings import SQLITE
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.state import BrokerState
@@ -171,7 +172,10 @@ def _take_ticks(
     beside_log: SqliteTickStore,
 ) -> TickStore:
     """What ticks are handed to, and what may be in them; sessions are at their place from now on."""
-    beside_log.keep_sessions_at(side.apart.place if side.apart is not None else "")
+    static = settings.stores.shown().static
+    beside_log.note_places(
+        sessions=side.apart.place if side.apart is not None else "", static="" if static == SQLITE else static
+    )
     state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection
     if side.apart is not None or log_side.is_apart:
         state.connect_wait_ms = int(settings.session_store.connect_wait_s * 1000)

@@ -6,6 +6,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, config
 from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
+    from embermq.app.config import Settings
     from embermq.ports.message_store import MessageStore, StoredMessage
 
 PAGE = 500
@@ -53,12 +55,10 @@ def show(
 
     With --json one object a line: `payload` is text, or `payload_base64` where it is not UTF-8.
     """
-    from embermq.app.message_archive import message_store_of
-
     if "#" in topic or "+" in topic:
         raise UserError(f"{shown(topic)!r} has wildcards; the messages of one topic are shown")
     is_any = False
-    with message_store_of(configuration(config, assignments, data_dir).settings) as store:
+    with _store(configuration(config, assignments, data_dir).settings) as store:
         for found in _range(store, topic, after, limit):
             is_any = True
             if raw:
@@ -89,11 +89,10 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Delete archived messages that are older, a few thousand at a time. The broker may be running."""
-    from embermq.app.message_archive import message_store_of
     from embermq.cli.message_bar import MessageBar
 
     before_ms = round(time.time() * 1000 - older_than_hours * MS_PER_HOUR)
-    with message_store_of(configuration(config, assignments, data_dir).settings) as store:
+    with _store(configuration(config, assignments, data_dir).settings) as store:
         found = store.count_older(before_ms)
         deleted = 0
         with MessageBar() as bar:
@@ -109,6 +108,15 @@ def prune(
         print(f"{found:,} messages are older than {_time(before_ms)}; nothing was deleted")
     else:
         print(f"deleted {deleted:,} messages that were older than {_time(before_ms)}")
+
+
+def _store(settings: Settings) -> AbstractContextManager[MessageStore]:
+    """Where the broker archives, if the settings lead there. Raises UserError, StartError."""
+    from embermq.app.message_archive import message_store_of
+    from embermq.app.places_noted import check_archive
+
+    check_archive(settings)
+    return message_store_of(settings)
 
 
 def _range(store: MessageStore, topic: str, after: int, limit: int) -> Iterator[StoredMessage]:

@@ -57,7 +57,7 @@ def add(
     from embermq.app.accounts import accounts_of, check_name
 
     check_name(name)
-    settings = configuration(config, assignments, data_dir).settings
+    settings = _settings(data_dir, config, assignments)
     password = _read_password()
     is_new = settings.stores.static == SQLITE and not Path(settings.data_dir).exists()
     with accounts_of(settings, create=True) as accounts:
@@ -136,7 +136,7 @@ def password(
     """Change a password. A running broker ends the connections that were opened with the old one."""
     from embermq.app.accounts import accounts_of
 
-    settings = configuration(config, assignments, data_dir).settings
+    settings = _settings(data_dir, config, assignments)
     with accounts_of(settings) as accounts:
         accounts.find(name)
         given = _read_password()
@@ -228,8 +228,8 @@ def copy(
 
     from embermq.app.accounts import accounts_of
 
-    settings = _settings(data_dir, config, assignments)
-    there = _settings(data_dir, config, [*(assignments or ()), f"stores.static={source}"])
+    settings = configuration(config, assignments, data_dir).settings
+    there = configuration(config, [*(assignments or ()), f"stores.static={source}"], data_dir).settings
     if there.stores == settings.stores:
         raise UserError("--from names the store that stores.static names; nothing was copied")
     with accounts_of(there) as accounts:
@@ -243,7 +243,14 @@ def copy(
 
 
 def _settings(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> Settings:
-    return configuration(config, assignments, data_dir).settings
+    """Those of the options; whoever forgot them would change accounts that no broker reads."""
+    from embermq.app.places_noted import GIVE, static_elsewhere
+
+    settings = configuration(config, assignments, data_dir).settings
+    if elsewhere := static_elsewhere(settings):
+        told = f"these are accounts in {settings.data_dir}, whose broker has its own in {elsewhere}"
+        print(f"{told}: to reach those {GIVE}", file=sys.stderr)
+    return settings
 
 
 def _read_password() -> bytes:

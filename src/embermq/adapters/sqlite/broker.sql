@@ -279,7 +279,7 @@ CREATE TABLE IF NOT EXISTS queue_body (
 -- schema_version, dispatcher_floor, generation_reserved, log_end (first offset not yet used), log_id (of this message
 -- log alone, 62 bits by chance: a store on a server says by it to which log it belongs). Of a log in a store of its own:
 -- log_apart, log_identity (text), log_found and log_begun (what the last start has left out), log_closed.
--- sessions_place (text): where the last run kept session data, when that was not here.
+-- sessions_place, static_place (text): where the last run kept session data and static data, when that was not here.
 -- queue_generation: above those of all queues that ever were.
 CREATE TABLE IF NOT EXISTS meta (
     name  TEXT PRIMARY KEY,

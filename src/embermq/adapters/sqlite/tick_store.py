@@ -44,6 +44,9 @@ DELETE FROM receipt_batch WHERE id <= (
 )
 """
 
+LOG_APART, SESSIONS_PLACE, STATIC_PLACE = "log_apart", "sessions_place", "static_place"
+"""Of `meta`: what is kept elsewhere."""
+
 Durability = Literal["fsync", "os", "memory"]
 Post = Callable[[Callable[[], None]], object]
 """Runs a callable soon on the broker's thread; may be called from any thread."""
@@ -113,21 +116,23 @@ class SqliteTickStore(TickStore, LogState):
     @property
     def sessions_place(self) -> str:
         """Where the run before kept session data, without credentials; "" for here."""
-        return self._text("sessions_place")
+        return self._text(SESSIONS_PLACE)
 
-    def keep_sessions_at(self, place: str) -> None:
-        """Remember it for the next run. Raises StoreError."""
-        if place == self.sessions_place:
-            return
-        try:
-            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('sessions_place', ?)", (place,))
-        except sqlite3.Error as error:
-            raise to_store_error(error, "cannot write to broker.db") from error
+    def note_places(self, *, sessions: str, static: str) -> None:
+        """Where this run keeps session data and static data, without credentials, "" for the data directory: for the
+        next run, and for commands. Raises StoreError."""
+        for name, place in ((SESSIONS_PLACE, sessions), (STATIC_PLACE, static)):
+            if place == self._text(name):
+                continue
+            try:
+                self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, place))
+            except sqlite3.Error as error:
+                raise to_store_error(error, "cannot write to broker.db") from error
 
     @property
     def is_log_apart(self) -> bool:
         """Whether `open_log` was ever called: the log is in a store of its own."""
-        return bool(self._meta("log_apart", 0))
+        return bool(self._meta(LOG_APART, 0))
 
     def known_log(self) -> KnownLog:
         left_out_from, left_out_to = self._meta("log_found", 0), self._meta("log_begun", 0)
@@ -143,7 +148,7 @@ class SqliteTickStore(TickStore, LogState):
     def open_log(self, identity: str, records_end: int, end: int) -> None:
         run = self._connection.execute
         before = self._text("log_identity")
-        found = {"log_apart": 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
+        found = {LOG_APART: 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
         try:
             run("BEGIN IMMEDIATE")
             if before not in ("", identity):
