@@ -57,6 +57,26 @@ def _check_key(path: str) -> None:
             f"password) alone; openssl pkcs8 -topk8 -nocrypt -in {path} writes the key so, the certificates belong "
             "behind it; or run without the pipeline"
         )
+    if unfit := _unfit_for_java(pem):
+        raise StartError(
+            f"kafka.tls_cert_file: {path!r} {unfit}: the pipeline runs on Java, where Kafka's client reads keys of "
+            "RSA and of elliptic curves; or run without the pipeline"
+        )
+
+
+def _unfit_for_java(pem: bytes) -> str:
+    """What is wrong with a key of the right form; "" for one that Kafka's Java client reads."""
+    from cryptography.exceptions import UnsupportedAlgorithm  # large, and needed here alone
+    from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        return f"has a key that cannot be read ({error})"
+    if isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey):
+        return ""
+    return f"has an {type(key).__name__.lstrip('_')}"
 
 
 def check_pipeline(settings: Settings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -60,3 +60,16 @@ def test_a_key_as_java_wants_it_is_taken_and_none_is_not(tmp_path: Path) -> None
         driver_settings(settings_with(path))
     with pytest.raises(StartError, match=r"cannot read .*: No such file or directory"):
         driver_settings(settings_with(tmp_path / "missing.pem"))
+
+
+def test_a_key_of_a_kind_that_java_does_not_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.pem"
+    curve, edwards = ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()
+    path.write_bytes(curve.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, PLAIN))
+    assert driver_settings(settings_with(path)).kafka is not None
+    path.write_bytes(edwards.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, PLAIN))
+    with pytest.raises(StartError, match="has an Ed25519PrivateKey: the pipeline runs on Java"):
+        driver_settings(settings_with(path))
+    path.write_text("-----BEGIN PRIVATE KEY-----\nTk9ORQ==\n-----END PRIVATE KEY-----\n")
+    with pytest.raises(StartError, match="has a key that cannot be read"):
+        driver_settings(settings_with(path))
