@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from tests.pipeline.dead_letters import (
     LEFT_OPEN,
     START_S,
@@ -270,7 +271,8 @@ def test_ctrl_c_ends_it_with_a_report(
         def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
             asked.extend(letter_ids)
             missing = (f"q{len(asked)}",)
-            return PieceDone(put_back=len(letter_ids) - 1, held=0, gone=0, orphaned=1, missing_queues=missing)
+            stay = PieceDone(put_back=0, held=0, gone=0, orphaned=1, missing_queues=missing)
+            return replace(stay, put_back=len(letter_ids) - 2, crowded=1, full_queues=("full",))
 
     def progress(done: int, total: int) -> None:
         if done == 3:
@@ -280,10 +282,14 @@ def test_ctrl_c_ends_it_with_a_report(
     monkeypatch.setattr("embermq.pipeline.jobs.putting_back.PIECE", 3)
     report = job.redrive(PipelineSettings(), places, RedriveTerms(letters_in="dlq/q"), going)
     assert asked == ["4-3", "4-4", "4-5"]
-    assert (report.interrupted, report.chosen, report.put_back) == (True, 5, 2)
+    assert (report.interrupted, report.chosen, report.put_back) == (True, 5, 1)
     assert (report.orphaned, report.missing_queues) == (1, ("q3",))
+    assert (report.crowded, report.full_queues) == (1, ("full",))
     lines = lines_of(report)
     assert "dead letters 7 in dlq/q" in lines and "interrupted  2 are dead letters still" in lines
+    assert any(
+        line.startswith("crowded      1 stay: their consumer groups were removed, and full") for line in lines
+    )
     assert lines[-1].split() == ["q", "-", "expired", "5", "7"]
 
 

@@ -56,6 +56,12 @@ def embermq(broker: BrokerProcess, *words: str, code: int = 0, given: str = "") 
     return done.stdout if code == 0 else done.stderr
 
 
+async def subscribes(broker: BrokerProcess, topic_filter: str) -> None:
+    client = await worker(broker, "founder")
+    await client.consumes(topic_filter)
+    client.close()
+
+
 def metrics(broker: BrokerProcess) -> str:
     return httpx.get(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=30).text
 
@@ -256,6 +262,35 @@ def test_dead_letters_of_a_queue_that_was_deleted_go_back_when_it_is_made_again(
 
 
 @pytest.mark.promise("queues-35")
+def test_dead_letters_whose_group_has_no_room_stay_and_the_others_go(tmp_path: Path) -> None:
+    async def rejects(broker: BrokerProcess) -> None:
+        client = await worker(broker, "full")
+        for group in ("a", "b"):
+            await client.consumes(f"$share/{group}/$queue/full")
+        await client.enqueues("$queue/full", b"1", b"2")
+        for taken in await client.take(4):
+            assert await client.says("reject", taken, group_id=taken.properties["group-id"]) == (0, "")
+        for group in ("a", "b"):
+            await client.unsubscribe(f"$share/{group}/$queue/full")
+        client.close()
+
+    with queue_broker(tmp_path, "", queues__groups_max=2) as broker:
+        run(rejects(broker))
+        assert api(broker, "DELETE", "/queues/full/groups/b").status_code == 204
+        run(subscribes(broker, "$share/c/$queue/full"))
+        told = embermq(broker, "queues", "dlq", "retry", "full", "--all", code=3)
+        assert "2 stay: their consumer groups were removed, and full can have no more groups" in told
+        assert api(broker, "GET", "/queues/full/stats").json()["depth"] == 2
+        left = api(broker, "GET", "/queues/full/dlq").json()
+        assert [letter["group"] for letter in left] == ["b", "b"]
+        alone = api(broker, "POST", f"/queues/full/dlq/{left[0]['id']}/retry")
+        assert alone.status_code == 409 and "queues.groups_max is 2" in alone.text
+        wait_until(lambda: not api(broker, "GET", "/queues/full/consumers").json())
+        embermq(broker, "queues", "remove-group", "full", "c")
+        assert "put back 2 messages" in embermq(broker, "queues", "dlq", "retry", "full", "--all")
+
+
+@pytest.mark.promise("queues-35")
 def test_a_retry_of_shared_dead_letters_leaves_those_that_have_no_queue_and_those_that_are_held(
     broker: BrokerProcess,
 ) -> None:
@@ -305,7 +340,14 @@ def test_dead_letters_are_listed_and_go_back_alone_all_by_filter_and_at_a_rate(b
         none = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--reason", "timeout")
         assert none == "put back 0 messages\n"
         two = api(broker, "POST", "/queues/op$retry/dlq/retry", params={"error": "no*", "limit": 2})
-        assert two.json() == {"messages": 2, "held": 0, "orphaned": 0, "missing_queues": []}
+        assert two.json() == {
+            "messages": 2,
+            "held": 0,
+            "orphaned": 0,
+            "missing_queues": [],
+            "crowded": 0,
+            "full_queues": [],
+        }
         job = embermq(broker, "queues", "dlq", "retry", "op/retry", "--all", "--rate", "1000")
         assert job == "putting back 3 messages, 1000 a second\n"
         rest = await client.take(5)

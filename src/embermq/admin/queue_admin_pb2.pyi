@@ -380,18 +380,22 @@ class RetryDeadLettersRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ..., rate: _Optional[float] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class RetryDeadLettersResponse(_message.Message):
-    __slots__ = ("messages", "job", "held", "orphaned", "missing_queues")
+    __slots__ = ("messages", "job", "held", "orphaned", "missing_queues", "crowded", "full_queues")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     ORPHANED_FIELD_NUMBER: _ClassVar[int]
     MISSING_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    CROWDED_FIELD_NUMBER: _ClassVar[int]
+    FULL_QUEUES_FIELD_NUMBER: _ClassVar[int]
     messages: int
     job: RetryJob
     held: int
     orphaned: int
     missing_queues: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, messages: _Optional[int] = ..., job: _Optional[_Union[RetryJob, _Mapping]] = ..., held: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ...) -> None: ...
+    crowded: int
+    full_queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, messages: _Optional[int] = ..., job: _Optional[_Union[RetryJob, _Mapping]] = ..., held: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ..., crowded: _Optional[int] = ..., full_queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RedriveDeadLettersRequest(_message.Message):
     __slots__ = ("name", "ids")
@@ -402,21 +406,25 @@ class RedriveDeadLettersRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RedriveDeadLettersResponse(_message.Message):
-    __slots__ = ("put_back", "held", "gone", "orphaned", "missing_queues")
+    __slots__ = ("put_back", "held", "gone", "orphaned", "missing_queues", "crowded", "full_queues")
     PUT_BACK_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     ORPHANED_FIELD_NUMBER: _ClassVar[int]
     MISSING_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    CROWDED_FIELD_NUMBER: _ClassVar[int]
+    FULL_QUEUES_FIELD_NUMBER: _ClassVar[int]
     put_back: int
     held: int
     gone: int
     orphaned: int
     missing_queues: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, put_back: _Optional[int] = ..., held: _Optional[int] = ..., gone: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ...) -> None: ...
+    crowded: int
+    full_queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, put_back: _Optional[int] = ..., held: _Optional[int] = ..., gone: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ..., crowded: _Optional[int] = ..., full_queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RetryJob(_message.Message):
-    __slots__ = ("queue", "rate", "matched", "retried", "running", "held", "orphaned", "missing_queues")
+    __slots__ = ("queue", "rate", "matched", "retried", "running", "held", "orphaned", "missing_queues", "crowded", "full_queues")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     MATCHED_FIELD_NUMBER: _ClassVar[int]
@@ -425,6 +433,8 @@ class RetryJob(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     ORPHANED_FIELD_NUMBER: _ClassVar[int]
     MISSING_QUEUES_FIELD_NUMBER: _ClassVar[int]
+    CROWDED_FIELD_NUMBER: _ClassVar[int]
+    FULL_QUEUES_FIELD_NUMBER: _ClassVar[int]
     queue: str
     rate: float
     matched: int
@@ -433,7 +443,9 @@ class RetryJob(_message.Message):
     held: int
     orphaned: int
     missing_queues: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, queue: _Optional[str] = ..., rate: _Optional[float] = ..., matched: _Optional[int] = ..., retried: _Optional[int] = ..., running: _Optional[bool] = ..., held: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ...) -> None: ...
+    crowded: int
+    full_queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queue: _Optional[str] = ..., rate: _Optional[float] = ..., matched: _Optional[int] = ..., retried: _Optional[int] = ..., running: _Optional[bool] = ..., held: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ..., crowded: _Optional[int] = ..., full_queues: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemoveGroupRequest(_message.Message):
     __slots__ = ("name", "group")

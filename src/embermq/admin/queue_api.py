@@ -247,7 +247,8 @@ def _add_dead_letters(router: APIRouter, service: QueueService, access: Access) 
         "/queues/{name}/dlq/redrive",
         summary="Put dead letters back by their ids, all in one transaction",
         description="What is no dead letter any more counts as gone: a request without an answer may be repeated. What"
-        " comes from a queue that is not there any more stays, and is counted as orphaned.",
+        " comes from a queue that is not there any more stays, and is counted as orphaned; so does what is for a group"
+        " that was removed where there is no room for another one, and is counted as crowded.",
         responses=answers(PutBack),
         openapi_extra=takes(LettersAsked),
         **operate,
@@ -269,7 +270,8 @@ def _add_retries(router: APIRouter, service: QueueService, access: Access) -> No
     @router.post(
         "/queues/{name}/dlq/retry",
         summary="Put dead letters back: all, or those of a filter; with a rate, in the background",
-        description="What comes from a queue that is not there any more stays, and is counted as orphaned.",
+        description="What comes from a queue that is not there any more stays, and is counted as orphaned; so does what"
+        " is for a group that was removed where there is no room for another one, and is counted as crowded.",
         responses=answers(Retried) | answers(RetryJob, status=202),
         **operate,
     )

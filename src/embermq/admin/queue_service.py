@@ -69,13 +69,16 @@ class PutBack(Struct, frozen=True, kw_only=True):
     """What became of dead letters that were asked for by id: `put_back` into their queues; `held` by a consumer of the
     dead-letter queue, where they stay; `gone`, no dead letters any more, also when they had been put back before;
     `orphaned`, which stay as well, since the queues that they come from, `missing_queues`, are not there any more: the
-    first 100 by name."""
+    first 100 by name; and `crowded`, which stay since their consumer group was removed and the queues, `full_queues`,
+    have as many others as may be."""
 
     put_back: int
     held: int
     gone: int
     orphaned: int
     missing_queues: Sequence[str]
+    crowded: int
+    full_queues: Sequence[str]
 
 
 class Retried(Struct, frozen=True, kw_only=True):
@@ -85,6 +88,8 @@ class Retried(Struct, frozen=True, kw_only=True):
     held: int
     orphaned: int
     missing_queues: Sequence[str]
+    crowded: int
+    full_queues: Sequence[str]
 
 
 class RetryJob(Struct, frozen=True, kw_only=True):
@@ -99,6 +104,8 @@ class RetryJob(Struct, frozen=True, kw_only=True):
     held: int = 0
     orphaned: int = 0
     missing_queues: Sequence[str] = ()
+    crowded: int = 0
+    full_queues: Sequence[str] = ()
 
 
 class QueueRefused(Exception):
@@ -177,9 +184,8 @@ class QueueService(ABC):
     @abstractmethod
     async def retry(self, name: str, letter_id: str) -> int:
         """Put one dead letter back, or all that the message of this id has, one a group. Those that a consumer of the
-        dead-letter queue holds stay; raises QueueRefused when all do, and when their queue is not there any more. As
-        what puts dead letters back below, it raises QueueRefused as well when one of them is for a group that would be
-        one too many: none of them moves then."""
+        dead-letter queue holds stay; raises QueueRefused when all do, when their queue is not there any more, and when
+        one of them is for a group that would be one too many: none of them moves then."""
 
     @abstractmethod
     async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> Retried:
@@ -193,8 +199,8 @@ class QueueService(ABC):
     @abstractmethod
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
         """Begin to put dead letters back, at most `rate` a second; what is left when the broker ends is a dead letter
-        still. What is orphaned at the beginning is told at once, and has no turn. Raises QueueRefused while another one
-        runs for this queue."""
+        still. What is orphaned or crowded at the beginning is told at once, and has no turn. Raises QueueRefused while
+        another one runs for this queue."""
 
     @abstractmethod
     def retry_job(self, name: str) -> RetryJob | None:

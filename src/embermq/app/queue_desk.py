@@ -264,6 +264,7 @@ class QueueDesk(QueueService):
                     f"dead letter {letter_id} comes from queue {letter.queue}, which is not there any more; make it"
                     " first, then it can go back"
                 )
+        self._check_groups(found[0], sequences)
         done = self._put_back(found[0], sequences)
         if not done.put_back:
             raise QueueRefused(f"dead letter {letter_id} is held by a consumer of {found[0].settings.name}")
@@ -273,8 +274,7 @@ class QueueDesk(QueueService):
     async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> Retried:
         found, done = self._letters(name, wanted), Returned()
         if found is not None:
-            sequences, done.orphaned = await self._search_ways_back(*found, limit)
-            await self._check_all(found[0], sequences)
+            sequences, done = await self._search_ways_back(*found, limit)
             for begin in range(0, len(sequences), PIECE):
                 done.add(self._put_back(found[0], sequences[begin : begin + PIECE]))
                 await self._durable()
@@ -282,13 +282,15 @@ class QueueDesk(QueueService):
             messages=done.put_back,
             held=done.held,
             orphaned=done.orphaned.total(),
-            missing_queues=_missing(done),
+            missing_queues=_named(done.orphaned),
+            crowded=done.crowded.total(),
+            full_queues=_named(done.crowded),
         )
 
     async def put_back(self, name: str, letter_ids: Sequence[str]) -> PutBack:
         found = self._letters(name, LetterFilter())
         if found is None:
-            return PutBack(put_back=0, held=0, gone=len(letter_ids), orphaned=0, missing_queues=())
+            return _of_ids(Returned(), gone=len(letter_ids))
         dead, wanted = found
         sequences: list[int] = []
         for letter_id in dict.fromkeys(letter_ids):
@@ -299,24 +301,17 @@ class QueueDesk(QueueService):
         done = self._put_back(dead, sequences)
         # Also when there was nothing to do: this answer stands for one that was lost.
         await self._durable()
-        return PutBack(
-            put_back=done.put_back,
-            held=done.held,
-            gone=len(letter_ids) - len(sequences),
-            orphaned=done.orphaned.total(),
-            missing_queues=_missing(done),
-        )
+        return _of_ids(done, gone=len(letter_ids) - len(sequences))
 
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
         found, sequences, done = self._letters(name, wanted), list[int](), Returned()
         if found is not None and not self._is_running(name):
-            sequences, done.orphaned = await self._search_ways_back(*found)
-            await self._check_all(found[0], sequences)
+            sequences, done = await self._search_ways_back(*found)
         if self._is_running(name):
             raise QueueRefused(f"dead letters of queue {name} are being retried already")
         if self._is_closed:
             raise QueueRefused("the broker stops")
-        matched = len(sequences) + done.orphaned.total()
+        matched = len(sequences) + done.orphaned.total() + done.crowded.total()
         job = RetryJob(queue=name, rate=rate, matched=matched)
         job = self._jobs[name] = _job(job, done, running=bool(sequences))
         if found is not None and sequences:
@@ -371,22 +366,16 @@ class QueueDesk(QueueService):
         self._jobs[job.queue] = _job(job, found, running=False)
 
     def _put_back(self, dead: Queue, sequences: Sequence[int]) -> Returned:
-        """In the present tick. Raises QueueRefused, and has moved nothing then."""
+        """In the present tick."""
         now_ms = self._ticks.look_at_clock()
         name = dead.settings.name
         if self._core.find(name) is not dead:
             return Returned()
-        self._check_ways_back(dead, sequences)
-        return self._core.retry_dead_letters(name, sequences, now_ms)
+        return self._core.retry_dead_letters(name, sequences, now_ms, groups_max=self._groups_max)
 
-    async def _check_all(self, dead: Queue, sequences: Sequence[int]) -> None:
-        """Before the first of many goes back. Raises QueueRefused."""
-        for begin in range(0, len(sequences), PIECE):
-            self._check_ways_back(dead, sequences[begin : begin + PIECE])
-            await asyncio.sleep(0)
-
-    def _check_ways_back(self, dead: Queue, sequences: Sequence[int]) -> None:
-        """Who puts dead letters back makes no group past the limit by it. Raises QueueRefused."""
+    def _check_groups(self, dead: Queue, sequences: Sequence[int]) -> None:
+        """Whoever puts a single dead letter back is told when that would make a group past the limit. Raises
+        QueueRefused."""
         ways: dict[str, set[str]] = {}
         for letter in filter(None, map(dead.dead_letter, sequences)):
             ways.setdefault(letter.queue, set()).add(letter.group)
@@ -404,11 +393,12 @@ class QueueDesk(QueueService):
 
     async def _search_ways_back(
         self, dead: Queue, wanted: LetterFilter, limit: int | None = None
-    ) -> tuple[list[int], Counter[str]]:
-        """As `_search`, up to `limit` of those that can go back. Orphaned ones are counted by their queue: they are in
+    ) -> tuple[list[int], Returned]:
+        """As `_search`, up to `limit` of those that can go back. The others are counted by their queue: they are in
         nobody's way."""
         found: list[int] = []
-        orphaned: Counter[str] = Counter()
+        stay = Returned()
+        founded: dict[str, set[str]] = {}
         after = 0
         while limit is None or len(found) < limit:
             some, after = letters_after(dead, wanted, after, LOOKED_AT_MAX)
@@ -416,14 +406,29 @@ class QueueDesk(QueueService):
                 if len(found) == limit:
                     break
                 letter = dead.dead_letter(sequence)
-                if letter is not None and self._core.find(letter.queue) is None:
-                    orphaned[letter.queue] += 1
-                else:
+                if letter is None:
+                    continue
+                queue = self._core.find(letter.queue)
+                if queue is None:
+                    stay.orphaned[letter.queue] += 1
+                elif self._has_room(queue, letter.group, founded.setdefault(letter.queue, set())):
                     found.append(sequence)
+                else:
+                    stay.crowded[letter.queue] += 1
             if not after:
                 break
             await asyncio.sleep(0)
-        return found, orphaned
+        return found, stay
+
+    def _has_room(self, queue: Queue, group: str, founded: set[str]) -> bool:
+        """Whether the queue has the group or may have it, with those that are `founded` by what goes back before; it is
+        one of these then."""
+        if not group or group in queue.groups or group in founded:
+            return True
+        if len(queue.groups) + len(founded) >= self._groups_max:
+            return False
+        founded.add(group)
+        return True
 
     def _letters(self, name: str, wanted: LetterFilter) -> tuple[Queue, LetterFilter] | None:
         """The queue that has the dead letters of another, and which of them are its own; None when it is not there
@@ -484,8 +489,20 @@ class QueueDesk(QueueService):
         return found
 
 
-def _missing(done: Returned) -> tuple[str, ...]:
-    return tuple(nsmallest(QUEUES_NAMED_MAX, done.orphaned))
+def _named(queues: Counter[str]) -> tuple[str, ...]:
+    return tuple(nsmallest(QUEUES_NAMED_MAX, queues))
+
+
+def _of_ids(done: Returned, *, gone: int) -> PutBack:
+    return PutBack(
+        put_back=done.put_back,
+        held=done.held,
+        gone=gone,
+        orphaned=done.orphaned.total(),
+        missing_queues=_named(done.orphaned),
+        crowded=done.crowded.total(),
+        full_queues=_named(done.crowded),
+    )
 
 
 def _job(of: RetryJob, done: Returned, *, running: bool) -> RetryJob:
@@ -495,7 +512,9 @@ def _job(of: RetryJob, done: Returned, *, running: bool) -> RetryJob:
         running=running,
         held=done.held,
         orphaned=done.orphaned.total(),
-        missing_queues=_missing(done),
+        missing_queues=_named(done.orphaned),
+        crowded=done.crowded.total(),
+        full_queues=_named(done.crowded),
     )
 
 

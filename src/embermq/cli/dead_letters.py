@@ -116,14 +116,18 @@ def retry(
         else:
             done = _put_all_back(broker, name, filters)
     if rate is not None:
-        print(f"putting back {done['matched'] - done['orphaned']:,} messages, {rate:g} a second")
+        print(
+            f"putting back {done['matched'] - done['orphaned'] - done['crowded']:,} messages, {rate:g} a second"
+        )
     else:
         print(f"put back {done['messages']:,} messages")
     if done["held"]:
         print(f"{done['held']:,} stay: consumers of the dead letters have them", file=sys.stderr)
     if done["orphaned"]:
         print(about_orphaned(done["orphaned"], done["missing_queues"]), file=sys.stderr)
-    raise typer.Exit(EXIT_SOME_STAY if done["held"] or done["orphaned"] else 0)
+    if done["crowded"]:
+        print(about_crowded(done["crowded"], done["full_queues"]), file=sys.stderr)
+    raise typer.Exit(EXIT_SOME_STAY if done["held"] or done["orphaned"] or done["crowded"] else 0)
 
 
 def _put_all_back(broker: ControlClient, name: str, filters: dict[str, str]) -> dict[str, Any]:
@@ -147,6 +151,16 @@ def about_orphaned(count: int, missing_queues: Sequence[str]) -> str:
     else:
         told = f"queues {names}{more} are not there any more; make them first, then they can go back"
     return f"{count:,} stay: {told}"
+
+
+def about_crowded(count: int, full_queues: Sequence[str]) -> str:
+    """The same of those whose group was removed."""
+    names = ", ".join(map(shown, full_queues[:NAMED_MAX]))
+    more = " and others" if len(full_queues) > NAMED_MAX else ""
+    return (
+        f"{count:,} stay: their consumer groups were removed, and {names}{more} can have no more groups"
+        " (queues.groups_max); remove one that nobody needs, or raise the limit"
+    )
 
 
 def _path(name: str) -> str:

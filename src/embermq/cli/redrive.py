@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.dead_letters import EXIT_SOME_STAY, about_orphaned
+from embermq.cli.dead_letters import EXIT_SOME_STAY, about_crowded, about_orphaned
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
 from embermq.cli.terminal import shown, table
 
@@ -59,7 +59,7 @@ def command(
         print("\n".join(lines_of(report)))
     if report.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
-    raise typer.Exit(EXIT_SOME_STAY if report.held or report.orphaned else 0)
+    raise typer.Exit(EXIT_SOME_STAY if report.held or report.orphaned or report.crowded else 0)
 
 
 def _print_progress(done: int, total: int) -> None:
@@ -88,8 +88,10 @@ def lines_of(report: RedriveReport) -> list[str]:
         lines.append(f"held         {report.held:,} stay: a consumer of {shown(report.letters_in)} has them")
     if report.orphaned:
         lines.append(f"orphaned     {about_orphaned(report.orphaned, report.missing_queues)}")
+    if report.crowded:
+        lines.append(f"crowded      {about_crowded(report.crowded, report.full_queues)}")
     if report.interrupted:
-        left = report.chosen - report.put_back - report.gone - report.held - report.orphaned
+        left = report.chosen - report.put_back - report.gone - report.held - report.orphaned - report.crowded
         lines.append(f"interrupted  {left:,} are dead letters still")
     lines.append(f"took         {report.seconds:.1f} s")
     if report.counts:

@@ -214,8 +214,11 @@ class Queues:
         self._made.append(name)
         return True
 
-    def retry_dead_letters(self, name: str, sequences: Iterable[int], now_ms: int) -> Returned:
-        """Put dead letters of the queue `name` back where they came from, unless that queue is gone [queues-35]."""
+    def retry_dead_letters(
+        self, name: str, sequences: Iterable[int], now_ms: int, *, groups_max: int | None = None
+    ) -> Returned:
+        """Put dead letters of the queue `name` back where they came from, unless that queue is gone, or would have more
+        than `groups_max` groups then [queues-35]."""
         dead, found = self._touch(name), Returned()
         for sequence in sequences:
             letter = dead.dead_letter(sequence)
@@ -223,6 +226,11 @@ class Queues:
                 continue
             if letter.queue not in self._queues:
                 found.orphaned[letter.queue] += 1
+                continue
+            groups = self._queues[letter.queue].groups
+            is_new = bool(letter.group) and letter.group not in groups
+            if is_new and groups_max is not None and len(groups) >= groups_max:
+                found.crowded[letter.queue] += 1
                 continue
             entry = dead.take_dead_letter(sequence)
             if entry is None:

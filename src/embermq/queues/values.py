@@ -54,18 +54,21 @@ class Burial(Struct, frozen=True):
 
 class Returned(Struct):
     """What became of dead letters that were to go back. Those stay that are `held` by a consumer of the dead-letter
-    queue, and `orphaned` ones, by the name of the queue that they come from, which is not there any more. What was no
-    dead letter is none of these."""
+    queue; `orphaned` ones, by the name of the queue that they come from, which is not there any more; and `crowded`
+    ones, by the name of a queue where their group was removed and there are as many others as may be. What was no dead
+    letter is none of these."""
 
     put_back: int = 0
     held: int = 0
     orphaned: Counter[str] = field(default_factory=Counter)
+    crowded: Counter[str] = field(default_factory=Counter)
 
     def add(self, more: Returned) -> None:
         """Of the next ones."""
         self.put_back += more.put_back
         self.held += more.held
         self.orphaned += more.orphaned
+        self.crowded += more.crowded
 
 
 class Pending(Struct, frozen=True):

@@ -175,7 +175,7 @@ def test_dead_letters_are_listed_and_put_back() -> None:
         assert done.json() == {"messages": 1}
         assert bench.take()[0].stamps.message_id == letters[0]["message_id"]
         is_problem(await ask("POST", f"/queues/q/dlq/{letters[0]['id']}/retry"), 404, letters[0]["id"])
-        none_stay = {"held": 0, "orphaned": 0, "missing_queues": []}
+        none_stay = {"held": 0, "orphaned": 0, "missing_queues": [], "crowded": 0, "full_queues": []}
         nothing = await ask("POST", "/queues/q/dlq/retry", params={"reason": "timeout"})
         assert nothing.json() == {"messages": 0, **none_stay}
         some = await ask("POST", "/queues/q/dlq/retry", params={"error": "w*", "limit": 2})
@@ -231,7 +231,7 @@ def test_dead_letters_go_back_by_their_ids_in_one_transaction_and_once() -> None
         ids = [letter["id"] for letter in letters]
         commits, bench.failing = bench.commits, 2
         done = await ask("POST", "/queues/dlq$q/dlq/redrive", json={"ids": [ids[3], ids[1], ids[1], "7-7"]})
-        none_stay = {"held": 0, "orphaned": 0, "missing_queues": []}
+        none_stay = {"held": 0, "orphaned": 0, "missing_queues": [], "crowded": 0, "full_queues": []}
         assert done.json() == {"put_back": 2, "gone": 2, **none_stay}
         assert bench.commits == commits + 3, "answered when it is durable, after two that were refused"
         again = await ask("POST", "/queues/q/dlq/redrive", json={"ids": [ids[3], ids[0]]})

@@ -246,6 +246,7 @@ def test_orphaned_dead_letters_are_told_with_their_queues(tmp_path: Path) -> Non
         assert (every.messages, every.orphaned, list(every.missing_queues)) == (0, 2, ["q"])
         slow = (await ask("RetryDeadLetters", pb.RetryDeadLettersRequest(name="dlq/q", rate=1))).job
         assert (slow.running, slow.orphaned, list(slow.missing_queues)) == (False, 2, ["q"])
+        assert not any(told.crowded or told.full_queues for told in (done, every, slow))
         one = pb.RetryDeadLetterRequest(name="dlq/q", id=ids[0])
         code, words = await ask.refused("RetryDeadLetter", one)
         assert code == "FAILED_PRECONDITION" and "comes from queue q, which is not there any more" in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.queue_desk import DeskBench
@@ -40,8 +41,27 @@ def with_shared_letters(*queues: str) -> DeskBench:
     return bench
 
 
-def retried(messages: int, orphaned: int = 0, *missing: str, held: int = 0) -> Retried:
-    return Retried(messages=messages, held=held, orphaned=orphaned, missing_queues=missing)
+def retried(messages: int, orphaned: int = 0, *missing: str, held: int = 0, crowded: int = 0) -> Retried:
+    return Retried(
+        messages=messages,
+        held=held,
+        orphaned=orphaned,
+        missing_queues=missing,
+        crowded=crowded,
+        full_queues=("q",) if crowded else (),
+    )
+
+
+def put_back(count: int, **more: Any) -> PutBack:
+    rest: dict[str, Any] = {
+        "held": 0,
+        "gone": 0,
+        "orphaned": 0,
+        "missing_queues": (),
+        "crowded": 0,
+        "full_queues": (),
+    }
+    return PutBack(put_back=count, **(rest | more))
 
 
 @pytest.mark.promise("queues-35")
@@ -61,12 +81,12 @@ def test_dead_letters_make_no_queue_by_going_back() -> None:
         assert await desk.retry_all("dlq/q", ANY, 100) == retried(0, 3, "q")
         job = await desk.retry_slowly("dlq/q", ANY, 1_000)
         assert (job.running, job.matched, job.orphaned, job.missing_queues) == (False, 3, 3, ("q",))
-        stay = PutBack(put_back=0, held=0, gone=0, orphaned=3, missing_queues=("q",))
+        stay = put_back(0, orphaned=3, missing_queues=("q",))
         assert await desk.put_back("dlq/q", ids) == stay
         assert bench.queues.find("q") is None
         assert await desk.dead_letters("dlq/q", ANY, "", 100) == letters
         await desk.configure("q", {})
-        back = PutBack(put_back=3, held=0, gone=0, orphaned=0, missing_queues=())
+        back = put_back(3)
         assert await desk.put_back("dlq/q", ids) == back
         assert desk.stats("q").depth == 3
 
@@ -85,7 +105,7 @@ def test_what_can_go_back_goes_past_what_is_orphaned_in_one_transaction() -> Non
             await desk.delete(name)
         commits, bench.failing = bench.commits, 1
         done = await desk.put_back("dlq/shared", [*ids[:5], "9-9"])
-        assert done == PutBack(put_back=2, held=0, gone=1, orphaned=3, missing_queues=("a", "z"))
+        assert done == put_back(2, gone=1, orphaned=3, missing_queues=("a", "z"))
         assert bench.commits == commits + 2, "one that was refused, and one"
         stored = [row for row in bench.rows.entries.values() if row.origin_id]
         assert {row.origin_id for row in stored} == {letters[1].message_id, letters[4].message_id}
@@ -142,14 +162,72 @@ def test_dead_letters_make_no_group_past_the_limit() -> None:
     async def work() -> None:
         await desk.remove_group("q", "g")
         bench.queues.open_group("q", "h", bench.now_ms)
+        letters = await desk.dead_letters("q", ANY, "", 9)
         with pytest.raises(QueueRefused, match=r"group 'g' of queue q, .*groups_max is 1"):
-            await desk.retry_all("q", ANY, 100)
-        with pytest.raises(QueueRefused, match="groups_max is 1"):
-            await desk.put_back("q", [letter.id for letter in await desk.dead_letters("q", ANY, "", 9)])
+            await desk.retry("q", letters[0].id)
+        assert await desk.retry_all("q", ANY, 100) == retried(0, crowded=2)
+        job = await desk.retry_slowly("q", ANY, 1_000)
+        assert (job.running, job.matched, job.crowded, job.full_queues) == (False, 2, 2, ("q",))
+        ids = [letter.id for letter in letters]
+        assert await desk.put_back("q", ids) == put_back(0, crowded=2, full_queues=("q",))
+        assert await desk.dead_letters("q", ANY, "", 9) == letters
         assert list(bench.queues.queue("q").groups) == ["h"]
         await desk.remove_group("q", "h")
         assert await desk.retry_all("q", ANY, 100) == retried(2)
         assert list(bench.queues.queue("q").groups) == ["g"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.promise("queues-35")
+def test_what_has_room_goes_back_past_what_has_none() -> None:
+    """One group of two finds room: the letters of the first that come, and those of groups that are there."""
+    bench = DeskBench(groups_max=2)
+    for group in ("a", "b"):
+        bench.join(f"c-{group}", group)
+    bench.publish(count=3)
+    for delivery in sorted(bench.take(), key=lambda each: (each.stamps.sequence, each.stamps.group)):
+        bench.settle(delivery, Verb.REJECT)
+    desk = bench.desk
+
+    async def work() -> None:
+        for group in ("a", "b"):
+            bench.queues.leave("q", group, f"c-{group}", bench.now_ms)
+            await desk.remove_group("q", group)
+        bench.queues.open_group("q", "other", bench.now_ms)
+        letters = await desk.dead_letters("q", ANY, "", 9)
+        assert [letter.group for letter in letters] == ["a", "b"] * 3
+        assert await desk.retry_all("q", ANY, 2) == retried(2, crowded=1), "the limit is for what goes"
+        assert sorted(bench.queues.queue("q").groups) == ["a", "other"]
+        left = await desk.dead_letters("q", ANY, "", 9)
+        done = await desk.put_back("q", [letter.id for letter in left])
+        assert done == put_back(1, crowded=3, full_queues=("q",))
+        assert {letter.group for letter in await desk.dead_letters("q", ANY, "", 9)} == {"b"}
+        await desk.remove_group("q", "other")
+        assert await desk.retry_all("q", ANY, 100) == retried(3)
+        assert sorted(bench.queues.queue("q").groups) == ["a", "b"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.promise("queues-35")
+def test_room_that_is_taken_on_the_way_is_not_taken_twice() -> None:
+    bench = with_letters(3, groups_max=1)
+    desk = bench.desk
+
+    async def work() -> None:
+        await desk.remove_group("q", "g")
+        job = await desk.retry_slowly("q", ANY, 20)
+        assert (job.matched, job.crowded) == (3, 0)
+        if "g" in bench.queues.queue("q").groups:
+            await desk.remove_group("q", "g")
+        bench.queues.open_group("q", "h", bench.now_ms)
+        (task,) = desk._running.values()
+        await asyncio.wait([task])
+        ended = desk.retry_job("q")
+        assert ended is not None and not ended.running and ended.full_queues == ("q",)
+        assert ended.crowded == 3 - ended.retried > 0
+        assert list(bench.queues.queue("q").groups) == ["h"]
 
     asyncio.run(work())
 

@@ -12,6 +12,7 @@ from embermq.cli import dead_letters
 from embermq.cli.main import main
 
 MANY = dead_letters.RETRIED_AT_ONCE
+NONE_STAY = {"held": 0, "orphaned": 0, "missing_queues": [], "crowded": 0, "full_queues": []}
 
 
 class Answering:
@@ -24,7 +25,7 @@ class Answering:
     def ask(self, method: str, path: str, **parameters: str) -> bytes:
         assert (method, path) == ("POST", "/api/v1/queues/q/dlq/retry")
         self.asked.append(parameters["limit"])
-        return msgspec.json.encode({"held": 0, "orphaned": 0, "missing_queues": [], **self.answers.pop(0)})
+        return msgspec.json.encode({**NONE_STAY, **self.answers.pop(0)})
 
 
 def retried(monkeypatch: pytest.MonkeyPatch, broker: Answering) -> int:
@@ -51,3 +52,17 @@ def test_it_ends_when_nothing_goes_back_any_more(
     assert retried(monkeypatch, Answering({"messages": 0, "held": MANY})) == 3
     told = capsys.readouterr()
     assert told.out == "put back 0 messages\n" and told.err.startswith(f"{MANY:,} stay")
+
+
+def test_what_has_no_room_is_told_with_what_can_be_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert retried(monkeypatch, Answering({"messages": 1, "crowded": 2, "full_queues": ["q"]})) == 3
+    told = capsys.readouterr()
+    assert told.out == "put back 1 messages\n"
+    assert told.err == (
+        "2 stay: their consumer groups were removed, and q can have no more groups (queues.groups_max);"
+        " remove one that nobody needs, or raise the limit\n"
+    )
+    names = [f"q{number}" for number in range(20)]
+    assert "q8, q9 and others can have" in dead_letters.about_crowded(20, names)

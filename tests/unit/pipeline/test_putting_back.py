@@ -142,6 +142,26 @@ def test_orphaned_ones_are_counted_named_and_cost_no_time() -> None:
     assert 1.8 < broker.now_s - began_s < 2.3, "200 went back, at 100 a second"
 
 
+@pytest.mark.promise("queues-35")
+def test_crowded_ones_too() -> None:
+    class Broker(PlayedBroker):
+        """Each is for a group that has no room."""
+
+        def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
+            names = tuple(f"q{one}" for one in letter_ids)
+            return PieceDone(put_back=0, held=0, gone=0, crowded=len(letter_ids), full_queues=names)
+
+    broker = Broker(400)
+    job, _ = putting_back(broker, 100.0)
+    job.run(7, numbers(3))
+    assert (job.put_back, job.orphaned, job.crowded) == (0, 0, 3)
+    assert job.full_queues() == ("q7-1", "q7-2", "q7-3") and job.missing_queues() == ()
+    began_s = broker.now_s
+    job.run(7, numbers(400))
+    assert job.crowded == 403 and len(job.full_queues()) == QUEUES_NAMED_MAX
+    assert broker.now_s - began_s < 0.5, "nothing went back"
+
+
 def test_a_broker_that_stays_away_ends_it() -> None:
     broker = PlayedBroker(3 * PIECE, away_at=2, away_s=1_000.0)
     job, _ = putting_back(broker, patience_s=5.0)

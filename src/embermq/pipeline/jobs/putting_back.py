@@ -35,6 +35,8 @@ class PieceDone(Struct, frozen=True, kw_only=True):
     gone: int
     orphaned: int = 0
     missing_queues: tuple[str, ...] = ()
+    crowded: int = 0
+    full_queues: tuple[str, ...] = ()
 
 
 class Door(Protocol):
@@ -78,8 +80,9 @@ class PuttingBack:
         self._progress = progress
         self._notice = notice
         self._clock = clock
-        self.done = self.put_back = self.held = self.gone = self.orphaned = 0
+        self.done = self.put_back = self.held = self.gone = self.orphaned = self.crowded = 0
         self._missing: set[str] = set()
+        self._full: set[str] = set()
 
     def run(self, generation: int, sequences: "array[int]") -> None:
         """In their order: what has one key comes back as it died. Raises BrokerAway."""
@@ -89,20 +92,27 @@ class PuttingBack:
             some = sequences[begin : begin + piece]
             due_s = self._wait(due_s)
             found = self._ask([message_id_of(generation, sequence) for sequence in some])
-            if self._rate is not None:  # orphaned ones were looked at alone
-                due_s += (len(some) - found.orphaned) / self._rate
+            if self._rate is not None:  # orphaned and crowded ones were looked at alone
+                due_s += (len(some) - found.orphaned - found.crowded) / self._rate
             self.done += len(some)
             self.put_back += found.put_back
             self.held += found.held
             self.gone += found.gone
             self.orphaned += found.orphaned
+            self.crowded += found.crowded
             if len(self._missing) < QUEUES_NAMED_MAX:
                 self._missing.update(found.missing_queues)
+            if len(self._full) < QUEUES_NAMED_MAX:
+                self._full.update(found.full_queues)
             self._progress(self.done, len(sequences))
 
     def missing_queues(self) -> tuple[str, ...]:
         """Where the orphaned ones come from, by name: the first that were met."""
         return tuple(sorted(self._missing)[:QUEUES_NAMED_MAX])
+
+    def full_queues(self) -> tuple[str, ...]:
+        """Where the crowded ones come from, in the same way."""
+        return tuple(sorted(self._full)[:QUEUES_NAMED_MAX])
 
     def _wait(self, due_s: float) -> float:
         """Until then; when it is over, what was missed is not made up for. Returns when it is."""

@@ -81,8 +81,8 @@ class Selection(Struct, frozen=True):
 
 class RedriveReport(Struct, frozen=True, kw_only=True):
     """What came of it. `gone` were no dead letters any more: put back by a request whose answer was lost, or by
-    somebody else, or over. `held` and `orphaned` ones stay: a consumer has them, or the queue that they come from is
-    one of `missing_queues`."""
+    somebody else, or over. `held`, `orphaned` and `crowded` ones stay: a consumer has them, or the queue that they come
+    from is one of `missing_queues`, or it is one of `full_queues`, where their group has no room any more."""
 
     letters_in: str
     dry_run: bool
@@ -94,6 +94,8 @@ class RedriveReport(Struct, frozen=True, kw_only=True):
     gone: int
     orphaned: int
     missing_queues: tuple[str, ...]
+    crowded: int
+    full_queues: tuple[str, ...]
     counts: tuple[LetterCount, ...]
     samples: tuple[LetterSample, ...]
     seconds: float
@@ -136,6 +138,8 @@ def redrive(
         gone=putting_back.gone,
         orphaned=putting_back.orphaned,
         missing_queues=putting_back.missing_queues(),
+        crowded=putting_back.crowded,
+        full_queues=putting_back.full_queues(),
         counts=selection.counts,
         samples=selection.samples,
         seconds=round(time.monotonic() - began, 3),
