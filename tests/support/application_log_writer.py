@@ -29,9 +29,9 @@ def make_log(topics: ApplicationTopics, log: str, partitions: int = 1) -> FoundL
 
 
 class ApplicationLogWriter:
-    """Records numbered from 0 on; all of one source partition."""
+    """Records numbered from `first_number` on; all of one source partition."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, first_number: int = 0) -> None:
         options = {
             "bootstrap.servers": bootstrap,
             "acks": "all",
@@ -41,7 +41,7 @@ class ApplicationLogWriter:
         }
         self._producer = Producer(options)
         self._encode = KafkaEncoder().encode
-        self._number = 0
+        self._number = first_number
 
     def write(
         self,

@@ -20,7 +20,8 @@ PREFIX_CHARACTERS_MAX = 160
 SHARE_BYTES_MAX = 255
 """A longer share name is replaced by its SHA-256 in the name of the consumer group."""
 
-_SHARED = "shared."
+SHARED = "shared."
+"""What the names of logs of shared filters have behind the root, and no other."""
 _STAMP_OF_SHARED = "\0"
 """No client id has this character [MQTT-1.5.4-2]."""
 _GROUP = "application-shared-msg-consumer-group-"
@@ -78,8 +79,8 @@ class ApplicationLogNames:
         if all(_PLAIN_LEVEL.fullmatch(level) or level in _LEVELS for level in levels):
             name = ".".join(_LEVELS.get(level, level) for level in levels)
             is_one_to_one = not any(level in _LEVELS.values() for level in levels)
-            if is_one_to_one and self._is_plain(_SHARED + name, None):
-                return f"{self._root}{_SHARED}{name}"
+            if is_one_to_one and self._is_plain(SHARED + name, None):
+                return f"{self._root}{SHARED}{name}"
         if not self._shared_topic_validation:
             raise NoApplicationLog(
                 f"topic filter {_shown(topic_filter)} has no shared log: application.shared_topic_validation is off,"
@@ -87,7 +88,7 @@ class ApplicationLogNames:
                 f" {' or '.join(_LEVELS.values())}, and the name of the log has at most {NAME_CHARACTERS_MAX}"
                 " characters"
             )
-        return f"{self._root}{_SHARED}{_digest(topic_filter)}"
+        return f"{self._root}{SHARED}{_digest(topic_filter)}"
 
     def shared_group(self, share: str, topic_filter: str) -> str:
         """The consumer group that the members of one shared subscription form. Raises NoApplicationLog as the log.
@@ -113,6 +114,10 @@ class ApplicationLogNames:
             return self.shared_log(log.removeprefix(_STAMP_OF_SHARED))
         return self.client_log(log)
 
+    def is_shared_log(self, log: str) -> bool:
+        """Whether an application log is one of a shared filter."""
+        return log.startswith(self._root + SHARED)
+
     def is_application_log(self, topic: str) -> bool:
         """Whether a topic of Kafka is one of these logs."""
         return topic.startswith(self._root) and len(topic) > len(self._root)
@@ -122,7 +127,7 @@ class ApplicationLogNames:
         return bool(
             len(self._root) + len(text) <= NAME_CHARACTERS_MAX
             and (allowed is None or allowed.fullmatch(text))
-            and not _DIGEST.fullmatch(text.removeprefix(_SHARED))
+            and not _DIGEST.fullmatch(text.removeprefix(SHARED))
         )
 
 

@@ -17,6 +17,7 @@ Headers, by name; numbers are decimal ASCII text, so that Spark takes them apart
     a  for each matched application log: "name of the log;generation;granted QoS;identifiers joined with ,", where 4 is
        added to the QoS for retain as published; names have letters, digits and . _ - only
     s  "partition;offset": in copies of a record, where it stands in the message log
+    m  in a copy that has been moved from another partition of its application log: any value
     uN a field of the embedded log with tag N that this version does not know (binary)
 
 Any other header is carried along, as a field with tag `FIELD_HEADER` of `model.log_record`.
@@ -72,8 +73,9 @@ _ORIGIN = Layout(">qH")
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TAGGED = re.compile(r"u(0|[1-9][0-9]{0,2})")
-_SINGLE = frozenset("vnftcpxos")
+_SINGLE = frozenset("vnftcpxosm")
 _KNOWN = _SINGLE | {"a"}
+MOVED_HEADER: Header = ("m", b"1")
 _VERSION_HEADER: Header = ("v", VERSION.encode())
 _FLAGS: tuple[Header, ...] = tuple(("f", b"%d" % flags) for flags in range(256))
 _PLAIN_NUMBER_DIGITS = 18
@@ -100,6 +102,7 @@ class NumberedFrame(Struct, frozen=True, gc=False):
     number: int
     frame: bytes
     source: SourcePosition | None = None
+    is_moved: bool = False
 
 
 class NumberedRecord(Struct, frozen=True):
@@ -108,6 +111,7 @@ class NumberedRecord(Struct, frozen=True):
     number: int
     record: LogRecord
     source: SourcePosition | None = None
+    is_moved: bool = False
 
 
 class Outgoing(Struct, frozen=True, gc=False):
@@ -245,7 +249,9 @@ def decode_frame(key: bytes | None, value: bytes | None, headers: Iterable[Heade
         head, key, _text(single["c"], "header c"), _fields(single, stamps, unknown) + unknown, value
     )
     source = single.get("s")
-    return NumberedFrame(head[0], frame, None if source is None else _read_source(source))
+    return NumberedFrame(
+        head[0], frame, None if source is None else _read_source(source), MOVED_HEADER[0] in single
+    )
 
 
 def decode_kafka_record(
@@ -260,7 +266,7 @@ def decode_kafka_record(
         record = decode_record(numbered.frame)
     except RecordError as error:
         raise RecordError(f"record {numbered.number}: {error}") from error
-    return NumberedRecord(numbered.number, record, numbered.source)
+    return NumberedRecord(numbered.number, record, numbered.source, numbered.is_moved)
 
 
 def _plain_record(

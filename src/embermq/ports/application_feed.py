@@ -25,7 +25,7 @@ def unknown(_partition: int) -> StoredPositions | None:
 class FeedEntry(Struct, frozen=True, gc=False):
     """One record at `offset` of a log's partition; `source` is its place in the message log. `size` in bytes is what
     it counts until it is released. `record` is None for what cannot be understood: `problem` says why. `number` is its
-    sequence number."""
+    sequence number. `is_moved`: it stood in another partition of the log, which nobody reads."""
 
     offset: int
     size: int
@@ -33,6 +33,7 @@ class FeedEntry(Struct, frozen=True, gc=False):
     record: LogRecord | None
     problem: str = ""
     number: int = -1
+    is_moved: bool = False
 
 
 class FeedTaker(Protocol):

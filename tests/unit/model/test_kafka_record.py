@@ -53,7 +53,7 @@ header_names = st.text(
 )
 foreign = st.lists(
     st.tuples(
-        header_names.filter(lambda name: name not in set("vnftcpxosa")), st.none() | st.binary(max_size=9)
+        header_names.filter(lambda name: name not in set("vnftcpxosma")), st.none() | st.binary(max_size=9)
     ),
     max_size=4,
 )

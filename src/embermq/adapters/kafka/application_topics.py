@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import (
+    LOG,
     RETRY_S,
     WatchedAdmin,
     error_of,
@@ -20,6 +21,7 @@ from embermq.adapters.kafka.client import (
     told,
     unavailable,
 )
+from embermq.adapters.kafka.stray_records import move_to_first
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.kafka_record import record_bytes_max
 from embermq.ports.application_logs import FoundLog, LogSize, Place
@@ -72,6 +74,8 @@ class ApplicationTopics:
         self._timeout_s = admin.settings.request_timeout_s
         self._names = names
         self._properties = properties
+        self._widened: set[str] = set()
+        """Logs that somebody has given more partitions, and that were told of."""
 
     def ensure(self, wanted: Mapping[str, int]) -> dict[str, FoundLog | StoreError]:
         """Make logs with so many partitions, or find those that are there, all at once. Each can be written and read
@@ -94,8 +98,9 @@ class ApplicationTopics:
                 answers[log] = problem
                 continue
             assert isinstance(there, TopicDescription)
-            if len(there.partitions) != partitions:
-                answers[log] = StoreError(self._other_partitions(log, len(there.partitions), partitions))
+            problem = self._partition_problem(log, len(there.partitions), partitions)
+            if problem is not None:
+                answers[log] = problem
             else:
                 answers[log] = FoundLog(dict.fromkeys(range(partitions), 0), str(there.topic_id), log in made)
                 old += [(log, partition) for partition in range(partitions) if log not in made]
@@ -110,11 +115,32 @@ class ApplicationTopics:
         """Whoever waits for an answer, on another thread, waits no longer."""
         self._admin.ended.set()
 
-    def _other_partitions(self, log: str, has: int, wanted: int) -> str:
-        return (
-            f"{self._admin.address}: application log {log} has {has} partitions, {wanted} are configured: it keeps "
-            "those it was made with, or the order of its messages is lost"
-        )
+    def _partition_problem(self, log: str, has: int, wanted: int) -> StoreError | None:
+        """A client's own log may have been given more than its one: there is nothing in the others, from now on."""
+        if has == wanted:
+            return None
+        if has < wanted or self._names.is_shared_log(log):
+            return StoreError(
+                f"{self._admin.address}: application log {log} has {has} partitions, {wanted} are configured: it keeps "
+                "those it was made with, or the order of its messages is lost"
+            )
+        if log not in self._widened:
+            self._widened.add(log)
+            LOG.warning(
+                "%s: application log %s has %d partitions: a client's own log is written and read in partition 0 alone,"
+                " the others stay empty",
+                self._admin.address,
+                log,
+                has,
+            )
+        try:
+            places = [(log, partition) for partition in range(has)]
+            firsts, ends = self._offsets(places, _FIRST), self.ends(places)
+            stretches = {place[1]: (firsts[place], ends[place]) for place in places}
+            move_to_first(self._admin, log, stretches)
+        except StoreUnavailable as error:
+            return error
+        return None
 
     def _create(self, wanted: Mapping[str, int]) -> tuple[set[str], dict[str, StoreError]]:
         """Which were made now, and why some could not be. One in neither was there already: the server that was asked
@@ -229,6 +255,10 @@ class ApplicationTopics:
         raise StoreUnavailable(
             f"{self._admin.address}: application log {left[0]} was deleted and is still there"
         )
+
+    def names(self) -> Collection[str]:
+        """All logs of the prefix."""
+        return [name for name in self._admin.topics(LOOK_S) if self._names.is_application_log(name)]
 
     def sizes(self) -> list[LogSize]:
         """All logs of the prefix, in order."""

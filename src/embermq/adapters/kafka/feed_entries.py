@@ -53,7 +53,9 @@ def feed_entry(message: Message, offset: int) -> FeedEntry:
         numbered = decode_kafka_record(key, value, message.headers())  # type: ignore[arg-type]
     except RecordError as error:
         return FeedEntry(offset, size, None, None, str(error))
-    return FeedEntry(offset, size, numbered.source, numbered.record, number=numbered.number)
+    return FeedEntry(
+        offset, size, numbered.source, numbered.record, number=numbered.number, is_moved=numbered.is_moved
+    )
 
 
 def hand_over(found: list[Found]) -> None:

@@ -35,7 +35,7 @@ class Owner(Protocol):
 
 
 class FedReader(Lane, FeedTaker):
-    """Of one connected session, whose log has one partition. Offsets are those of the log."""
+    """Of one connected session, whose log is partition 0. Offsets are those of the log."""
 
     __slots__ = (
         "_origins",
@@ -129,10 +129,12 @@ class FedReader(Lane, FeedTaker):
         if stamped is None:
             self.positions.skip(at)
             return None
-        if entry.number >= self._since:
-            is_new = self.positions.take(at, source.partition, source.offset)
-        else:
+        if entry.number < self._since:
             is_new = self.positions.take_earlier(at, entry.number)
+        elif entry.is_moved:
+            is_new = self.positions.take_moved(at, source.partition, source.offset, entry.number)
+        else:
+            is_new = self.positions.take(at, source.partition, source.offset)
         return stamped if is_new and at >= self.resumed_to else None
 
     def _origin(self, entry: FeedEntry) -> Origin:

@@ -113,6 +113,14 @@ class Positions:
         self._next = at + 1
         return self._earlier.add(number) and self._is_due(at)
 
+    def take_moved(self, at: int, partition: int, offset: int, number: int) -> bool:
+        """The same of a record that stood in another partition of the log: it may be below a floor, which has risen
+        without it, and is told by its number then."""
+        source = self._sources.get(partition)
+        if source is not None and offset < source.floor:
+            return self.take_earlier(at, number)
+        return self.take(at, partition, offset)
+
     def _is_due(self, at: int) -> bool:
         """Whether what is no repeat was not settled before the reader began."""
         if at < self.committed_offset:

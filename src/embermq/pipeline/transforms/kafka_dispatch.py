@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from embermq.model.application_logs import SHARED
 from embermq.pipeline.transforms.kafka_headers import record_problem, with_headers
 from embermq.pipeline.transforms.record_size import batch_bytes
 
@@ -19,11 +20,14 @@ def dispatched(
     gone: Mapping[str, int],
     narrow: Mapping[str, int] | None = None,
 ) -> DataFrame:
-    """(topic, key, value, headers), a row for each stamp, in the order of the source.
+    """(topic, key, value, headers, partition), a row for each stamp, in the order of the source.
 
     Takes the columns of Spark's Kafka source with headers. Headers are carried as they are, of `a` only the row's own,
     and `s`, "<source partition>;<source offset>", is added. A record that cannot be understood gives one row for
     `rejected_topic` with all its headers, `s` and the reason as `r`. A record without stamps gives none.
+
+    A client's own log is read in its partition 0 alone, however many somebody has given it: that is where its records
+    go. In any other topic the key says which partition, and `partition` is null.
 
     `gone` names application logs that are not there any more, each with the newest session generation that it cannot
     have had: stamps for these are rejected.
@@ -44,7 +48,8 @@ def dispatched(
         "value",
         F.explode(F.when(is_good, entries).otherwise(rejected)).alias("entry"),
     )
-    ready = rows.select("entry.topic", "key", "value", "entry.headers")
+    partition = _partition(F.col("entry.topic"), log_prefix)
+    ready = rows.select("entry.topic", "key", "value", "entry.headers", partition.alias("partition"))
     return _cut(ready, rejected_topic, narrow[rejected_topic]) if rejected_topic in narrow else ready
 
 
@@ -58,7 +63,13 @@ def _cut(rows: DataFrame, rejected_topic: str, limit: int) -> DataFrame:
         "key",
         F.when(~is_too_large, F.col("value")).alias("value"),
         F.when(is_too_large, kept).otherwise(F.col("headers")).alias("headers"),
+        "partition",
     )
+
+
+def _partition(topic: Column, log_prefix: str) -> Column:
+    is_own = topic.startswith(log_prefix) & ~topic.startswith(log_prefix + SHARED)
+    return F.when(is_own, F.lit(0))
 
 
 def _entry(stamp: Column, rejected_topic: str, gone: Mapping[str, int], narrow: Mapping[str, int]) -> Column:
