@@ -73,6 +73,11 @@ class Place:
         ]
         return found
 
+    def restores_missing(self) -> list[str]:
+        """Likewise."""
+        logs: list[str] = self._asks("POST", "/application-logs/restore-missing").json()["logs"]
+        return logs
+
     def late(self, since: int) -> tuple[int, list[str]]:
         """Likewise."""
         found = self._asks("GET", "/application-logs/late", params={"since": since}).json()
@@ -244,6 +249,10 @@ def test_the_pipeline_is_told_which_logs_there_have_to_be(place: Place) -> None:
         await place.publishes("t", b"0")
         place.kafka.admin.delete_topics([log])[log].result(TIMEOUT_S)
         assert await asyncio.to_thread(place.restores, log) is None
+        assert place.logs() == ["app"]
+        place.kafka.admin.delete_topics([log])[log].result(TIMEOUT_S)
+        assert await asyncio.to_thread(place.restores_missing) == [log]
+        assert await asyncio.to_thread(place.restores_missing) == []
         assert place.logs() == ["app"]
         await leaves(client)
         await asyncio.to_thread(place.ends, "app")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import pytest
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
@@ -105,3 +108,113 @@ def test_logs_that_are_deleted_a_moment_after_their_making_are_there_again_soon(
             await last.ended
 
     run(scenario(), 150)
+
+
+@pytest.mark.promise("pipeline-14")
+@pytest.mark.timeout(240)
+def test_ten_logs_that_are_deleted_at_once_are_back_soon_after_one_restart_or_two(
+    kafka_pipeline_broker: KafkaPipelineBroker,
+) -> None:
+    broker = kafka_pipeline_broker
+    client_ids = [f"appOfTen{number}" for number in range(10)]
+    logs = [broker.log_of(client_id) for client_id in client_ids]
+
+    def have_late() -> bool:
+        return all(broker.count(log) for log in logs) and all(
+            b"late" in [one.value() for one in broker.records(log)] for log in logs
+        )
+
+    async def scenario() -> None:
+        clients = [MqttClient(client_id) for client_id in client_ids]
+        for client in clients:
+            await client.connect(broker.port, clean_start=False, expiry_s=DAY_S)
+            await client.subscribe(Subscription(TOPIC, 1))
+        await publishes(broker, b"early")
+        await wait_for(lambda: all(client.messages for client in clients), 60, "the logs work")
+        for client in clients:
+            client.abort()
+            await client.ended
+        await wait_for(partial(has_dispatched_all, broker), 60, "dispatch has done it")
+        restarts = broker.query("dispatch")["restarts"]
+        for deleted in broker.kafka.admin.delete_topics(logs).values():
+            await asyncio.to_thread(deleted.result, 30)
+        await publishes(broker, b"late")
+        await wait_for(have_late, HEALED_S, "all are there and have got it")
+        assert broker.query("dispatch")["restarts"] <= restarts + 2
+        for client_id in client_ids:
+            last = MqttClient(client_id)
+            await last.connect(broker.port)
+            last.close()
+            await last.ended
+
+    run(scenario(), 200)
+
+
+@pytest.mark.promise("application-2", "application-3")
+@pytest.mark.timeout(240)
+def test_a_log_that_was_given_more_partitions_loses_nothing(
+    kafka_pipeline_broker: KafkaPipelineBroker,
+) -> None:
+    """Neither what comes from then on, nor what stands in the new ones already."""
+    broker = kafka_pipeline_broker
+    log = broker.log_of(CLIENT_ID)
+    count = 0
+
+    async def sends(client: MqttClient, expected: int) -> None:
+        nonlocal count
+        publisher = MqttClient("publisher-of-lives")
+        await publisher.connect(broker.port)
+        for _ in range(12):
+            await publisher.publish(f"wide/{count % 6}", b"%d" % count, qos=2)
+            count += 1
+        publisher.close()
+        if expected:
+            await wait_for(lambda: len(client.messages) >= expected, 60, f"{expected} messages")
+
+    async def scenario() -> None:
+        client = await comes(broker)
+        await client.subscribe(Subscription("wide/#", 2))
+        await sends(client, 12)
+        broker.kafka.admin.create_partitions([NewPartitions(log, 3)])[log].result(30)
+        await wait_for(lambda: has_partitions(broker, log, 3), 30, "they are there")
+        await wait_for(partial(has_dispatched_all, broker), 60, "dispatch has done it")
+        broker.kill_driver()  # the next one knows of the partitions from the start
+        await sends(client, 24)
+        assert sorted(int(one.payload) for one in client.messages) == list(range(24))
+        client.abort()
+        await client.ended
+        at = broker.count(log)
+        await sends(client, 0)
+        await wait_for(lambda: broker.count(log) == at + 12, 60, "they wait")
+        strays = [one for one in broker.records(log) if int(one.value() or b"0") >= 24]
+        stands_elsewhere(broker, log, strays)
+        client = await comes(broker)
+        await wait_for(lambda: len(client.messages) >= 13, 60, "all of it")
+        await client.ping()
+        assert sorted(int(one.payload) for one in client.messages) == [*range(24, 36), 100]
+        bounds = broker.bounds(log)
+        assert [bounds[partition][0] - bounds[partition][1] for partition in (1, 2)] == [0, 0]
+        assert "has 2 records in other partitions than 0" in broker.output()
+        last = await comes(broker, expiry_s=0)
+        last.close()
+        await last.ended
+
+    run(scenario(), 200)
+
+
+def has_partitions(broker: KafkaPipelineBroker, log: str, count: int) -> bool:
+    """Each with a leader."""
+    try:
+        return len(broker.bounds(log)) == count
+    except KafkaException:
+        return False
+
+
+def stands_elsewhere(broker: KafkaPipelineBroker, log: str, records: list[Message]) -> None:
+    """As if the pipeline had written it long ago: one that partition 0 has, and one that it does not have."""
+    producer = Producer({"bootstrap.servers": broker.kafka.bootstrap, "acks": "all"})
+    repeat = records[0]
+    producer.produce(log, repeat.value(), repeat.key(), partition=1, headers=repeat.headers())
+    headers = dict(records[1].headers() or ()) | {"n": b"123456789000", "s": b"0;0"}
+    producer.produce(log, b"100", records[1].key(), partition=2, headers=list(headers.items()))
+    assert producer.flush(30) == 0

@@ -24,6 +24,9 @@ class EveryLogWanted:
         self._positions.ensure_topic(topic)
         return None
 
+    def restore_missing(self) -> Collection[str]:
+        return ()
+
     def lately(self) -> Collection[str]:
         return ()
 

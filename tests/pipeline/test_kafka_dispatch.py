@@ -134,6 +134,52 @@ def test_a_record_for_a_log_that_is_missing_holds_nothing_up_for_long(
 
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-14")
+def test_many_logs_that_are_missing_at_once_cost_no_restart_each(
+    spark: SparkSession, places: Places, kafka_log: LogInKafka
+) -> None:
+    """Deleted while nobody looked."""
+    first = kafka_log.log("first")
+    lost = [f"{kafka_log.kafka.application_prefix}lost{number}" for number in range(10)]
+
+    class Sessions(EveryLogWanted):
+        def restore_missing(self) -> list[str]:
+            missing = [log for log in lost if log not in kafka_log.positions.topics()]
+            for log in missing:
+                kafka_log.log(log.removeprefix(kafka_log.kafka.application_prefix))
+            return missing
+
+    setup = setup_of(kafka_log, places, sessions=Sessions(kafka_log.positions))
+    with Running(spark, setup) as keeper:
+        kafka_log.append([record(stamps=(Stamp(first, 1, 1),))])
+        kafka_log.wait_for_progress("dispatch")
+        kafka_log.append([record(f"t{at}", stamps=(Stamp(log, 1, 1),)) for at, log in enumerate(lost)])
+        wait_until(
+            lambda: all(kafka_log.count(log) for log in lost), SOON_S, "all are there and served", poll_s=0.2
+        )
+        kafka_log.wait_for_progress("dispatch")
+        assert 1 <= keeper.report().restarts <= 2
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.promise("application-3", "application-11")
+def test_a_clients_own_log_gets_everything_in_its_first_partition_however_many_it_has(
+    spark: SparkSession, places: Places, kafka_log: LogInKafka
+) -> None:
+    own, shared = (f"{kafka_log.kafka.application_prefix}{name}" for name in ("own", "shared.of-three"))
+    for topic in (own, shared):
+        kafka_log.positions.ensure_topic(topic, 3)
+    for mode in MODES:
+        with Running(spark, setup_of(kafka_log, places, mode)) as keeper:
+            stamps = (Stamp(own, 1, 1), Stamp(shared, 1, 1))
+            kafka_log.append([record(f"r{i % 10}", b"%d" % i, stamps=stamps) for i in range(30)])
+            kafka_log.wait_for_progress("dispatch")
+            assert keeper.report().mode == mode
+    assert [one.partition() for one in kafka_log.read(own)] == [0] * 60
+    assert {one.partition() for one in kafka_log.read(shared)} == {0, 1, 2}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.promise("pipeline-14")
 def test_what_a_producer_holds_for_a_log_that_nobody_wants_any_more_is_rejected_by_the_next_run(
     spark: SparkSession, places: Places, kafka_log: LogInKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,9 @@ class HandLogs(ApplicationLogs):
     def lately(self, since: int) -> LateLogs:
         raise NotImplementedError
 
+    def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
+        raise NotImplementedError
+
     def ended(self, log: str) -> None:
         self.ended_logs.append(log)
 

@@ -28,6 +28,9 @@ class LogsInMemory(HandLogs):
         self._made += is_new
         then(FoundLog({0: self.there.setdefault(log, 0)}, f"{log} {self._made}", is_new))
 
+    def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
+        then(self.trouble or list(self.there))
+
     def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
         sizes = [LogSize(log, {0: 0}, {0: end}) for log, end in sorted(self.there.items())]
         then(self.trouble or sizes)

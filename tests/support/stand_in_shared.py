@@ -125,6 +125,9 @@ class HandLogs(ApplicationLogs):
     def lately(self, since: int) -> LateLogs:
         raise NotImplementedError
 
+    def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
+        raise NotImplementedError
+
     def ended(self, log: str) -> None:
         self.over.append(log)
 

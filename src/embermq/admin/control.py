@@ -6,6 +6,7 @@ Imported late, as `admin.http` is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 
 import msgspec
@@ -35,6 +36,12 @@ class _Restored(Struct, frozen=True):
     """`generation`: nobody up to it reads the log; None: it is there again."""
 
     generation: int | None
+
+
+class _RestoredLogs(Struct, frozen=True):
+    """Those that are there again."""
+
+    logs: Sequence[str]
 
 
 def create_control_app(
@@ -80,6 +87,9 @@ def create_control_app(
             return problem(HTTPStatus.BAD_REQUEST, f"the body is not understood: {error}", {})
         return json_answer(_Restored(await service.restore_application_log(wanted.topic)), HTTPStatus.OK)
 
+    async def restore_missing(_: Request) -> Response:
+        return json_answer(_RestoredLogs(await service.restore_missing_application_logs()), HTTPStatus.OK)
+
     async def late(request: Request) -> Response:
         since = request.query_params.get("since", "")
         if not since.isdecimal():
@@ -97,6 +107,7 @@ def create_control_app(
             Route("/api/v1/pins", pins),
             Route("/api/v1/application-logs", application_logs, methods=["GET", "DELETE"]),
             Route("/application-logs/restore", restore, methods=["POST"]),
+            Route("/application-logs/restore-missing", restore_missing, methods=["POST"]),
             Route("/application-logs/late", late),
             *parked_routes(parked),
             *([mounted(api)] if api is not None else []),

@@ -130,6 +130,11 @@ class SessionService(Protocol):
         it, the newest session generation there has been. Raises LogsRefused."""
         ...
 
+    async def restore_missing_application_logs(self) -> Sequence[str]:
+        """For the pipeline: make every log again that is wanted and not there; returns which they were. Raises
+        LogsRefused."""
+        ...
+
     def late_application_logs(self, since: int) -> LateLogView:
         """For the pipeline: the logs that were made or found lately, and not deleted by the broker. Raises
         LogsRefused."""

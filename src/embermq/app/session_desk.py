@@ -113,6 +113,9 @@ class SessionDesk:
     async def restore_application_log(self, name: str) -> int | None:
         return await self._ask(partial(self._log_life().restore, name))
 
+    async def restore_missing_application_logs(self) -> Sequence[str]:
+        return await self._ask(self._log_life().restore_missing)
+
     def late_application_logs(self, since: int) -> LateLogView:
         found = self._log_life().lately(since)
         return LateLogView(number=found.number, logs=found.logs)

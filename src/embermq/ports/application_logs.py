@@ -90,6 +90,10 @@ class ApplicationLogs(ABC):
         earlier life of the broker asks for is all of this one."""
 
     @abstractmethod
+    def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
+        """The names of all logs of the prefix."""
+
+    @abstractmethod
     def ended(self, log: str) -> None:
         """Nothing that is accepted from now on is stamped for the log, and what was accepted is durable. It is deleted
         when the pipeline has carried all of that, and the positions of its consumer groups with it."""

@@ -135,6 +135,25 @@ def test_a_missing_log_is_made_again_while_a_session_wants_it(
     assert place.restores() == [place.logs.trouble]
 
 
+@pytest.mark.promise("application-2", "pipeline-14")
+def test_all_logs_that_are_missing_are_made_again_together(place: Place) -> None:
+    told: list[str] = []
+    place.life.restored = lambda session, identity: told.append(session.client_id)
+    for client_id in ("a", "b", "c"):
+        place.comes(client_id).subscribes("t")
+    place.logs.there = {"p.msg.app.b": 5, "p.msg.app.left": 1}
+    answers: list[list[str] | StoreError] = []
+    place.life.restore_missing(answers.append)
+    assert answers == [["p.msg.app.a", "p.msg.app.c"]]
+    assert set(place.logs.there) == {"p.msg.app.a", "p.msg.app.b", "p.msg.app.c", "p.msg.app.left"}
+    assert told == ["a", "c"]
+    place.life.restore_missing(answers.append)
+    assert answers[1] == []
+    place.logs.trouble = StoreUnavailable("away")
+    place.life.restore_missing(answers.append)
+    assert answers[2] is place.logs.trouble
+
+
 @pytest.mark.promise("application-2")
 def test_who_reads_is_told_which_log_is_there_now(place: Place) -> None:
     """Also when it was made by a question whose answer was lost: it is not new then."""

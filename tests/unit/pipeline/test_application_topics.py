@@ -61,6 +61,14 @@ def test_the_broker_says_what_becomes_of_the_log(tmp_path: Path, body: str, gene
 
 
 @pytest.mark.promise("pipeline-14")
+def test_the_broker_makes_all_logs_again_that_are_missing(tmp_path: Path) -> None:
+    places = Places(tmp_path / "data")
+    with broker(places, "200 OK", '{"logs": ["b", "a"]}') as asked:
+        assert BrokerSessions(places).restore_missing() == ("b", "a")
+    assert asked[0].startswith(b"POST /application-logs/restore-missing ")
+
+
+@pytest.mark.promise("pipeline-14")
 def test_the_broker_says_which_logs_it_has_made_since_it_was_asked_before(tmp_path: Path) -> None:
     places = Places(tmp_path / "data")
     answers = ('{"number": 70, "logs": ["old"]}', '{"number": 72, "logs": ["b", "a"]}')

@@ -141,6 +141,9 @@ class KafkaApplicationLogs(ApplicationLogs):
             newest_first = takewhile(lambda one: one[1] > since, reversed(self._lately.items()))
             return LateLogs(self._late_number, tuple(log for log, _ in newest_first))
 
+    def listed(self, then: Callable[[Collection[str] | StoreError], None]) -> None:
+        self._ask(self._topics.names, then)
+
     def ended(self, log: str) -> None:
         with self._lock:
             self._ended[log] = _Ended(dict(self._log_ends()))

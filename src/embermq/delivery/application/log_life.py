@@ -131,17 +131,17 @@ class LogLife(ApplicationSessions):
 
     def reconcile(self, *, may_delete: bool) -> None:
         """After a start: what a crash left is put right. `may_delete`: what nobody reads goes; else it is only told."""
-        self._logs.sizes(partial(self._reconcile, may_delete))
+        self._logs.listed(partial(self._reconcile, may_delete))
 
-    def _reconcile(self, may_delete: bool, sizes: list[LogSize] | StoreError) -> None:
-        if isinstance(sizes, StoreError):
+    def _reconcile(self, may_delete: bool, there: Collection[str] | StoreError) -> None:
+        if isinstance(there, StoreError):
             LOG.error(
                 "which application logs there are is not known, those of ended sessions stay until it is: %s",
-                sizes,
+                there,
             )
             self._reconcile_again(may_delete)
             return
-        wanted, there = self.wanted(), {size.name: size for size in sizes}
+        wanted = self.wanted()
         for log, one in wanted.items():
             if log not in there:
                 self._logs.ensure(log, one.partitions, partial(self._reconciled, may_delete, log, one))
@@ -190,6 +190,34 @@ class LogLife(ApplicationSessions):
             then(self._state.generation_next - 1)
         else:
             self._logs.ensure(log, wanted.partitions, partial(self._restored, log, wanted, then))
+
+    def restore_missing(self, then: Callable[[list[str] | StoreError], None]) -> None:
+        """The pipeline has found one log missing, and others may be: all that are wanted are made again together.
+        `then` gets the names of those that are there again."""
+        self._logs.listed(partial(self._restore_missing, then))
+
+    def _restore_missing(
+        self, then: Callable[[list[str] | StoreError], None], there: Collection[str] | StoreError
+    ) -> None:
+        if isinstance(there, StoreError):
+            then(there)
+            return
+        known = set(there)
+        missing = {log: one for log, one in self.wanted().items() if log not in known}
+        made: list[str] = []
+        left = set(missing)
+
+        def answered(log: str, problem: int | StoreError | None) -> None:
+            left.discard(log)
+            if problem is None:
+                made.append(log)
+            if not left:
+                then(made)
+
+        if not missing:
+            then(made)
+        for log, one in missing.items():
+            self._logs.ensure(log, one.partitions, partial(self._restored, log, one, partial(answered, log)))
 
     def _restored(
         self,

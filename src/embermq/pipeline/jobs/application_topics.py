@@ -18,6 +18,7 @@ ANSWER_S = 20.0
 LATE_S = 2.0
 """For what is asked at every look, and need not be known at each."""
 _RESTORE = "/application-logs/restore"
+_RESTORE_MISSING = "/application-logs/restore-missing"
 _LATE = "/application-logs/late"
 
 _Answer = TypeVar("_Answer")
@@ -33,6 +34,9 @@ class ApplicationTopics(Protocol):
         it is rejected, since nobody will ever read it; a later one is of a new session, whose log is made for it.
         """
 
+    def restore_missing(self) -> Collection[str]:
+        """Make every log again that is wanted and not there, all together; which they were."""
+
     def lately(self) -> Collection[str]:
         """Logs that were made or found since the question before, and that have not been deleted with their session.
         The first question gets none."""
@@ -40,6 +44,10 @@ class ApplicationTopics(Protocol):
 
 class _Restored(Struct, frozen=True):
     generation: int | None
+
+
+class _RestoredLogs(Struct, frozen=True):
+    logs: tuple[str, ...]
 
 
 class _Late(Struct, frozen=True):
@@ -60,6 +68,13 @@ class BrokerSessions:
         refusal = f"does not restore {topic}"
         found = self._asked("POST", _RESTORE, refusal, _Restored, body, timeout_s=self._timeout_s)
         return found.generation
+
+    def restore_missing(self) -> Collection[str]:
+        refusal = "does not restore what is missing"
+        found = self._asked(
+            "POST", _RESTORE_MISSING, refusal, _RestoredLogs, b"{}", timeout_s=self._timeout_s
+        )
+        return found.logs
 
     def lately(self) -> Collection[str]:
         since = self._since

@@ -149,7 +149,10 @@ class KafkaDispatch(KafkaJob):
         self._there |= self._lately()
         try:
             there = self._application_logs()
-            for topic in self._there - there:
+            missing = self._there - there
+            if len(missing) > 1:
+                missing -= self._restore_missing()
+            for topic in missing:
                 if self.kafka.topics.restore(topic) is None:
                     self._restored(topic)
             self._there = there
@@ -166,12 +169,23 @@ class KafkaDispatch(KafkaJob):
             log.debug("the broker does not say which logs it has made: %s", error)
             return set()
 
-    def _restored(self, topic: str) -> None:
+    def _restore_missing(self) -> set[str]:
+        """Where one log is gone others may be, and each would hold up a run of its own."""
+        try:
+            restored = set(self.kafka.topics.restore_missing())
+        except KafkaLogError as error:
+            log.info("whether other application logs are missing is not known: %s", error)
+            return set()
+        self._restored(*restored)
+        return restored
+
+    def _restored(self, *topics: str) -> None:
         now_s = time.monotonic()
         self._restored_s = {
             one: at_s for one, at_s in self._restored_s.items() if now_s - at_s < RESTORED_S
-        } | {topic: now_s}
-        log.warning("the application log %s was missing and is there again", topic)
+        } | dict.fromkeys(topics, now_s)
+        for topic in topics:
+            log.warning("the application log %s was missing and is there again", topic)
 
     def _look_at_progress(self) -> None:
         """A producer never gives up. What it holds for a log that is gone, or cannot send for whatever reason, the next
@@ -222,6 +236,7 @@ class KafkaDispatch(KafkaJob):
             ends = {number: found.end for number, found in self.kafka.positions.bounds().items()}
             self._gone[topic] = generation, ends
             log.warning("the application log %s is gone: what is still for it is rejected", topic)
+        self._restore_missing()
         return True
 
     def _forget_passed(self) -> None:
