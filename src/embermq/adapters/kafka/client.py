@@ -18,6 +18,9 @@ from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.ports.errors import StoreUnavailable
 
 LOG = logging.getLogger("embermq.kafka")
+RECONNECT_MS = 500
+"""After a first attempt, which is made at once. When no server answers, the driver begins with its list of servers
+anew, each with this pause again: with 50 ms ten clients that ask something take an eighth of a core."""
 RECONNECT_MS_MAX = 1_000
 """A server that comes back is noticed after that at the latest."""
 ATTEMPT_S = 2.0
@@ -61,7 +64,7 @@ def client_options(address: KafkaAddress, settings: KafkaSettings) -> ClientOpti
         "bootstrap.servers": address.bootstrap,
         "client.id": "embermq",
         "allow.auto.create.topics": False,
-        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.ms": RECONNECT_MS,
         "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
         "retry.backoff.max.ms": RECONNECT_MS_MAX,
         "topic.metadata.refresh.interval.ms": 30_000,
