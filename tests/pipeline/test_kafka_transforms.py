@@ -16,6 +16,7 @@ from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
 from embermq.model.log_record import Origin, Stamp, decode_record
+from embermq.pipeline.jobs.carrying import Carried
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import Columns
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
@@ -170,6 +171,31 @@ def test_dispatch_sends_what_is_broken_to_the_rejected_records_once(spark: Spark
     for row, (_, offset, key, value, headers), reason in zip(found, rows, reasons, strict=True):
         assert (row.key, row.value) == (key, value)
         assert as_headers(row.asDict()) == [*(headers or []), ("s", b"1;%d" % offset), ("r", reason.encode())]
+
+
+def test_dispatch_leaves_out_what_has_been_carried_and_logs_that_take_nothing(spark: SparkSession) -> None:
+    both = [stamp_text(BILLING), stamp_text(AUDIT)]
+    source = kafka_rows(
+        spark,
+        [(0, offset, b"a", b"%d" % offset, plain_headers(both)) for offset in range(4)]
+        + [(1, 0, b"b", b"other", plain_headers(both)), (0, 1, b"a", b"broken", plain_headers(v=None))],
+    )
+
+    def given(carried: Carried) -> dict[str, list[bytes]]:
+        rows = dispatched(source, LOG_PREFIX, REJECTED, {}, carried=carried).collect()
+        return {
+            topic: [bytes(row.value) for row in rows if row.topic == topic]
+            for topic in sorted({row.topic for row in rows})
+        }
+
+    assert given(Carried({0: 2}, {AUDIT.log: {0: 1}}, ())) == {
+        AUDIT.log: [b"1", b"2", b"3", b"other"],
+        BILLING.log: [b"2", b"3", b"other"],
+    }
+    assert given(Carried({0: 1, 1: 1}, {AUDIT.log: {}}, (AUDIT.log,))) == {
+        BILLING.log: [b"1", b"2", b"3"],
+        REJECTED: [b"broken"],
+    }
 
 
 def test_dispatch_rejects_stamps_for_a_log_that_is_gone_and_no_later_one(spark: SparkSession) -> None:

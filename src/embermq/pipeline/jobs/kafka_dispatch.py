@@ -4,13 +4,16 @@ import inspect
 import logging
 import re
 import time
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from embermq.pipeline.errors import KafkaLogError, PipelineError
+from embermq.pipeline.jobs.carrying import Carrying
 from embermq.pipeline.jobs.kafka_job import KafkaJob, source_end
+from embermq.pipeline.jobs.leaders import SHOWN, Leaders, told_of
 from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.jobs.record_limits import REFUSED, RecordLimits
 from embermq.pipeline.jobs.standstill import Standstill
@@ -48,6 +51,7 @@ PROGRESS_S = 10.0
 
 _HELD_UP = "what is on its way into an application log is held up"
 _ANEW = "dispatch begins anew: a topic takes other records now than it knows"
+_LEADERS = "dispatch begins anew"
 _MISSING = re.compile(r"Topic (\S+) not present in metadata")
 
 log = logging.getLogger(__name__)
@@ -70,10 +74,22 @@ class KafkaDispatch(KafkaJob):
         self._look_s = 0.0
         self._runs = 0
         self._standstill = Standstill()
+        self._leaders = Leaders()
+        self._carrying = Carrying()
+        self._ends: Positions = {}
+        """Of the newest batch of this run that was seen."""
         self._limits = RecordLimits(setup.kafka.positions)
 
     def confirmed(self) -> Positions:
         return self.kafka.positions.progress().get(self.name, {})
+
+    def publish(self, positions: Mapping[int, int]) -> None:
+        """The newest that a run has reached; what some log still lacks is not told of."""
+        self._carrying.reached(positions)
+        super().publish(self._carrying.complete())
+
+    def _begin(self) -> Positions:
+        return self._carrying.begin(super()._begin())
 
     def source_limits(self) -> dict[str, str]:
         return {} if self.mode == "realtime" else super().source_limits()  # real-time mode refuses limits
@@ -84,7 +100,14 @@ class KafkaDispatch(KafkaJob):
         self._forget_passed()
         gone = {topic: generation for topic, (generation, _) in self._gone.items()}
         narrow = self._limits.begin()
-        rows = dispatched(records, kafka.application_prefix, kafka.rejected_topic, gone, narrow)
+        rows = dispatched(
+            records,
+            kafka.application_prefix,
+            kafka.rejected_topic,
+            gone,
+            narrow,
+            carried=self._carrying.carried(),
+        )
         options = self._producer_options(min(narrow.values(), default=BATCH_BYTES))
         writer = rows.writeStream.format("kafka").options(**options).outputMode("update")
         if self.mode == "realtime":
@@ -119,6 +142,8 @@ class KafkaDispatch(KafkaJob):
     def start(self, spark: SparkSession) -> StreamingQuery:
         self._runs += 1
         self._standstill.begin()
+        self._leaders.begin()
+        self._ends = {}
         self._look_after_logs()
         self._query = super().start(spark)
         return self._query
@@ -127,7 +152,7 @@ class KafkaDispatch(KafkaJob):
         found = (
             source_end(self._query, self.kafka.positions.kafka.log_topic) if self._query is not None else None
         )
-        has_done = found is not None and found[0] != self.done
+        has_done = found is not None and found[0] != self._ends
         # Before it says so: a log that has got something and is deleted then is known to have been there.
         looks = has_done or time.monotonic() >= self._look_s
         if looks:
@@ -135,7 +160,9 @@ class KafkaDispatch(KafkaJob):
             self._look_at_progress()
         if found is not None and has_done:
             ends, records, duration_ms = found
+            self._ends = ends
             self._standstill.went_on()
+            self._leaders.went_on()
             self.publish(ends)
             self.covered(records, duration_ms)
         if looks and self._limits.have_changed():
@@ -194,22 +221,44 @@ class KafkaDispatch(KafkaJob):
         if now_s < self._standstill.look_s:
             return
         try:
+            without_leader = self.kafka.positions.without_leader(
+                self.kafka.positions.kafka.application_prefix
+            )
             bounds = self.kafka.positions.bounds()
         except KafkaLogError:
             self._standstill.begin()
+            self._leaders.begin()
             return
         finally:
             self._standstill.look_s = now_s + PROGRESS_S
+        done = self._carrying.most
         behind = {
-            number: self.done.get(number, found.first)
+            number: done.get(number, found.first)
             for number, found in bounds.items()
-            if max(found.first, self.done.get(number, 0)) < found.end
+            if max(found.first, done.get(number, 0)) < found.end
         }
         batch_s = self.settings.realtime_batch_s if self.mode == "realtime" else 0
+        self._look_at_leaders(now_s, without_leader, behind, batch_s)
         if held_s := self._standstill.too_long_s(now_s, behind, batch_s, HELD_UP_S):
             raise PipelineError(
                 f"nothing of {self.kafka.positions.kafka.log_topic} got done in {held_s:.0f} s beyond {behind}, "
                 f"although there is more: {_HELD_UP}"
+            )
+
+    def _look_at_leaders(
+        self, now_s: float, without: Mapping[str, int], behind: Mapping[int, int], batch_s: float
+    ) -> None:
+        """A log without a leader is left out by the next run when it holds up this one, and carried to again when it
+        has one."""
+        left_out = self._carrying.left_out
+        if back := left_out - without.keys():
+            self._carrying.leave_out(left_out - back)
+            raise PipelineError(f"{_LEADERS} for {', '.join(sorted(back)[:SHOWN])}: it can be written again")
+        if held := set(self._leaders.to_leave_out(now_s, without, behind, batch_s)) - left_out:
+            self._carrying.leave_out(left_out | held)
+            raise PipelineError(
+                f"{_LEADERS} without application logs that have no leader in Kafka, {told_of(without)}: what is for "
+                "them waits, the others are served. The server with their copy has to come back"
             )
 
     def _application_logs(self) -> set[str]:
@@ -224,7 +273,7 @@ class KafkaDispatch(KafkaJob):
             return self._heal_missing(topic)
         if REFUSED in reason or _HELD_UP in reason:
             return self._limits.heal(self._application_logs())
-        return _ANEW in reason
+        return _LEADERS in reason
 
     def _heal_missing(self, topic: str) -> bool:
         if topic in self.kafka.positions.topics():

@@ -39,7 +39,7 @@ from embermq.pipeline.log_look import Bounds
 Positions = dict[int, int]
 """Partition of the message log -> the next offset."""
 
-_SILENT = {"log_level": 0, "reconnect.backoff.max.ms": 1_000}
+_SILENT = {"log_level": 0, "reconnect.backoff.ms": 500, "reconnect.backoff.max.ms": 1_000}
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _POLL_S = 0.1
@@ -111,6 +111,19 @@ class KafkaPositions:
         with self._told("the list of topics"):
             found = self._admin.list_topics(timeout=self._timeout_s).topics
         return {name for name in found if name.startswith(f"{self.kafka.prefix}.")}
+
+    def without_leader(self, prefix: str) -> dict[str, int]:
+        """Topics that begin so and have a partition that no server leads, each with the first of these. Raises
+        KafkaLogError."""
+        with self._told("who leads which partition"):
+            found = self._admin.list_topics(timeout=self._timeout_s).topics
+        return {
+            name: partition.id
+            for name, topic in found.items()
+            if name.startswith(prefix)
+            for partition in sorted(topic.partitions.values(), key=lambda one: one.id, reverse=True)
+            if partition.leader < 0
+        }
 
     def bounds(self, topic: str = "") -> dict[int, Bounds]:
         """Of each partition of the message log, or of another topic. Raises KafkaLogError."""

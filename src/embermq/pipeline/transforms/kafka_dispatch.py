@@ -1,6 +1,7 @@
 """From records in Kafka to records of application logs: a native explode, nothing else, so that it is real-time."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -8,6 +9,23 @@ from pyspark.sql import functions as F
 from embermq.model.application_logs import SHARED
 from embermq.pipeline.transforms.kafka_headers import record_problem, with_headers
 from embermq.pipeline.transforms.record_size import batch_bytes
+
+
+class AlreadyCarried(Protocol):
+    """`jobs.carrying` has it."""
+
+    @property
+    def most(self) -> Mapping[int, int]:
+        """Offsets by source partition: below these everything has been carried, but to lagging logs."""
+
+    @property
+    def lagging(self) -> Mapping[str, Mapping[int, int]]:
+        """The same of each of those."""
+
+    @property
+    def left_out(self) -> Collection[str]:
+        """Lagging logs that get nothing now."""
+
 
 _HEADER = "struct<key: string, value: binary>"
 _NOT_CARRIED = ("s", "r")
@@ -19,6 +37,8 @@ def dispatched(
     rejected_topic: str,
     gone: Mapping[str, int],
     narrow: Mapping[str, int] | None = None,
+    *,
+    carried: AlreadyCarried | None = None,
 ) -> DataFrame:
     """(topic, key, value, headers, partition), a row for each stamp, in the order of the source.
 
@@ -34,6 +54,8 @@ def dispatched(
 
     `narrow` names topics that take no larger batch than so many bytes: what is larger for one log is rejected. For
     `rejected_topic` itself it is cut down to key, `s` and `r`.
+
+    `carried` says what has been carried before, or is not to be: that gives no row.
     """
     narrow = narrow or {}
     known = with_headers(records, "partition", "offset", "key", "value", "headers")
@@ -41,7 +63,11 @@ def dispatched(
     source = F.concat(F.col("partition").cast("string"), F.lit(";"), F.col("offset").cast("string"))
     positioned = checked.withColumn("source", _header("s", source))
     rejected = F.array(_rejection(rejected_topic, F.col("headers"), F.col("problem")))
-    entries = F.transform("stamp_texts", lambda text: _entry(text, rejected_topic, gone, narrow))
+    stamps = F.col("stamp_texts")
+    if carried is not None:
+        stamps = F.filter(stamps, lambda text: _is_due(text, carried))
+        rejected = F.when(_is_beyond(carried.most), rejected)
+    entries = F.transform(stamps, lambda text: _entry(text, rejected_topic, gone, narrow))
     is_good = F.col("problem").isNull()
     rows = positioned.select(
         "key",
@@ -65,6 +91,22 @@ def _cut(rows: DataFrame, rejected_topic: str, limit: int) -> DataFrame:
         F.when(is_too_large, kept).otherwise(F.col("headers")).alias("headers"),
         "partition",
     )
+
+
+def _is_due(stamp: Column, carried: AlreadyCarried) -> Column:
+    topic = F.substring_index(stamp, ";", 1)
+    found = _is_beyond(carried.most)
+    for name, positions in carried.lagging.items():
+        found = F.when(topic == name, _is_beyond(positions)).otherwise(found)
+    return ~topic.isin(*carried.left_out) & found if carried.left_out else found
+
+
+def _is_beyond(positions: Mapping[int, int]) -> Column:
+    """Whether a record does not stand below these, by source partition."""
+    found = F.lit(True)
+    for partition, offset in positions.items():
+        found = found & ~((F.col("partition") == partition) & (F.col("offset") < offset))
+    return found
 
 
 def _partition(topic: Column, log_prefix: str) -> Column:

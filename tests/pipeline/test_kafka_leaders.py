@@ -1,0 +1,80 @@
+"""Dispatch on a cluster of Kafka where an application log has lost its server: the others are served meanwhile."""
+
+import pytest
+from confluent_kafka import Message
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import SparkSession
+from tests.pipeline.dispatching import Running, header, payloads, setup_of
+from tests.pipeline.driver_process import START_S
+from tests.pipeline.kafka_topics import LogInKafka
+from tests.pipeline.log_writer import record
+from tests.support.kafka_server import KafkaCluster
+from tests.support.waiting import wait_until
+
+from embermq.model.log_record import Stamp
+from embermq.pipeline.jobs import kafka_dispatch, leaders
+from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
+from embermq.pipeline.places import Places
+
+GOES_ON_S = 60.0
+
+
+@pytest.mark.timeout(500)
+@pytest.mark.promise("pipeline-3", "pipeline-14", "application-3")
+def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_it_is_back(
+    spark: SparkSession, places: Places, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_dispatch, "PROGRESS_S", 0.5)
+    monkeypatch.setattr(leaders, "LEADER_S", 1.0)
+    log = LogInKafka(kafka_cluster.bootstrap, kafka_cluster.prefix())
+    node = kafka_cluster.nodes[2]
+    good, bad = log.log("good"), f"{log.kafka.application_prefix}bad"
+    alone = NewTopic(bad, 1, replica_assignment=[[node.node_id]], config={"min.insync.replicas": "1"})
+    kafka_cluster.nodes[0].admin.create_topics([alone])[bad].result(START_S)
+    written = 0
+
+    def append(count: int) -> None:
+        nonlocal written
+        stamps = (Stamp(good, 1, 1), Stamp(bad, 1, 1))
+        log.append([record(f"r{i % 5}", b"%d" % i, stamps=stamps) for i in range(written, written + count)])
+        written += count
+
+    def good_has_all() -> bool:
+        return {int(one) for one in payloads(log, good)} == set(range(written))
+
+    with Running(spark, setup_of(log, places)) as keeper:
+        append(20)
+        log.wait_for_progress("dispatch")
+        published = log.positions.progress()["dispatch"]
+        node.kill()
+        wait_until(
+            lambda: log.positions.without_leader(log.kafka.application_prefix) == {bad: 0},
+            START_S,
+            "it is dead",
+        )
+        append(20)
+        wait_until(lambda: f"{bad} (partition 0)" in keeper.report().last_error, GOES_ON_S, "it is told")
+        for _ in range(3):
+            append(20)
+            wait_until(good_has_all, GOES_ON_S, "the other log is served", poll_s=0.2)
+        job = keeper.job
+        assert isinstance(job, KafkaDispatch)
+        ends = {number: found.end for number, found in log.positions.bounds().items()}
+        wait_until(lambda: job._carrying.most == ends, GOES_ON_S, "the end of a batch is known")
+        assert log.positions.progress()["dispatch"] == published, "not everything has arrived"
+        carried = log.count(good)
+        kafka_cluster.heal()
+        log.wait_for_progress("dispatch")
+        assert "it can be written again" in keeper.report().last_error
+        append(20)
+        log.wait_for_progress("dispatch")
+        assert log.count(good) == carried + 20, "nothing comes once more to those that were served"
+    for topic in (good, bad):
+        found = log.read(topic)
+        assert {int(one.value() or b"") for one in found} == set(range(written))
+        firsts: dict[str, Message] = {}
+        for one in found:
+            firsts.setdefault(header(one, "s"), one)
+        for key in {one.key() for one in found}:
+            numbers = [int(one.value() or b"") for one in firsts.values() if one.key() == key]
+            assert numbers == sorted(numbers), "first copies are in order"
