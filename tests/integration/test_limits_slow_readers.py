@@ -236,3 +236,27 @@ def test_large_stored_messages_do_not_count_as_unread_answers(own_broker: Broker
         again.send(encode(Puback(message.packet_id), V5))
     assert seen == [(b"%d " % number).ljust(size) for number, size in enumerate(sizes)]
     assert metric(own_broker, "slow_readers_closed") == 0
+
+
+def test_messages_of_nothing_but_properties_do_not_fill_the_memory_while_they_wait(
+    own_broker: BrokerProcess,
+) -> None:
+    """10,000 pairs of one letter take 60 KiB of a packet and 1.7 MB of memory."""
+    own_broker.start()
+    client = RawClient(OPEN.keep(raw_client.dial(own_broker.port)), V5)
+    wishes = Properties(receive_maximum=1)
+    client.send(encode(Connect("waits", V5, True, 0, None, None, None, wishes), V5))
+    assert client.expect(Connack).reason_code == 0
+    subscribed(client, "t", 1)
+    publisher = entered(raw_client.dial(own_broker.port), "publisher")
+    properties = Properties(user_properties=(("", "x"),) * 10_000)
+    before_mib = resident_mib(own_broker)
+    count = 120
+    for number in range(1, count + 1):
+        publisher.send(encode(Publish("t", b"", 1, number, False, False, properties), V5))
+        publisher.expect(Puback)
+    grown_mib = resident_mib(own_broker) - before_mib
+    assert grown_mib < 100, f"{grown_mib:.0f} MiB"
+    assert metric(own_broker, "dropped_slow") > count - 20
+    for _ in range(5):
+        client.send(encode(Puback(client.expect(Publish).packet_id), V5))
