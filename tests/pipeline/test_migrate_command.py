@@ -101,6 +101,26 @@ def test_a_session_expiry_that_cannot_be(
     assert not orders
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "told"),
+    [
+        ("env:NOWHERE", "sqlite", "--from: there is no environment variable NOWHERE"),
+        ("mysql://u:secret@db/old", "sqlite", "--from: a URL postgresql://"),
+        ("postgresql://u:secret@db/old", "env:NOWHERE", "--to: there is no environment variable NOWHERE"),
+        ("postgresql://u:secret@db/old", "memcached://u:secret@cache", "--to: "),
+    ],
+)
+def test_an_address_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, target: str, told: str
+) -> None:
+    data_dir = tmp_path / "data"
+    words = ["--from", source, "--to", target, "--data-dir", str(data_dir)]
+    assert main(["pipeline", "migrate", *words]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"embermq: {told}") and shown.count("\n") == 1 and "secret" not in shown
+    assert not data_dir.exists()
+
+
 def test_rejects_as_lines_of_json(tmp_path: Path) -> None:
     file = MigrationFile(tmp_path / "migration.db")
     piece = Piece(0, "a", "b", 2, 3)

@@ -33,5 +33,11 @@ class UserError(EmberError):
     """The user's fault: an account that exists already, does not exist, or cannot be made like that."""
 
 
+class OptionError(UserError):
+    """The user's fault: an option whose value cannot be."""
+
+    exit_code = 2
+
+
 class IsThere(UserError):
     """What was to be made is there already, and stays as it is."""

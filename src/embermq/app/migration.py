@@ -21,7 +21,7 @@ from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
-from embermq.app.errors import EmberError, UserError
+from embermq.app.errors import EmberError, OptionError, UserError
 from embermq.app.redis_address import redis_address
 from embermq.app.settings import SQLITE
 from embermq.pipeline.settings import PipelineSettings
@@ -61,13 +61,14 @@ def run_migration(order: MigrationOrder, settings: Settings, progress: Progress)
 
     source, target = address(order.source, "--from"), address(order.target or settings.stores.session, "--to")
     if source.partition("://")[0] not in ("postgresql", "postgres"):
-        raise UserError("--from: a URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE is needed")
+        raise OptionError("--from: a URL postgresql://USER:PASSWORD@HOST:PORT/DATABASE is needed")
+    place = None if target == SQLITE else redis_place(target, settings.redis)
     umask = os.umask(0o077)
     try:
         if order.rejects is not None:
             order.rejects.touch()  # that it cannot be written is said before, not after hours
         with _stores(order, settings) as (data_dir, work):
-            terms = _terms(order, settings, (source, target), data_dir, work)
+            terms = _terms(order, settings, (source, place), data_dir, work)
             return _migrate(terms, order, settings.pipeline, work, progress)
     except PipelineError as error:
         raise MigrationFailed(str(error)) from error
@@ -78,11 +79,12 @@ def run_migration(order: MigrationOrder, settings: Settings, progress: Progress)
 
 
 def address(text: str, option: str) -> str:
-    """A URL, `env:NAME` or `file:PATH` with the URL in it, so that passwords need not be typed. Raises UserError."""
+    """A URL, `env:NAME` or `file:PATH` with the URL in it, so that passwords need not be typed. Raises OptionError,
+    UserError."""
     kind, _, name = text.partition(":")
     if kind == "env":
         if not os.environ.get(name):
-            raise UserError(f"{option}: there is no environment variable {name}")
+            raise OptionError(f"{option}: there is no environment variable {name}")
         return os.environ[name].strip()
     if kind == "file":
         try:
@@ -93,14 +95,14 @@ def address(text: str, option: str) -> str:
 
 
 def redis_place(url: str, settings: RedisSettings) -> RedisPlace:
-    """Where a URL leads to, with the certificates and the password file of the settings. Raises UserError, without what
-    is before the `@`."""
+    """Where a URL leads to, with the certificates and the password file of the settings. Raises OptionError, without
+    what is before the `@`."""
     from embermq.pipeline.sinks.redis_sessions import RedisPlace
 
     try:
         found = redis_address(url, settings)
     except ValueError as error:
-        raise UserError(f"--to: {error}; or {SQLITE} for the data directory") from None
+        raise OptionError(f"--to: {error}; or {SQLITE} for the data directory") from None
     return RedisPlace(
         shown=str(found),
         nodes=tuple((node.host, node.port) for node in found.nodes),
@@ -139,16 +141,20 @@ def _make_broker_db(data_dir: Path) -> None:
 
 
 def _terms(
-    order: MigrationOrder, settings: Settings, addresses: tuple[str, str], data_dir: Path, work: Path
+    order: MigrationOrder,
+    settings: Settings,
+    stores: tuple[str, RedisPlace | None],
+    data_dir: Path,
+    work: Path,
 ) -> MigrationTerms:
     from embermq.pipeline.jobs.migrate import MigrationTerms
 
-    source, target = addresses
+    source, place = stores
     expiry_s = order.session_expiry_s
     return MigrationTerms(
         source=source,
         schema=order.schema,
-        redis=None if target == SQLITE else redis_place(target, settings.redis),
+        redis=place,
         broker_db=str((data_dir / "broker.db").absolute()),
         file=str(((work if order.dry_run else data_dir) / FILE).absolute()),
         queue_limit=settings.device.queue_limit,
