@@ -11,10 +11,16 @@ from tests.pipeline.log_writer import record
 from tests.support.kafka_server import KafkaCluster
 from tests.support.waiting import wait_until
 
+from embermq.adapters.kafka.address import parse_address
+from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.log_record import Stamp
 from embermq.pipeline.jobs import kafka_dispatch, leaders
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
 from embermq.pipeline.places import Places
+from embermq.ports.errors import StoreUnavailable
 
 GOES_ON_S = 60.0
 
@@ -31,6 +37,10 @@ def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_
     good, bad = log.log("good"), f"{log.kafka.application_prefix}bad"
     alone = NewTopic(bad, 1, replica_assignment=[[node.node_id]], config={"min.insync.replicas": "1"})
     kafka_cluster.nodes[0].admin.create_topics([alone])[bad].result(START_S)
+    settings = KafkaSettings(prefix=log.kafka.prefix, request_timeout_s=1)
+    admin = WatchedAdmin(parse_address(f"kafka://{kafka_cluster.bootstrap}"), settings)
+    names = ApplicationLogNames(settings.prefix)
+    topics = ApplicationTopics(admin, names, LogProperties(packet_bytes_max=1024))
     written = 0
 
     def append(count: int) -> None:
@@ -52,6 +62,8 @@ def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_
             START_S,
             "it is dead",
         )
+        with pytest.raises(StoreUnavailable, match=f"{bad}, partition 0, has no leader"):
+            topics.sizes()
         append(20)
         wait_until(lambda: f"{bad} (partition 0)" in keeper.report().last_error, GOES_ON_S, "it is told")
         for _ in range(3):

@@ -262,14 +262,23 @@ class ApplicationTopics:
 
     def sizes(self) -> list[LogSize]:
         """All logs of the prefix, in order."""
-        topics = self._admin.topics(LOOK_S)
-        partitions = {
-            name: tuple(topic.partitions)
-            for name, topic in sorted(topics.items())
+        topics = {
+            name: topic
+            for name, topic in sorted(self._admin.topics(LOOK_S).items())
             if self._names.is_application_log(name)
         }
+        partitions = {name: tuple(topic.partitions) for name, topic in topics.items()}
         places = [(log, partition) for log, numbers in partitions.items() for partition in numbers]
-        starts, ends = self._offsets(places, _FIRST), self.ends(places)
+        try:
+            starts, ends = self._offsets(places, _FIRST), self.ends(places)
+        except StoreUnavailable:
+            for log, partition in places:
+                if topics[log].partitions[partition].leader < 0:
+                    raise StoreUnavailable(
+                        f"{self._admin.address}: application log {log}, partition {partition}, has no leader: the "
+                        "server with its copy has to come back"
+                    ) from None
+            raise
         return [
             LogSize(
                 log,
