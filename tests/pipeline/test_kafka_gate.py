@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from tests.support.certificates import Authority
@@ -13,9 +14,12 @@ from tests.support.kafka_gate import KafkaGate, for_java
 from tests.support.kafka_server import KafkaServer
 
 from embermq.pipeline.kafka_log import KafkaLog, Mechanism
+from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 SEEN = "correct-horse"
 PASSWORD = rf"""q"b\s\\;e%20t'`-{SEEN}-${{1}} #[x]=y&@/:?"""
+ABROAD = ("ember, =2C", "žluťoučký kůň €")
+"""User and password; Kafka's SCRAM takes letters outside ASCII in passwords alone."""
 DELIVERED_S = 30.0
 TOPIC = "guarded"
 
@@ -46,6 +50,9 @@ def known(gate_folder: Path) -> Iterator[KafkaLog]:
             password=PASSWORD,
         )
         server.create_topic(TOPIC)
+        scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
+        other = UserScramCredentialUpsertion(ABROAD[0], scram, ABROAD[1].encode())
+        server.admin.alter_user_scram_credentials([other])[ABROAD[0]].result(DELIVERED_S)
         producer = Producer({**found.client_options()})
         producer.produce(TOPIC, b"value")
         assert producer.flush(DELIVERED_S) == 0
@@ -74,6 +81,13 @@ def test_who_has_all_that_is_asked_for_may_read(
     spark: SparkSession, known: KafkaLog, mechanism: Mechanism
 ) -> None:
     assert values(spark, known, mechanism=mechanism) == [b"value"]
+
+
+def test_a_password_may_have_letters_outside_ascii(spark: SparkSession, known: KafkaLog) -> None:
+    user, password = ABROAD
+    assert values(spark, known, user=user, password=password) == [b"value"]
+    positions = KafkaPositions(msgspec.structs.replace(known, user=user, password=password))
+    assert [found.end for found in positions.bounds(TOPIC).values()] == [1]
 
 
 @pytest.mark.promise("pipeline-16")
