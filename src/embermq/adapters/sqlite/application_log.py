@@ -88,9 +88,12 @@ class SqliteApplicationLog(ApplicationLog):
             self._inode = inode
         if self._connection is None and inode:
             connection = open_reader(self._path, busy_timeout_ms=BUSY_TIMEOUT_MS)
-            problem = newer_file(self._path.name, connection.execute("PRAGMA user_version").fetchone()[0])
-            if problem:
+            try:
+                problem = newer_file(self._path.name, connection.execute("PRAGMA user_version").fetchone()[0])
+                if problem:
+                    raise StoreUnavailable(problem)
+            except BaseException:
                 connection.close()
-                raise StoreUnavailable(problem)
+                raise
             self._connection = connection
         return self._connection

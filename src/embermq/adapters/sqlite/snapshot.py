@@ -153,8 +153,12 @@ def _open(path: Path) -> sqlite3.Connection:
     """For reading only, but with the right to make the side files that a file at rest has not."""
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        connection.execute("PRAGMA query_only = ON")
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            connection.execute("PRAGMA query_only = ON")
+        except sqlite3.Error:
+            connection.close()
+            raise
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot open {path}") from error
     return connection

@@ -87,9 +87,10 @@ def migrate(
     source = shown_url(terms.source)
     target = terms.broker_db if terms.redis is None else terms.redis.shown
     tables = OldTables(terms.source, terms.schema)
-    wait_for_writers(Path(terms.file))
-    file = MigrationFile(Path(terms.file))
+    file: MigrationFile | None = None
     try:
+        wait_for_writers(Path(terms.file))
+        file = MigrationFile(Path(terms.file))
         open_target(terms, read_only=True).close()
         half_done = file.is_half_done()
         run = file.unfinished(source, target, terms.said())
@@ -125,7 +126,8 @@ def migrate(
         )
     finally:
         tables.close()
-        file.close()
+        if file is not None:
+            file.close()
 
 
 def open_target(terms: MigrationTerms, *, read_only: bool) -> SessionTarget:

@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from abc import abstractmethod
+from contextlib import closing
 from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -77,9 +78,8 @@ class StreamJob(QueryJob):
 
     def lag(self) -> int:
         """Records of the log that the sink has not confirmed; 0 while there is no log."""
-        log = LogFile(self.places.log)
-        end = log.end()
-        log.close()
+        with closing(LogFile(self.places.log)) as log:
+            end = log.end()
         with self._lock:
             return 0 if end is None else end - (self.file.position() or 0)
 
@@ -124,9 +124,8 @@ class StreamJob(QueryJob):
         with self._lock:
             position = self.confirmed()
         if position is None:
-            log = LogFile(self.places.log)
-            bounds = log.bounds()
-            log.close()
+            with closing(LogFile(self.places.log)) as log:
+                bounds = log.bounds()
             position = bounds.first if bounds else 0
             with self._lock:
                 self.begin_at(position)

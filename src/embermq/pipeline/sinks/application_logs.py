@@ -1,6 +1,7 @@
 """applications.db: what each APPLICATION client is owed, and what could not be understood."""
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -106,9 +107,8 @@ class ApplicationLogs:
             "SELECT passed_at FROM application_gone WHERE generation = ?", (generation,)
         ).fetchone()
         if found is None:
-            reader = LogFile(log)
-            end = reader.end() or 0
-            reader.close()
+            with closing(LogFile(log)) as reader:
+                end = reader.end() or 0
             connection.execute("INSERT INTO application_gone VALUES (?, ?)", (generation, end))
             return 0
         if (self.file.position() or 0) < found[0]:

@@ -108,14 +108,21 @@ class MigrationFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        problem = newer_file(path.name, self._connection.execute("PRAGMA user_version").fetchone()[0])
-        if problem:
+        try:
+            self._prepare()
+        except BaseException:
             self._connection.close()
+            raise
+
+    def _prepare(self) -> None:
+        run = self._connection.executescript
+        problem = newer_file(self.path.name, self._connection.execute("PRAGMA user_version").fetchone()[0])
+        if problem:
             raise MigrationError(problem)
-        self._connection.executescript(
+        run(
             f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
         )
-        self._connection.executescript(files(__package__ or "").joinpath("migration.sql").read_text())
+        run(files(__package__ or "").joinpath("migration.sql").read_text())
         self._connection.execute(f"PRAGMA user_version = {PIPELINE_FILES_VERSION}")
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -28,11 +28,18 @@ class SinkFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.reader = reader
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        problem = newer_file(path.name, self.connection.execute("PRAGMA user_version").fetchone()[0])
-        if problem:
+        try:
+            self._prepare(path.name, schemas)
+        except BaseException:
             self.connection.close()
+            raise
+
+    def _prepare(self, name: str, schemas: Iterable[tuple[str, str]]) -> None:
+        run = self.connection.executescript
+        problem = newer_file(name, self.connection.execute("PRAGMA user_version").fetchone()[0])
+        if problem:
             raise NewerFileError(problem)
-        self.connection.executescript(
+        run(
             f"""
             PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
             PRAGMA journal_mode = WAL;
@@ -41,12 +48,9 @@ class SinkFile:
             PRAGMA journal_size_limit = {WAL_BYTES_MAX};
             """
         )
-        for package, name in (
-            ("embermq.model", "progress.sql"),
-            (__package__ or "", "counted.sql"),
-            *schemas,
-        ):
-            self.connection.executescript(files(package).joinpath(name).read_text())
+        own = (("embermq.model", "progress.sql"), (__package__ or "", "counted.sql"))
+        for package, script in (*own, *schemas):
+            run(files(package).joinpath(script).read_text())
         self.connection.execute(f"PRAGMA user_version = {PIPELINE_FILES_VERSION}")
 
     def position(self) -> int | None:

@@ -32,9 +32,13 @@ class SqliteSessionTarget(SessionTarget):
             self._connection = sqlite3.connect(
                 f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None
             )
-            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-            if not read_only:
-                self._connection.execute("PRAGMA synchronous = FULL")
+            try:
+                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+                if not read_only:
+                    self._connection.execute("PRAGMA synchronous = FULL")
+            except sqlite3.Error:
+                self._connection.close()
+                raise
         except sqlite3.Error as error:
             raise self._told("cannot open", error) from error
 

@@ -69,9 +69,15 @@ def connect_readonly(path: Path) -> sqlite3.Connection | None:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     except sqlite3.OperationalError:
         return None  # between creation and its first page
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    except sqlite3.Error as error:
+        connection.close()
+        if isinstance(error, sqlite3.OperationalError):
+            return None
+        raise
     return connection
 
 
