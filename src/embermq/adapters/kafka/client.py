@@ -102,6 +102,11 @@ def may_work_later(error: KafkaError) -> bool:
     return error.code() in _PASSING or error.retriable()
 
 
+def is_unknown(error: KafkaError) -> bool:
+    """Who was asked has not heard of the topic, as a server for a moment after its making."""
+    return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
 def told(error: KafkaError) -> str:
     """Name and text of an error, without what is in it twice."""
     text = str(error.str())
@@ -157,16 +162,21 @@ class WatchedAdmin:
             else:
                 return
 
-    def ask(self, doing: str, request: Callable[[], Mapping[Any, Future[Any]]]) -> dict[Any, Any]:
+    def ask(
+        self, doing: str, request: Callable[[], Mapping[Any, Future[Any]]], *, is_there: bool = False
+    ) -> dict[Any, Any]:
         """The answers to one request; it is sent again while a partition has no leader, a server is new to it, and
-        the like. Raises StoreUnavailable after `request_timeout_s`."""
+        the like. `is_there`: another server has named the topic, so one that does not know it will. Raises
+        StoreUnavailable after `request_timeout_s`."""
         deadline_s = time.monotonic() + self.settings.request_timeout_s
         while True:
             try:
                 answers = request()
                 return {asked: self.result(answer) for asked, answer in answers.items()}
             except (KafkaException, TimeoutError) as error:
-                may_pass = isinstance(error, KafkaException) and may_work_later(error_of(error))
+                may_pass = isinstance(error, KafkaException) and (
+                    may_work_later(error_of(error)) or (is_there and is_unknown(error_of(error)))
+                )
                 if may_pass and time.monotonic() < deadline_s:
                     self.pause(RETRY_S)
                     continue

@@ -121,6 +121,7 @@ class LogTopic:
             lambda: self._admin.client.describe_topics(
                 TopicCollection([self.name]), request_timeout=timeout_s
             ),
+            is_there=True,
         )
         return str(answers[self.name].topic_id)
 
@@ -226,7 +227,7 @@ class LogTopic:
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
         timeout_s = self._settings.request_timeout_s
         request = partial(self._admin.client.describe_configs, [resource], request_timeout=timeout_s)
-        answers = self._admin.ask(f"cannot read the settings of topic {self.name}", request)
+        answers = self._admin.ask(f"cannot read the settings of topic {self.name}", request, is_there=True)
         entries = answers[resource]
         return {name: entry.value or "" for name, entry in entries.items()}
 

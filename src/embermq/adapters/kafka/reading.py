@@ -21,6 +21,7 @@ from embermq.adapters.kafka.client import (
     client_options,
     error_of,
     is_of_unused_group,
+    is_unknown,
     let_go,
     may_work_later,
     told,
@@ -155,7 +156,9 @@ class PartitionReader:
                     self._check_open()
                     return question()
             except KafkaException as error:
-                if not may_work_later(error_of(error)) or time.monotonic() > deadline_s:
+                # The topic is there: a server that leads a part of one that is new may not have heard of it yet.
+                may_pass = may_work_later(error_of(error)) or is_unknown(error_of(error))
+                if not may_pass or time.monotonic() > deadline_s:
                     raise unavailable(
                         self._address, f"cannot ask for offsets of {self._topic}", error
                     ) from None
