@@ -259,7 +259,10 @@ class Connection(Guest, asyncio.Protocol):
             self._transport.set_write_buffer_limits(high=high_bytes, low=low_bytes)
 
     def unsent_bytes(self) -> int | None:
-        return self._transport.get_write_buffer_size() if self._transport is not None else None
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return None  # its buffer is empty, and nobody has taken what was in it
+        return transport.get_write_buffer_size()
 
     def flush(self) -> None:
         """Write what the tick decided; close when that was asked."""

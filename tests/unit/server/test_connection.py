@@ -36,6 +36,9 @@ class Transport(asyncio.Transport):
             raise RuntimeError("the handler is closed")  # as uvloop's does after a reset
         self.written += len(data)
 
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.aborted else 900_000
+
     def is_closing(self) -> bool:
         return self.aborted
 
@@ -94,6 +97,16 @@ def test_what_is_decided_between_a_reset_and_its_notice_goes_nowhere(
     found.send(b"x")
     found.flush()
     assert (found.out, transport.written) == ([], 0)
+
+
+def test_what_a_reset_connection_still_had_to_write_is_not_taken_for_written(
+    connection: tuple[Connection, Transport],
+) -> None:
+    """A message of a queue that never reached its consumer is free of charge."""
+    found, transport = connection
+    assert found.unsent_bytes() == 900_000
+    transport.abort()
+    assert found.unsent_bytes() is None
 
 
 def test_a_client_that_reads_again_is_not_timed_any_more(connection: tuple[Connection, Transport]) -> None:
