@@ -72,8 +72,8 @@ def test_whose_password_is_wrong_is_told_so(
 ) -> None:
     for mechanism in ("PLAIN", "SCRAM-SHA-512"):
         url = guarded.url.replace("correct-horse", WRONG)
-        told = complaint(url, with_settings(settings, sasl_mechanism=mechanism))
-        assert told.startswith(f"kafka+ssl://{guarded.bootstrap}: no answer in {PATIENCE_S:g} s: ")
+        told = complaint(url, with_settings(settings, sasl_mechanism=mechanism), "authentication")
+        assert told.startswith(f"kafka+ssl://{guarded.bootstrap}: no answer in ")
         assert "authentication" in told.lower()
         assert WRONG not in told and WRONG not in caplog.text
 
@@ -101,9 +101,14 @@ def with_settings(settings: KafkaSettings, **changes: object) -> KafkaSettings:
     return msgspec.structs.replace(settings, **changes)
 
 
-def complaint(url: str, settings: KafkaSettings) -> str:
-    """What is said at a start; never with the password."""
-    with pytest.raises(StoreUnavailable) as refused:
-        WatchedAdmin(parse_address(url), settings).wait()
-    assert PASSWORD not in str(refused.value) and "battery" not in str(refused.value)
-    return str(refused.value)
+def complaint(url: str, settings: KafkaSettings, wanted: str = "") -> str:
+    """What is said at a start; never with the password. Kafka gets more time while it has not said what is wanted."""
+    for more in (1, 4, 12):
+        patient = with_settings(settings, start_timeout_s=more * PATIENCE_S)
+        with pytest.raises(StoreUnavailable) as refused:
+            WatchedAdmin(parse_address(url), patient).wait()
+        told = str(refused.value)
+        assert PASSWORD not in told and "battery" not in told
+        if wanted in told.lower():
+            break
+    return told

@@ -26,7 +26,7 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
 DAY_S = 86_400
-CONNECT_WAIT_S = 1.0
+REFUSED_S = 1.0
 TIMEOUT_S = 60
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 
@@ -47,7 +47,7 @@ class Place:
             "kafka.prefix": self.prefix,
             "kafka.partitions": 2,
             "clients.application_ids": json.dumps(["app*"]),
-            "session_store.connect_wait_s": CONNECT_WAIT_S,
+            "session_store.connect_wait_s": TIMEOUT_S,
         }
         return BrokerProcess(self.folder / data, settings=own | settings)
 
@@ -222,8 +222,7 @@ def test_a_crash_between_session_and_log_is_put_right_at_the_start(place: Place)
         await asyncio.to_thread(place.ends, "appOver")
         place.broker.kill()
         gone = [place.log_of("appKept"), place.log_of("appNew")]
-        for answer in place.kafka.admin.delete_topics(gone).values():
-            answer.result(TIMEOUT_S)
+        await asyncio.to_thread(place.kafka.delete_topic, *gone)
         await asyncio.to_thread(place.broker.start)
         await place.goes("appKept", "appNew", "appOver")
         await wait_for(lambda: "appKept' was missing and is there again" in place.broker.output(), 30)
@@ -247,7 +246,7 @@ def test_the_pipeline_is_told_which_logs_there_have_to_be(place: Place) -> None:
         assert none == [] and (await asyncio.to_thread(place.late, number))[1] == [log]
         await client.subscribe(Subscription("t", 1))
         await place.publishes("t", b"0")
-        place.kafka.admin.delete_topics([log])[log].result(TIMEOUT_S)
+        await asyncio.to_thread(place.kafka.delete_topic, log)
         assert await asyncio.to_thread(place.restores, log) is None
         assert place.logs() == ["app"]
         place.kafka.admin.delete_topics([log])[log].result(TIMEOUT_S)
@@ -281,6 +280,9 @@ def test_the_pipeline_is_told_which_logs_there_have_to_be(place: Place) -> None:
 def test_a_connect_waits_for_kafka_and_no_longer_than_so(place: Place) -> None:
     async def scenario() -> None:
         await leaves(await place.comes("appOld"))
+        await asyncio.to_thread(place.broker.stop)
+        place.broker.settings["session_store.connect_wait_s"] = REFUSED_S
+        await asyncio.to_thread(place.broker.start)
         await asyncio.to_thread(place.kafka.stop)
         who = (("appNew", V5), ("appOld", V5), ("appThird", V311))
         await asyncio.gather(*(place.is_refused(client_id, version) for client_id, version in who))

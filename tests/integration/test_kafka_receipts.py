@@ -69,8 +69,7 @@ def test_a_topic_that_somebody_deleted_is_made_again(
     try:
         topic.take(samples(1))
         wait_until(lambda: topic.statistics().stored == 1, BACK_S, "it is there")
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.delete_topics([topic.name])[topic.name].result(BACK_S)
+        kafka.delete_topic(topic.name)
 
         def is_stored_again() -> bool:
             topic.take(samples(1))

@@ -54,7 +54,7 @@ def test_a_log_that_was_deleted_is_made_again_and_goes_with_its_session(
         await client.subscribe(Subscription(TOPIC, 1))
         await publishes(broker, b"0", b"1")
         await wait_for(lambda: len(client.messages) == 2, 30, "both messages")
-        broker.kafka.admin.delete_topics([log])[log].result(30)
+        await asyncio.to_thread(broker.kafka.delete_topic, log)
         await publishes(broker, b"2", b"3")
         await client.ended
         client = await comes(broker)
@@ -96,7 +96,7 @@ def test_logs_that_are_deleted_a_moment_after_their_making_are_there_again_soon(
             await publishes(broker, client_id.encode())
             log = broker.log_of(client_id)
             await wait_for(partial(broker.count, log), 30, "it has got something")
-            broker.kafka.admin.delete_topics([log])[log].result(30)
+            await asyncio.to_thread(broker.kafka.delete_topic, log)
         await publishes(broker, b"late")
         for client_id in client_ids:
             log = broker.log_of(client_id)

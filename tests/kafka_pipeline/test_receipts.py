@@ -26,6 +26,9 @@ def test_one_delivery_in_sixteen_is_a_sample_of_both_client_types(
     kafka_pipeline_broker: KafkaPipelineBroker,
 ) -> None:
     broker = kafka_pipeline_broker
+    wait_until(
+        lambda: not metric(broker, "receipts_waiting_bytes"), SEEN_S, "those of earlier tests are stored"
+    )
     before, dropped = metric(broker, "receipts_stored"), metric(broker, "receipts_dropped")
 
     async def delivered(client_id: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from tests.support.kafka_server import delete_topics
 from tests.support.waiting import wait_until
 
 from embermq.model.kafka_record import KafkaEncoder
@@ -58,7 +59,8 @@ class LogInKafka:
         self._admin.create_topics([NewTopic(topic, partitions)])[topic].result(DEADLINE_S)
 
     def delete(self, topic: str) -> None:
-        self._admin.delete_topics([topic])[topic].result(DEADLINE_S)
+        """Nothing gets into it any more when it returns."""
+        delete_topics(self._admin, topic)
 
     def append(self, frames: Iterable[bytes]) -> None:
         """Records of `encode_record`, numbered on; stored when it returns."""
@@ -108,12 +110,4 @@ class LogInKafka:
         return sum(self._ends(topic).values()) if topic in self.positions.topics() else 0
 
     def _ends(self, topic: str) -> dict[int, int]:
-        consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": "tests"})
-        try:
-            numbers = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-            return {
-                number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=DEADLINE_S)[1]
-                for number in numbers
-            }
-        finally:
-            consumer.close()
+        return {number: found.end for number, found in self.positions.bounds(topic).items()}

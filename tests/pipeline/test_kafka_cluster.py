@@ -55,11 +55,15 @@ def test_dispatch_by_a_standalone_cluster(
     )
     assert sorted(int(one.value() or b"") for one in log.read(topic)) == list(range(RECORDS))
     assert len(worker.executors()) == 1, "executors are started by the worker, not by the driver"
-    status = read_status(places.data_dir)
-    assert [(query.name, query.state, query.mode, query.restarts) for query in status.queries] == [
-        ("dispatch", "running", "realtime", 0)
-    ]
     log.wait_for_progress("dispatch")
+    wait_until(  # the driver says once a second how it is
+        lambda: [query.state for query in read_status(places.data_dir).queries] == ["running"],
+        START_S,
+        "status says that it runs",
+        poll_s=0.1,
+    )
+    (query,) = read_status(places.data_dir).queries
+    assert (query.name, query.mode, query.restarts) == ("dispatch", "realtime", 0)
     driver.process.terminate()
     assert driver.process.wait(START_S) == 0
     wait_until(

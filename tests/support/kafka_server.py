@@ -17,8 +17,9 @@ from secrets import token_hex
 from types import TracebackType
 from uuid import uuid4
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 from tests.support.broker_process import free_port
@@ -44,6 +45,7 @@ _SILENT: dict[str, str | int | float | bool] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
 }
+_END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _HEAP = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC")
 FAST_START = ("-XX:TieredStopAtLevel=1", "-Xshare:auto", f"-XX:SharedArchiveFile={CLASSES}")
 
@@ -175,12 +177,9 @@ class KafkaServer(ServerProcess):
         """Returns when it is there. Raises confluent_kafka.KafkaException."""
         create_topic(self.admin, name, partitions=partitions, settings=settings)
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, *names: str) -> None:
         """Returns when the node takes nothing for it any more. Raises confluent_kafka.KafkaException."""
-        self.admin.delete_topics([name])[name].result(TOPICS_S)
-        wait_until(
-            lambda: name not in self.admin.list_topics(timeout=TOPICS_S).topics, TOPICS_S, f"{name} is gone"
-        )
+        delete_topics(self.admin, *names)
 
     def command(self) -> Sequence[str]:
         """The server's own; formats the folder of data before the first start."""
@@ -329,15 +328,32 @@ class KafkaCluster:
 def create_topic(
     admin: AdminClient, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Returns when each partition has a leader. Raises confluent_kafka.KafkaException."""
+    """Returns when each partition has a leader that answers: it is named before it does. Raises
+    confluent_kafka.KafkaException."""
     topic = NewTopic(name, num_partitions=partitions, config=dict(settings or {}))
     admin.create_topics([topic], operation_timeout=TOPICS_S)[name].result(TOPICS_S)
 
     def is_led() -> bool:
         known = admin.list_topics(name, timeout=TOPICS_S).topics[name].partitions
-        return len(known) == partitions and all(part.leader >= 0 for part in known.values())
+        if len(known) != partitions or any(part.leader < 0 for part in known.values()):
+            return False
+        asked = {TopicPartition(name, number): _END for number in known}
+        answers = admin.list_offsets(asked, request_timeout=TOPICS_S).values()
+        return not any(answer.exception(TOPICS_S) for answer in answers)
 
     wait_until(is_led, TOPICS_S, f"{name} has leaders")
+
+
+def delete_topics(admin: AdminClient, *names: str) -> None:
+    """Returns when the server that answers takes nothing for them any more: for a moment after the answer to their
+    deletion it does. Raises confluent_kafka.KafkaException."""
+    for answer in admin.delete_topics(list(names)).values():
+        answer.result(TOPICS_S)
+    wait_until(
+        lambda: admin.list_topics(timeout=TOPICS_S).topics.keys().isdisjoint(names),
+        TOPICS_S,
+        f"{', '.join(names)} are gone",
+    )
 
 
 def new_cluster_id() -> str:
