@@ -199,6 +199,15 @@ def test_a_disconnect_gives_back_at_once(broker: BrokerProcess, version: Protoco
     run(scenario())
 
 
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Who may come back keeps what it holds for an hour: only the end of its session gives that back in a test."""
+    with queue_broker(
+        tmp_path_factory.mktemp("patient"), QUEUES, queues__disconnect_grace_ms=3_600_000
+    ) as running:
+        yield running
+
+
 async def goes_away(broker: BrokerProcess, topic: str) -> tuple[Taken, Taken, Worker]:
     """A consumer with a kept session that has acknowledged its first message, not its second; and its rival."""
     first = await worker(broker, "grace-1", expiry_s=600, acknowledges=False)
@@ -214,11 +223,13 @@ async def goes_away(broker: BrokerProcess, topic: str) -> tuple[Taken, Taken, Wo
 
 
 @pytest.mark.promise("queues-19")
-def test_a_kept_session_that_comes_back_in_time_still_has_what_it_acknowledged(broker: BrokerProcess) -> None:
+def test_a_kept_session_that_comes_back_in_time_still_has_what_it_acknowledged(
+    patient: BrokerProcess,
+) -> None:
     async def scenario() -> None:
         topic = "$queue/kept"
-        one, two, rival = await goes_away(broker, topic)
-        back = await worker(broker, "grace-1", expiry_s=600, clean_start=False)
+        one, two, rival = await goes_away(patient, topic)
+        back = await worker(patient, "grace-1", expiry_s=600, clean_start=False)
         again = await back.next()
         assert (again.id, again.packet.dup, again.count) == (two.id, False, 2), "sent anew, as a new PUBLISH"
         await back.gets_nothing(rival)
@@ -249,15 +260,6 @@ def test_a_kept_session_that_stays_away_loses_its_place(broker: BrokerProcess) -
         await clean.gets_nothing(rival)
 
     run(scenario())
-
-
-@pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Who may come back keeps what it holds for an hour: only the end of its session gives that back in a test."""
-    with queue_broker(
-        tmp_path_factory.mktemp("patient"), "", queues__disconnect_grace_ms=3_600_000
-    ) as running:
-        yield running
 
 
 @pytest.mark.promise("queues-19", "queues-16")
@@ -301,12 +303,12 @@ def test_the_end_of_a_session_leaves_the_group(patient: BrokerProcess, ending: s
 @pytest.mark.promise("queues-19")
 @pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
 def test_a_pubrel_that_is_owed_is_completed_on_resume_and_nothing_is_replayed(
-    broker: BrokerProcess, version: ProtocolVersion
+    patient: BrokerProcess, version: ProtocolVersion
 ) -> None:
     async def scenario() -> None:
         topic = f"$queue/groups/pubrel{version}"
         first = await worker(
-            broker, f"pubrel{version}", version=version, acknowledges=False, clean_start=False, expiry_s=600
+            patient, f"pubrel{version}", version=version, acknowledges=False, clean_start=False, expiry_s=600
         )
         await first.consumes(topic, 2)
         await first.enqueues(topic, b"m", qos=2)
@@ -317,13 +319,14 @@ def test_a_pubrel_that_is_owed_is_completed_on_resume_and_nothing_is_replayed(
         first.abort()
         back = Worker(f"pubrel{version}", version=version, acknowledges=False)
         released = back.expect(Pubrel, packet_id)
-        await back.connect(broker.port, clean_start=False, expiry_s=600)
+        await back.connect(patient.port, clean_start=False, expiry_s=600)
         await released
         assert not [packet for packet in back.received if isinstance(packet, Publish)]
         back.send_bytes(pubcomp(packet_id))
         await back.gets_nothing()
         back.abort()
-        other = await worker(broker, "pubrel-other")
+        await worker(patient, f"pubrel{version}", version=version)  # its session is over
+        other = await worker(patient, "pubrel-other")
         await other.consumes(topic, consumer_group=f"pubrel{version}")
         if version is ProtocolVersion.V311:
             await other.gets_nothing()  # its PUBCOMP has settled the message

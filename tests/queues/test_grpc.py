@@ -200,7 +200,7 @@ def test_dead_letters_go_back_alone_all_by_filter_and_at_a_rate(
         assert not rpc("StopRetry", queue("rpc/dead")).running
         rest_of = rpc("RetryDeadLetters", pb.RetryDeadLettersRequest(name="rpc/dead", rate=1_000)).job
         await client.take(4)
-        wait_until(lambda: not rpc("GetRetry", queue("rpc/dead")).running, 10, "the retry has ended")
+        wait_until(lambda: not rpc("GetRetry", queue("rpc/dead")).running, 30, "the retry has ended")
         assert rpc("GetRetry", queue("rpc/dead")).retried == rest_of.matched
         assert not rpc("ListDeadLetters", pb.ListDeadLettersRequest(name="rpc/dead")).letters
         client.close()
@@ -220,7 +220,7 @@ def test_consumers_keep_their_queue_and_group(broker: BrokerProcess, rpc: RpcCli
             code, words = rpc.refused(name, request)
             assert code == "FAILED_PRECONDITION" and "consumer" in words
         client.close()
-        wait_until(lambda: not rpc("GetQueueStats", queue("rpc/stay")).consumers, 10, "it has left")
+        wait_until(lambda: not rpc("GetQueueStats", queue("rpc/stay")).consumers, 30, "it has left")
         rpc("RemoveGroup", pb.RemoveGroupRequest(name="rpc/stay", group="stay"))
         assert not rpc("ListGroups", pb.ListGroupsRequest(name="rpc/stay")).groups
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 
@@ -26,7 +25,7 @@ retry_policy.initial_backoff = "1h"
 retry_policy.max_backoff = "1h"
 [[queues]]
 name = "extended"
-performance.delivery_timeout = "600ms"
+performance.delivery_timeout = "2s"
 retry_policy.initial_backoff = "10ms"
 [[queues]]
 name = "schedule"
@@ -147,14 +146,14 @@ def test_extend_begins_the_lease_anew(broker: BrokerProcess) -> None:
         await taker.consumes("$queue/extended")
         await taker.enqueues("$queue/extended", b"m")
         first = await taker.next()
-        began = time.monotonic()
-        while time.monotonic() - began < 1.0:
+        began = extended = time.monotonic()
+        while time.monotonic() - began < 2.5:
+            extended = time.monotonic()
             assert await taker.says("extend", first) == (0, "")
-            await asyncio.wait_for(taker.ping(), 1)
+            await taker.ping()
         assert taker.inbox.empty()
-        last = time.monotonic()
         assert (await taker.next()).count == 2
-        assert 0.5 <= time.monotonic() - last <= 0.7 + LATE_S
+        assert 1.99 <= time.monotonic() - extended <= 2.0 + LATE_S
 
     run(scenario())
 
@@ -247,14 +246,14 @@ def test_max_retries_and_total_timeout_name_themselves(broker: BrokerProcess) ->
         for name, reason, attempts in (("impatient", "max_retries", 3), ("total", "timeout", 0)):
             await reader.consumes(f"$queue/dlq/{name}")
             await taker.consumes(f"$queue/{name}")
+            began = time.monotonic()
             await taker.enqueues(f"$queue/{name}", b"m")
             for _ in range(attempts):
                 await taker.says("nack", await taker.next())
-            began = time.monotonic()
             letter = await reader.next()
             assert letter.properties["dlq-reason"] == reason
             if reason == "timeout":
-                assert 0.3 <= time.monotonic() - began <= 0.5 + LATE_S
+                assert 0.49 <= time.monotonic() - began <= 0.5 + LATE_S
 
     run(scenario())
 

@@ -391,11 +391,13 @@ def test_a_delayed_message_is_seen_when_it_is_due(broker: BrokerProcess) -> None
         await client.consumes(topic)
         began = time.monotonic()
         deliver_at = str(time.time_ns() // 1_000_000 + 900)
-        await client.enqueues(topic, b"at", deliver_at=deliver_at)
-        await client.enqueues(topic, b"300 ms", delay="300ms")
-        await client.enqueues(topic, b"half a second", delay="0.5")
-        await client.enqueues(topic, b"now")
-        await client.enqueues(topic, b"past", deliver_at="2001-01-01T00:00:00Z")
+        await asyncio.gather(  # all at once, so that none is due before the next one is there
+            client.enqueues(topic, b"at", deliver_at=deliver_at),
+            client.enqueues(topic, b"300 ms", delay="300ms"),
+            client.enqueues(topic, b"half a second", delay="0.5"),
+            client.enqueues(topic, b"now"),
+            client.enqueues(topic, b"past", deliver_at="2001-01-01T00:00:00Z"),
+        )
         seen = {}
         for _ in range(5):
             taken = await client.next()
