@@ -48,6 +48,7 @@ def test_what_the_absent_missed_is_counted_to_the_last(
     assert report.delivery.samples + report.returning.samples <= report.delivered
 
 
+@pytest.mark.alone
 def test_what_the_absent_missed_counts_from_their_return(broker: BrokerProcess) -> None:
     load = Load(
         persistent=True, offline_share=0.5, away_s=1.0, rate=1_000, duration_s=2.0, warmup_s=0.0, drain_s=20.0
