@@ -262,7 +262,7 @@ def test_two_drivers_at_once_store_nothing_twice(
         def meets_the_other(cursor: object, messages: object) -> None:
             put(cursor, messages)
             other.start()
-            wait_until(lambda: on_server.rows(WAITING[on_server.kind]) == [(1,)], 10, "the other one waits")
+            wait_until(lambda: on_server.rows(WAITING[on_server.kind]) == [(1,)], 30, "the other one waits")
 
         monkeypatch.setattr(one._server, "put", meets_the_other)  # type: ignore[attr-defined]
         assert one.write_table(rows) == 50

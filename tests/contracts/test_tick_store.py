@@ -349,7 +349,7 @@ def test_the_level_memory_writes_soon_also_when_nothing_follows(stores: Stores) 
         stores.store.settle()
         return int(other.execute("SELECT COUNT(*) FROM log_batch").fetchone()[0])
 
-    wait_until(lambda: seen() == 1, 5, "the tick is written")
+    wait_until(lambda: seen() == 1, 30, "the tick is written")
     other.close()
 
 

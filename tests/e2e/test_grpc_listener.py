@@ -45,7 +45,7 @@ def test_the_listener_answers_clients(tmp_path: Path) -> None:
         assert f"grpc       127.0.0.1:{port}\n" in broker.output()
         asks(port)
         assert broker.stop() == 0
-        wait_until(lambda: not broker.descendants(), 5, "no process is left")
+        wait_until(lambda: not broker.descendants(), 30, "no process is left")
         assert "Traceback" not in broker.output()
 
 

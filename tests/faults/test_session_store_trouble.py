@@ -60,7 +60,7 @@ async def away(broker: BrokerProcess, *, topic: str = "t", qos: int = 1) -> None
 
 async def stored(broker: BrokerProcess) -> None:
     await asyncio.to_thread(
-        wait_until, lambda: metric(broker, "session_store_waiting_ticks") == 0, 20, "all is stored"
+        wait_until, lambda: metric(broker, "session_store_waiting_ticks") == 0, 60, "all is stored"
     )
 
 

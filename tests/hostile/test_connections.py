@@ -286,7 +286,7 @@ def test_more_clients_than_files(broker: BrokerProcess) -> None:
             sock.close()
         late = RawClient(dial(broker.port))
         late.sock.settimeout(10)
-        wait_until(lambda: enters(broker.port), 15.0, "room for a client", poll_s=0.2)
+        wait_until(lambda: enters(broker.port), 30.0, "room for a client", poll_s=0.2)
         late.close()
     waits = bystanders.waits()
     tell(f"600 clients for 256 files: {waits}")

@@ -31,7 +31,7 @@ WRONG = ReasonCode.BAD_USER_NAME_OR_PASSWORD
 DENIED = ReasonCode.NOT_AUTHORIZED
 SECRET = b"0123456789abcdef" * 4
 KEY = ec.generate_private_key(ec.SECP256R1())
-SOON_S = 6.0
+SOON_S = 30.0
 """About two seconds, on a machine that does other things as well."""
 
 
@@ -385,7 +385,7 @@ def test_failures_are_late_and_successes_are_not(own_broker: BrokerProcess, data
     port = own_broker.port
 
     async def scenario() -> None:
-        for late_s in (0, 0, 0.25, 0.5):
+        for late_s in (0, 0, 0.25, 0.5, 1.0):
             began = time.monotonic()
             assert await entered(port, "ann", b"wrong") == WRONG
             assert time.monotonic() - began >= late_s
@@ -397,7 +397,7 @@ def test_failures_are_late_and_successes_are_not(own_broker: BrokerProcess, data
 
     run(scenario())
     counts = metrics(own_broker)
-    assert "embermq_logins_failed_total 5.0" in counts
+    assert "embermq_logins_failed_total 6.0" in counts
     assert "embermq_login_answers_delayed_total 3.0" in counts
 
 

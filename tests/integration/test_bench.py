@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from tests.integration.faulty_broker import Faults, FaultyBroker
+from tests.support.broker_process import free_port
 
 from embermq.bench.errors import ConnectionLostError, RefusedError
 from embermq.bench.idle import run_idle
@@ -54,13 +55,6 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
             yield Mosquitto(process.pid, port)
         finally:
             process.terminate()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for_port(port: int) -> None:

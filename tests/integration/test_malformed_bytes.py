@@ -184,7 +184,7 @@ def test_noise_from_many_disturbs_nobody(broker: BrokerProcess, name: str, versi
             await writer.drain()
             if number % 4:
                 writer.write_eof()
-                await asyncio.wait_for(reader.read(), 10)
+                await asyncio.wait_for(reader.read(), 30)
         except ConnectionError:
             return
         finally:

@@ -63,7 +63,7 @@ class Paho:
             options = {"clean_start": self.clean, "properties": properties}
         self.client.connect("127.0.0.1", port, **options)  # type: ignore[arg-type]
         self.client.loop_start()
-        assert self._connected.wait(10), "no CONNACK"
+        assert self._connected.wait(30), "no CONNACK"
 
     def subscribe(self, topic_filter: str, qos: int = 2, **options: bool | int) -> None:
         if self.version is V5:
@@ -200,7 +200,7 @@ def test_aiomqtt_carries_properties_both_ways(broker: BrokerProcess, name: str) 
             }
             properties = v5_properties(PacketTypes.PUBLISH, **wanted)
             await client.publish(f"{name}/x", b"payload", qos=2, properties=properties)
-            message = await asyncio.wait_for(anext(aiter(client.messages)), 10)
+            message = await asyncio.wait_for(anext(aiter(client.messages)), 30)
             assert (message.payload, message.qos) == (b"payload", 1)
             assert {key: getattr(message.properties, key) for key in wanted} == wanted
 
@@ -232,7 +232,7 @@ def test_mosquitto_clients(broker: BrokerProcess, name: str, version: str, qos: 
             timeout=30,
         )
         assert subscriber.stdout.readline() == f"{topic} from standard input\n"
-        assert subscriber.wait(10) == 0
+        assert subscriber.wait(30) == 0
     subprocess.run(mosquitto("pub", broker, "-t", topic, "-r", "-n"), check=True, timeout=30)
 
 

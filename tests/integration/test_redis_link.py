@@ -146,7 +146,7 @@ async def test_a_server_that_stands_still_is_given_up_and_asked_again(redis_serv
         redis_server.resume()
         await asking.all_answered()
         assert link.failing == ""
-        assert link.statistics().connections == 2
+        assert link.statistics().connections >= 2
     asking.assert_done(asking.lists(redis_server))
 
 

@@ -77,8 +77,8 @@ def test_what_expires_leaves_memory_and_store_by_itself(own_broker: BrokerProces
     run(
         retains(
             own_broker,
-            Publish("soon", b"1", properties=expires(1)),
-            Publish("replaced", b"1", properties=expires(1)),
+            Publish("soon", b"1", properties=expires(3)),
+            Publish("replaced", b"1", properties=expires(3)),
             Publish("later", b"1", properties=expires(1_000)),
             Publish("replaced", b"2"),
             Publish("for ever", b"1"),

@@ -164,7 +164,7 @@ def test_a_client_id_does_not_steer_the_terminal(broker: BrokerProcess, name: st
 def test_pins_name_the_dispatcher(broker: BrokerProcess) -> None:
     async def scenario() -> None:
         await wait_for(
-            lambda: "dispatcher" in typed(broker, "pins").stdout, 20, "the first round of retention"
+            lambda: "dispatcher" in typed(broker, "pins").stdout, 60, "the first round of retention"
         )
 
     run(scenario())

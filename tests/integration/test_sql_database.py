@@ -26,10 +26,11 @@ from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.users import User
 
-QUICK = SqlSettings(connect_timeout_s=2, timeout_s=1.0, retry_s=0.3)
+QUICK = SqlSettings(connect_timeout_s=2, timeout_s=2.0, retry_s=0.3)
 IMPORTED = 100_000
 IMPORT_S = 60.0
-NOW_S = 0.2
+NOW_S = 1.0
+"""Of an answer that nothing is asked for: less than any time that is waited for a server."""
 TLS_IN_USE = {
     "postgresql": "SELECT ssl::text FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
     "mysql": "SELECT variable_value <> '' FROM information_schema.session_status WHERE variable_name = 'Ssl_cipher'",
@@ -89,7 +90,7 @@ def test_an_upgrade_takes_longer_than_a_statement_of_everyday_may(
             found = threads.submit(upgrade_schema, url, replace(QUICK, timeout_s=0.5))
             with pytest.raises(TimeoutError):
                 found.result(1.5)
-        assert found.result(20).state is State.BEHIND
+        assert found.result(60).state is State.BEHIND
     reader.close()
     check_schema(url, QUICK)
 
@@ -153,7 +154,7 @@ def test_a_server_that_stops_answering_is_not_waited_for_long(sql_server: SqlSer
     assert open_files() == before
     gc.enable()
     sql_server.resume()
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 60
     while True:
         try:
             assert ask(database) == 1
@@ -170,7 +171,7 @@ def test_a_killed_server_is_found_again(sql_server: SqlServer, sql_url: str) -> 
     with pytest.raises(StoreUnavailable):
         store.find("ann")
     sql_server.start()
-    end_s = time.monotonic() + 10
+    end_s = time.monotonic() + 60
     found = None
     while found is None and time.monotonic() < end_s:
         try:

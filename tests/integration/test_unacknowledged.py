@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ MANY = 400
 RATE = 500
 PATIENT = {
     "clients.application_ids": "app-*",
-    "application.pack_timeout_s": 0.5,
+    "application.pack_timeout_s": 1.5,  # who acknowledges is not late with a busy machine, either
     "application.retries": 1,
 }
 HASTY = {
@@ -127,15 +128,18 @@ async def leaves(client: MqttClient) -> None:
 @pytest.mark.promise("application-5", "application-6")
 def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(either: BrokerProcess) -> None:
     async def scenario() -> None:
-        client = await enters(either, "app-3", "three", acknowledges=False)
         before = metric(either, "application_parked")
+        client = await enters(either, "app-3", "three", acknowledges=False)
         await publish(either, "three", b"one", b"two")
         await publish(either, "three", b"\xff\0", qos=2)
         await wait_for(lambda: len(client.messages) == 6, 30)
-        assert [(message.payload, message.dup) for message in client.messages[3:]] == [
-            (payload, True) for payload in (b"one", b"two", b"\xff\0")
-        ]
-        held = client.messages[2].packet_id
+        for is_again in (False, True):  # who is late with the third has the first two again before it
+            assert [one.payload for one in client.messages if one.dup is is_again] == [
+                b"one",
+                b"two",
+                b"\xff\0",
+            ]
+        held = client.messages[-1].packet_id
         await wait_for(lambda: metric(either, "application_parked") == before + 3, 30)
         found = json.loads(await parked(either, "list", "app-3", "--json"))
         assert [(one["topic"], one["qos"], one["state"], one["attempts"]) for one in found] == [
@@ -143,7 +147,8 @@ def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(either: BrokerP
             ("three", 1, "parked", 2),
             ("three", 2, "parked", 2),
         ]
-        assert "parked 3 messages that 'app-3' did not acknowledge" in either.output()
+        told = re.findall(r"parked (\d) messages that 'app-3' did not acknowledge", either.output())
+        assert sum(map(int, told)) == 3
         assert await parked(either, "redrive", "app-3", "1", "2") == "redriven 2 messages\n"
         await wait_for(lambda: len(client.messages) == 8)
         for message in client.messages[6:]:
@@ -175,8 +180,8 @@ def test_an_mqtt_5_client_is_sent_away_for_it(either: BrokerProcess) -> None:
         assert client.disconnect_received is not None
         assert client.disconnect_received.reason_code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         assert [message.dup for message in client.messages] == [False]
-        again = await enters(either, "app-5", "five", version=V5, acknowledges=False)
         before = metric(either, "application_parked")
+        again = await enters(either, "app-5", "five", version=V5, acknowledges=False)
         await wait_for(lambda: metric(either, "application_parked") == before + 1)
         assert [message.dup for message in again.messages] == [True]
         assert again.is_open, "nobody has to go for what is parked"
@@ -194,9 +199,9 @@ def test_an_mqtt_5_client_is_sent_away_for_it(either: BrokerProcess) -> None:
 @pytest.mark.promise("application-6")
 def test_deleted_is_gone_and_a_restart_keeps_the_rest(patient: BrokerProcess) -> None:
     async def scenario() -> None:
+        before = metric(patient, "application_parked")
         client = await enters(patient, "app-d", "deleted", acknowledges=False)
         await publish(patient, "deleted", b"1", b"\xff\0")
-        before = metric(patient, "application_parked")
         await wait_for(lambda: metric(patient, "application_parked") == before + 2)
         assert "app-d " in await parked(patient, "list")
         assert "0xff00" in await parked(patient, "show", "app-d", "2")

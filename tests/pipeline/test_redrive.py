@@ -100,7 +100,7 @@ def test_a_filter_chooses_and_a_dry_run_changes_nothing(broker: BrokerProcess, r
         client = await worker(broker, "refilter-2")
         await client.consumes("$queue/re/filter")
         clock = asyncio.get_running_loop().time
-        words = ("--rate", "5", "--filter", wanted)
+        words = ("--rate", "2", "--filter", wanted)
         asked = asyncio.create_task(asyncio.to_thread(redrive, broker, "re/filter", *words))
         arrived: list[float] = []
         for number in numbers:
@@ -111,7 +111,7 @@ def test_a_filter_chooses_and_a_dry_run_changes_nothing(broker: BrokerProcess, r
         *told, last = await asked
         assert told == [{"done": number, "total": 3} for number in (1, 2, 3)]
         assert (last["report"]["put_back"], last["report"]["gone"], last["report"]["held"]) == (3, 0, 0)
-        assert arrived[-1] - arrived[0] > 0.35, "five a second"
+        assert arrived[-1] - arrived[0] > 0.5, "two a second, and the first may come late"
         client.close()
 
     run(scenario())
@@ -179,7 +179,7 @@ def test_without_a_broker_and_with_a_held_dead_letter(tmp_path: Path, redrive: R
         bury(broker, "re/held", 3)
         run(hold(broker))
         wait_until(
-            lambda: len(dead(broker, "re/held")) == 1 == 3 - len(queued(broker, "re/held")), 10, "one is left"
+            lambda: len(dead(broker, "re/held")) == 1 == 3 - len(queued(broker, "re/held")), 30, "one is left"
         )
         broker.stop()
         (told,) = redrive(broker, "re/held", code=1)

@@ -59,7 +59,7 @@ def test_each_goes_back_once_whoever_is_killed(
         assert [one["message_id"] for one in report["samples"]] == odd[:3]
         assert (dead(broker, QUEUE), queued(broker, QUEUE)) == (ids, [])
 
-        found = killed_meanwhile(broker, redrive, COUNT - 8, "--rate", "30", "--filter", ODD)
+        found = killed_meanwhile(broker, redrive, COUNT - 8, "--rate", "10", "--filter", ODD)
         report = found[-1]["report"]
         assert (report["chosen"], report["put_back"] + report["gone"], report["held"]) == (30, 30, 0)
         assert any("it is asked again for 60 s" in line.get("notice", "") for line in found)

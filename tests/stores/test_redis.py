@@ -162,7 +162,7 @@ def test_while_redis_is_away_the_log_goes_on(broker: BrokerProcess, redis_server
         assert await arrived(live, 200) == [b"%d" % number for number in range(200)]
         assert await publisher.publish("two", b"exactly once", qos=2) < 0x80
         await asyncio.to_thread(
-            wait_until, lambda: metric(broker, "session_store_failing") == 1, 20, "seen as away"
+            wait_until, lambda: metric(broker, "session_store_failing") == 1, 30, "seen as away"
         )
         status, parts = await asyncio.to_thread(ready, broker)
         assert status == 503 and parts["session_store"] != "ok"

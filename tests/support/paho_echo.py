@@ -37,7 +37,7 @@ def hears_itself(
     connect()
     client.loop_start()
     try:
-        assert subscribed.wait(10), "no SUBACK"
+        assert subscribed.wait(30), "no SUBACK"
         for payload in payloads:
             client.publish(f"{topic}/a", payload, 2)
         wait_until(lambda: heard == list(payloads), what=f"{len(payloads)} messages, {len(heard)} came")

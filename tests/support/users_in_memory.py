@@ -9,7 +9,7 @@ from msgspec.structs import replace as replaced
 
 from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
-DEADLINE_S = 10
+DEADLINE_S = 30
 
 
 class UsersInMemory(Users):

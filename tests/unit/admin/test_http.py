@@ -65,7 +65,7 @@ async def served(
 
 
 def ask(port: int, path: str, method: str = "GET") -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -168,7 +168,7 @@ class SlowApi:
         self.ended: list[str] = []
 
     async def both_asked(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self.has_two.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,7 +186,7 @@ class SlowApi:
 
 async def said(reader: asyncio.StreamReader) -> bytes:
     """All of it, until the server ends the connection."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await reader.read()
 
 
@@ -374,7 +374,7 @@ def test_an_answer_that_nobody_takes_ends(run: Callable[..., None]) -> None:
             assert (await asyncio.to_thread(ask, port, "/health"))[0] == 503
             api.answers.set()
             await asyncio.to_thread(
-                wait_until, lambda: ask(port, "/health")[0] == 200, 10, "there is room again"
+                wait_until, lambda: ask(port, "/health")[0] == 200, 30, "there is room again"
             )
             for taker in takers:
                 taker.close()

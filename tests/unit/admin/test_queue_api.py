@@ -41,7 +41,7 @@ class Tokens(dict[str, ApiToken]):
 
 async def until(ask: Ask, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The retry of the queue q, as soon as something holds of it."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             job: dict[str, Any] = (await ask("GET", "/queues/q/dlq/retry")).json()
             if is_so(job):

@@ -95,8 +95,8 @@ def test_who_takes_nothing_of_what_it_is_told_is_sent_away(tmp_path: Path, told_
             await loop.sock_connect(caller, listener.getsockname())
             await loop.sock_sendall(caller, PREFACE)
             try:
-                await wait_for(lambda: bool(door.visitors), 5, "the caller is in")
-                await wait_for(lambda: not door.visitors, 5, "it is sent away")
+                await wait_for(lambda: bool(door.visitors), 30, "the caller is in")
+                await wait_for(lambda: not door.visitors, 30, "it is sent away")
             finally:
                 door.close()
                 server.close()
@@ -135,7 +135,7 @@ def test_nothing_is_left_of_a_caller_who_has_gone_while_the_server_did_not_read(
                 for visitor in list(door.visitors):
                     visitor.cut_off()
                 try:
-                    await wait_for(lambda: ends.poll(0), 5, "the server hears of it")
+                    await wait_for(lambda: ends.poll(0), 30, "the server hears of it")
                 finally:
                     door.close()
 

@@ -59,7 +59,7 @@ def test_errors_that_nobody_foresaw_are_told_and_counted_and_the_rounds_go_on(
             server=cast(MqttServer, None),
             supervisor=None,
         )
-        await asyncio.wait_for(broker._keep_log(stop), 10)
+        await asyncio.wait_for(broker._keep_log(stop), 30)
 
     asyncio.run(rounds())
     assert (counters.unexpected_errors, state.refuse_all, state.refused_generations) == (2, True, {7})

@@ -27,7 +27,7 @@ def test_delete_returns_when_it_is_durable() -> None:
         await asyncio.wait({deleting}, timeout=TURN_S)
         assert not deleting.done()
         hand.finish_commit()
-        assert await asyncio.wait_for(deleting, 5)
+        assert await asyncio.wait_for(deleting, 30)
 
     asyncio.run(scenario())
     assert "c" not in hand.restarted().state.sessions

@@ -26,7 +26,7 @@ from embermq.protocol.version import ProtocolVersion
 from embermq.server.gate import Visitor
 from embermq.server.settings import ClientSettings
 
-DEADLINE_S = 10
+DEADLINE_S = 30
 
 
 class HashesCounted(PasswordHashes):

@@ -103,7 +103,7 @@ class Server:
         return []
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not is_so():
                 self.news.clear()
                 await self.news.wait()

@@ -68,5 +68,5 @@ def test_what_has_been_put_right_is_no_failure(tmp_path: Path) -> None:
     pauses = Pauses()
     setup = JobSetup(DriverSettings(backoff_first_ms=500, backoff_max_ms=30_000), Places(tmp_path))
     Keeper(Dies, setup, NO_SPARK, pauses).start()
-    wait_until(pauses.is_set, 10, "it has died of everything")
+    wait_until(pauses.is_set, 30, "it has died of everything")
     assert pauses.seconds == [0.5, 1.0, 2.0, 0.5, 0.5, 4.0]

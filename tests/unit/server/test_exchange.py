@@ -36,7 +36,7 @@ from embermq.server.tick_loop import TickLoop
 
 METHOD = "ECHO"
 CONTINUE, AGAIN = 0x18, 0x19
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Echo:
@@ -262,13 +262,13 @@ def test_the_time_to_connect_includes_the_exchange(said: bytes) -> None:
     """Also for a client that sends a byte now and then."""
 
     async def test(serving: Serving) -> None:
-        client = await serving.dials()
         began_s = asyncio.get_running_loop().time()
+        client = await serving.dials()
         answer = client.expect(Connack)
         await asks(client, connect())
         client.send_bytes(said)
         assert (await answer).reason_code == 0x87
-        assert 0.2 < asyncio.get_running_loop().time() - began_s < 5
+        assert 0.29 < asyncio.get_running_loop().time() - began_s < 5
         await wait_for(client.ended.done, DEADLINE_S)
 
     run(test, timeout_s=0.3)
@@ -298,7 +298,7 @@ def test_who_has_entered_stays_past_the_time_to_connect() -> None:
         assert ended.value.disconnect is not None
         assert ended.value.disconnect.reason_code == 0x87
 
-    run(test, timeout_s=0.5)
+    run(test, timeout_s=1.5)
 
 
 def _waiting_for(event: asyncio.Event) -> Callable[[], Awaitable[None]]:

@@ -20,7 +20,7 @@ from embermq.ports.tick_store import Logged, Stored
 from embermq.protocol.packets import Puback, Publish, Suback, Subscribe, Subscription
 from embermq.server.tick_loop import TickLoop
 
-DEADLINE_S = 2.0
+DEADLINE_S = 30.0
 ANSWER_S = 0.002
 PATIENT = SessionStoreSettings(connect_wait_s=60)
 """So that no timer of theirs begins a tick."""
