@@ -149,10 +149,9 @@ def test_an_mqtt_3_client_is_sent_it_again_and_then_it_is_parked(either: BrokerP
         ]
         told = re.findall(r"parked (\d) messages that 'app-3' did not acknowledge", either.output())
         assert sum(map(int, told)) == 3
+        client.acknowledges = True  # at once: the command may take longer than a message waits
         assert await parked(either, "redrive", "app-3", "1", "2") == "redriven 2 messages\n"
         await wait_for(lambda: len(client.messages) == 8)
-        for message in client.messages[6:]:
-            client.send_bytes(puback(message.packet_id))
         await client.ping()
         await leaves(client)
         again = await enters(either, "app-3", "three")

@@ -14,7 +14,7 @@ QUEUES = """
 [[queues]]
 name = "strict"
 ordering = "strict"
-performance.delivery_timeout = "300ms"
+performance.delivery_timeout = "1500ms"
 retry_policy.initial_backoff = "10ms"
 [[queues]]
 name = "loose"
