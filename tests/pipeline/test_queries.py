@@ -166,6 +166,7 @@ def test_a_query_that_dies_starts_again_and_the_others_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, "py4j")
+    caplog.set_level(logging.WARNING, "embermq.pipeline.keeper")
     log.append([record(stamps=STAMP)] * 5)
     places.traffic.write_bytes(b"not a database" * 100)
     setup = JobSetup(QUICK, places)
@@ -175,7 +176,10 @@ def test_a_query_that_dies_starts_again_and_the_others_go_on(
     for keeper in keepers:
         keeper.start()
     wait_until(lambda: is_done(failed) and is_done(healthy), DEADLINE_S, "all read, and running", poll_s=0.1)
-    assert failed.report().restarts == 2 and "no space left on device" in failed.report().last_error
+    # Spark gives up a worker that has not come within 10 s: on a busy machine that is one more.
+    assert failed.report().restarts >= 2
+    assert isinstance(failed.job, Failing) and failed.job.failures_left == 0
+    assert "no space left on device" in caplog.text
     # What a batch did is noted when its effect is there.
     wait_until(lambda: healthy.report().last_batch_records == 5, DEADLINE_S, "the batch is reported")
     assert healthy.report().restarts == 0
