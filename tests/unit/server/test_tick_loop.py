@@ -221,6 +221,9 @@ def test_behind_a_commit_that_takes_very_long_sessions_and_then_messages_are_ref
         def refuses() -> tuple[bool, bool]:
             return hand.state.log_late, hand.state.log_full
 
+        await wait_for(
+            lambda: not hand.store.busy, DEADLINE_S, "what the clients' coming has written is stored"
+        )
         running.holds = True
         publish(links[0], 1)
         await wait_for(lambda: hand.store.busy, DEADLINE_S)
