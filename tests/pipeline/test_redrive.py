@@ -382,13 +382,21 @@ def test_a_batch_of_the_log_is_read_once_a_page_in_whatever_order_its_messages_d
 
 
 @pytest.mark.promise("queues-35")
-@pytest.mark.parametrize("restores", [0, 1, 3])
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [0],
+        [0, 10**15],
+        [0, 10**15, 10**16, 10**17],
+        [0, *(10**15 + week * 604_800_000_000 for week in range(5))],
+    ],
+    ids=["none", "one", "growing", "even"],
+)
 def test_tasks_share_the_dead_letters_whatever_gaps_restored_backups_left(
-    log: LogWriter, monkeypatch: pytest.MonkeyPatch, restores: int
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch, blocks: list[int]
 ) -> None:
     """A restore goes on at a number of microseconds: by numbers alone one task would have everything from before."""
     monkeypatch.setattr(dead_letters, "PIECE_SEQUENCES", 10)
-    blocks = [0, *(10 ** (15 + block) for block in range(restores))]
     there = [number + block for block in blocks for number in range(1, 101, 3)]
     letter = DeadLetter("re/gaps", "g", "rejected", "1-1", Attempts(deliveries=1), 7)
     rest = encode_rest(Rest("", "", letter))
@@ -420,7 +428,10 @@ def test_tasks_share_the_dead_letters_whatever_gaps_restored_backups_left(
     assert len(found) == 4 and max(map(len, found)) <= min(map(len, found)) + 2
 
 
-def test_a_queue_whose_dead_letters_have_gone_meanwhile_is_one_piece(log: LogWriter) -> None:
+def test_a_queue_whose_dead_letters_have_gone_meanwhile_is_one_piece(
+    log: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "PIECE_SEQUENCES", 1)
     file = LetterFile(log.path)
     assert file.runs(LetterBounds(4, 1, 10**15)) == []
     log.connection.execute("INSERT INTO queue_entry VALUES (4, 7, 0, 7, 0, NULL, NULL)")

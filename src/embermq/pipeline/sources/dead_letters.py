@@ -35,7 +35,7 @@ BYTES_PER_BATCH = 8 * 1024 * 1024
 PIECE_SEQUENCES = 10_000
 """What is not worth another task."""
 RUNS_MAX = 100
-"""Parts of a queue with wide gaps between them: each restored backup leaves one."""
+"""Parts of a queue that are looked for between its gaps, which restored backups leave."""
 
 _GENERATION = "SELECT MAX(generation) FROM queue WHERE name = ?"
 _BOUNDS = "SELECT MIN(sequence), MAX(sequence) + 1 FROM queue_entry WHERE queue = ?"
@@ -86,16 +86,16 @@ class LetterFile(BrokerFile):
         return LetterBounds(generation, start or 0, end or 0)
 
     def runs(self, bounds: LetterBounds) -> list[tuple[int, int]]:
-        """The sequences in their order, without gaps that are wider than what is there around them: a restored backup
-        leaves one, of many more numbers than dead letters."""
+        """The sequences in their order, without the widest gaps: a restored backup leaves one, of many more numbers
+        than dead letters. Always the widest run is parted in its middle, and what is not there is left out."""
         found = [(bounds.start, bounds.end)]
         while len(found) < RUNS_MAX:
             start, end = widest = max(found, key=lambda run: run[1] - run[0])
+            if end - start <= PIECE_SEQUENCES:
+                break
             middle = (start + end) // 2
             below = max(start, self._number(_BELOW, bounds.generation, middle, start))
             above = min(end, self._number(_FROM, bounds.generation, middle, end))
-            if 2 * (above - below) <= end - start:
-                break
             at = found.index(widest)
             found[at : at + 1] = [(start, below), (above, end)]
         return [run for run in found if run[0] < run[1]]
