@@ -326,18 +326,12 @@ class Queue:
 
     def configure(self, settings: QueueSettings) -> None:
         """Take other settings. Raises SettingsRefused when they need an empty queue [queues-10]. Leases that run stay
-        as long as they were. What is above a lower depth goes when the head is to be dropped; dead letters, which are
-        never refused either, stay."""
+        as long as they were."""
         check_change(self.settings, settings, len(self.entries) + len(self._pending) + len(self.delayed))
         self.settings = self._intake.settings = self._losses.settings = settings
         for group in self.groups.values():
             group.configure(settings)
-        drops_head = settings.limits.overflow is Overflow.DROP_HEAD
-        is_over = drops_head and self.depth() > settings.limits.max_queue_depth
-        if is_over and kind_of(settings.name) is not QueueKind.DEAD_LETTERS:
-            self._shrinking = 2 + len(self.entries) // LOOKED_AT_MAX
-        else:
-            self._shrinking = 0
+        self._begin_to_shrink()
         self.store_row()
 
     def restore(self, stored: StoredQueue, now_ms: int) -> None:
@@ -354,6 +348,7 @@ class Queue:
             if not self.entries.owed(entry.sequence) and ledger.was_settled(entry.sequence):
                 ledger.remove(entry.sequence)  # a crash was faster
         self._intake.restore(stored, last)
+        self._begin_to_shrink()
 
     # Inside.
 
@@ -432,6 +427,8 @@ class Queue:
         if limits.overflow is Overflow.DROP_NEW:
             return False
         if limits.overflow is Overflow.DROP_HEAD and self._drop_head(now_ms):
+            if not self._shrinking:
+                self._begin_to_shrink()  # as far as what was held then has come back
             return True
         raise QueueRefusal(
             f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}",
@@ -444,6 +441,16 @@ class Queue:
         if head:
             self._losses.end(head, DeadLetterReason.OVERFLOW, now_ms)
         return head > 0
+
+    def _begin_to_shrink(self) -> None:
+        """What is above the depth goes where the head is to be dropped; dead letters, which are never refused either,
+        stay."""
+        limits = self.settings.limits
+        is_over = limits.overflow is Overflow.DROP_HEAD and self.depth() > limits.max_queue_depth
+        if is_over and kind_of(self.settings.name) is not QueueKind.DEAD_LETTERS:
+            self._shrinking = 2 + len(self.entries) // LOOKED_AT_MAX
+        else:
+            self._shrinking = 0
 
     def _shrink(self, limit: int, now_ms: int) -> None:
         """End up to `limit` messages above the depth. What is held or delayed stays, and is waited for no longer than

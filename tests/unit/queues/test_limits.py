@@ -384,6 +384,42 @@ def test_it_is_reached_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert depths == [7, 4, 1, 1]
 
 
+def test_it_goes_on_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "ADVANCED_MAX", 3)
+    bench = Bench(**over(100))
+    bench.join("c", prefetch=2)
+    bench.publish(count=20)
+    bench.configure(**over(4))
+    bench.queues.run(bench.now_ms)
+    bench.rows.apply(bench.gathered.take(), bench.log_end)
+    assert len(bench.dead()) == 3
+    bench.restart()
+    for _ in range(10):
+        bench.run()
+    assert bench.queues.queue("q").depth() == 4 and len(bench.dead()) == 16
+    assert bench.queues.next_due_ms() != 0
+
+
+def test_a_publish_begins_anew_with_what_was_held_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would stay above its depth for ever: each message that comes takes the place of one."""
+    monkeypatch.setattr(queue_module, "ADVANCED_MAX", 3)
+    bench = Bench(**over(100))
+    bench.join("c", prefetch=9)
+    bench.publish(count=10)
+    bench.configure(**over(4))
+    bench.run()
+    assert bench.queues.queue("q").depth() == 9 and len(bench.take()) == 9
+    bench.leave("c")
+    bench.run()
+    assert bench.queues.queue("q").depth() == 9
+    bench.publish()
+    for _ in range(4):
+        bench.run()
+    assert bench.queues.queue("q").depth() == 4
+    assert bench.dead() == [("g", "overflow")] * 7
+    assert bench.queues.next_due_ms() != 0
+
+
 def test_where_nothing_can_go_it_is_not_waited_for() -> None:
     bench = Bench(**over(100))
     bench.join("c")
