@@ -408,11 +408,11 @@ class QueueDesk(QueueService):
                 letter = dead.dead_letter(sequence)
                 if letter is None:
                     continue
-                queue = self._core.find(letter.queue)
+                queue, new = self._core.find(letter.queue), founded.setdefault(letter.queue, set())
                 if queue is None:
                     stay.orphaned[letter.queue] += 1
-                elif self._has_room(queue, letter.group, founded.setdefault(letter.queue, set())):
-                    found.append(sequence)
+                elif dead.is_held(sequence) or self._has_room(queue, letter.group, new):
+                    found.append(sequence)  # one that is held takes nobody's room
                 else:
                     stay.crowded[letter.queue] += 1
             if not after:

@@ -110,13 +110,17 @@ class Queue:
         row = self._intake.new_row(burial.offset, burial.key, now_ms, dead_letter=burial.letter)
         self._ledger.put(row)
 
+    def is_held(self, sequence: int) -> bool:
+        """Whether a consumer of any group has the message."""
+        return any(group.holds(sequence) for group in self.groups.values())
+
     def take_dead_letter(self, sequence: int) -> Entry | None:
         """Take a dead letter out, to be put back where it came from in the same tick; None when there is none, or a
         consumer holds it [queues-35]."""
         entry = self.entries.get(sequence)
         if entry is None or self.dead_letter(sequence) is None:
             return None
-        if any(group.holds(sequence) for group in self.groups.values()):
+        if self.is_held(sequence):
             return None
         for group in self.groups.values():
             if group.owes(sequence):

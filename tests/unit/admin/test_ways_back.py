@@ -211,6 +211,32 @@ def test_what_has_room_goes_back_past_what_has_none() -> None:
 
 
 @pytest.mark.promise("queues-35")
+def test_one_that_stays_since_it_is_held_takes_no_room() -> None:
+    """The first is of the group a, and with a consumer of the dead letters: b has the room."""
+    bench = DeskBench(groups_max=2)
+    for group in ("a", "b"):
+        bench.join(f"c-{group}", group)
+    bench.publish()
+    for delivery in sorted(bench.take(), key=lambda each: each.stamps.group):
+        bench.settle(delivery, Verb.REJECT)
+    desk = bench.desk
+
+    async def work() -> None:
+        for group in ("a", "b"):
+            bench.queues.leave("q", group, f"c-{group}", bench.now_ms)
+            await desk.remove_group("q", group)
+        bench.queues.open_group("q", "other", bench.now_ms)
+        bench.queues.join("dlq/q", "look", Newcomer("d", 1, 1), bench.now_ms)
+        bench.run()
+        (held,) = bench.take()
+        assert held.stamps.dead_letter is not None and held.stamps.dead_letter.group == "a"
+        assert await desk.retry_all("q", ANY, 100) == retried(1, held=1)
+        assert sorted(bench.queues.queue("q").groups) == ["b", "other"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.promise("queues-35")
 def test_room_that_is_taken_on_the_way_is_not_taken_twice() -> None:
     bench = with_letters(3, groups_max=1)
     desk = bench.desk
