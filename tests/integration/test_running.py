@@ -189,7 +189,7 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, assignment: str, told
 
 def test_what_mqtt_3_cannot_tell_a_client_is_in_the_log(tmp_path: Path) -> None:
     """At the level `debug`, since anybody could fill it."""
-    settings = {"logging.level": "debug", "mqtt.max_qos": 1}
+    settings = {"logging.level": "debug", "mqtt.max_qos": 1, "mqtt.packet_bytes_max": 2_000_000}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
 
         async def scenario() -> None:
@@ -202,9 +202,14 @@ def test_what_mqtt_3_cannot_tell_a_client_is_in_the_log(tmp_path: Path) -> None:
             await again.connect(broker.port)
             with pytest.raises(ConnectionEnded):
                 await again.publish("t", b"", qos=2)
+            third = MqttClient("old-3", version=V311)
+            await third.connect(broker.port)
+            with pytest.raises(ConnectionEnded):
+                await third.publish("$queue/a\nERROR forged", bytes(1024 * 1024 + 1), qos=1)
 
         asyncio.run(scenario())
         told = broker.output()
+        assert "queue a\\nERROR forged: payload of 1048577 bytes" in told
         assert "DEBUG refused client 'old\\x1b-1' at 127.0.0.1:" in told
         assert ": SUBSCRIBE: " in told and ": PUBLISH: " in told
         assert ": QoS 2, the maximum is 1" in told

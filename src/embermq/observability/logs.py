@@ -9,6 +9,18 @@ from embermq.observability.settings import LoggingSettings
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
+class TextFormatter(logging.Formatter):
+    """A line for people, with what cannot be shown spelt out: names come from clients, and may have line ends."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        """All but a traceback, which comes behind it."""
+        if not record.message.isprintable():
+            record.message = "".join(
+                one if one.isprintable() else one.encode("unicode_escape").decode() for one in record.message
+            )
+        return super().formatMessage(record)
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and what was given as `extra`."""
 
@@ -29,7 +41,7 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(settings: LoggingSettings) -> None:
     """Send what the broker logs to standard error, as the settings say."""
     handler = logging.StreamHandler(sys.stderr)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    text = TextFormatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(JsonFormatter() if settings.format == "json" else text)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are ours to tell
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
