@@ -1,13 +1,15 @@
-"""Single records of the message log in Kafka: seldom wanted, so each time by a thread and a consumer of their own."""
+"""Single records of the message log in Kafka, seldom wanted: one thread reads them, with a consumer of its own, as long
+as somebody waits for some."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection
 from functools import partial
-from threading import Thread
+from threading import Lock, Thread
 
 from confluent_kafka import KafkaException, Message
+from msgspec import Struct
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
@@ -21,6 +23,14 @@ from embermq.ports.source_records import FoundRecords, SourceRecords
 NEAR_RECORDS = 1_000
 """What stands so close behind the last one that was wanted is read through."""
 CONSUMED_AT_ONCE = 500
+WANTED_AT_ONCE = 10_000
+"""Those who wait are answered together until they want so many: after a loss many clients come at once, and what was
+sent to all of them is read, and held, once."""
+
+
+class _Asked(Struct, frozen=True):
+    wanted: frozenset[SourcePosition]
+    then: Callable[[FoundRecords | StoreError], None]
 
 
 class KafkaSourceRecords(SourceRecords):
@@ -31,24 +41,46 @@ class KafkaSourceRecords(SourceRecords):
         self._settings = settings
         self._topic = topic
         self._post = post
+        self._lock = Lock()
+        self._waiting: deque[_Asked] = deque()
+        self._is_reading = False
 
     def fetch(
         self, positions: Collection[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
     ) -> None:
-        wanted = sorted(positions)
-        Thread(target=self._answer, args=(wanted, then), name="kafka source records", daemon=True).start()
+        with self._lock:
+            self._waiting.append(_Asked(frozenset(positions), then))
+            begins, self._is_reading = not self._is_reading, True
+        if begins:
+            Thread(target=self._run, name="kafka source records", daemon=True).start()
 
-    def _answer(
-        self, wanted: list[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
-    ) -> None:
-        answer: FoundRecords | StoreError
+    def _run(self) -> None:
+        while asked := self._next():
+            answer = self._answer(sorted(frozenset().union(*(one.wanted for one in asked))))
+            for one in asked:
+                found = answer
+                if not isinstance(answer, StoreError):
+                    found = {position: answer[position] for position in one.wanted if position in answer}
+                self._post(partial(one.then, found))
+
+    def _next(self) -> list[_Asked]:
+        """Whoever is answered next, nobody at the end."""
+        asked: list[_Asked] = []
+        count = 0
+        with self._lock:
+            while self._waiting and count < WANTED_AT_ONCE:
+                asked.append(self._waiting.popleft())
+                count += len(asked[-1].wanted)
+            self._is_reading = bool(asked)
+        return asked
+
+    def _answer(self, wanted: list[SourcePosition]) -> FoundRecords | StoreError:
         try:
-            answer = self._read(wanted)
+            return self._read(wanted)
         except StoreError as error:
-            answer = error
+            return error
         except KafkaException as error:
-            answer = StoreUnavailable(f"{self._address}: topic {self._topic}: {told(error_of(error))}")
-        self._post(partial(then, answer))
+            return StoreUnavailable(f"{self._address}: topic {self._topic}: {told(error_of(error))}")
 
     def _read(self, wanted: list[SourcePosition]) -> dict[SourcePosition, NumberedRecord]:
         offsets: dict[int, list[int]] = defaultdict(list)
@@ -75,7 +107,7 @@ class KafkaSourceRecords(SourceRecords):
         found: dict[SourcePosition, NumberedRecord],
     ) -> None:
         """In ascending order."""
-        at = -NEAR_RECORDS
+        at = -NEAR_RECORDS - 1  # nothing has been read
         left = offsets[::-1]
         while left:
             if not at <= left[-1] <= at + NEAR_RECORDS:

@@ -1,0 +1,69 @@
+"""Single records of the message log in a real Kafka, for many that want some at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from tests.contracts.kafka_stores import KafkaStores
+from tests.contracts.test_tick_store import record
+from tests.support.kafka_server import KafkaServer
+
+from embermq.adapters.kafka import source_records
+from embermq.adapters.kafka.reading import PartitionReader
+from embermq.adapters.kafka.source_records import KafkaSourceRecords
+from embermq.model.kafka_partition import partition_of
+from embermq.model.kafka_record import SourcePosition
+from embermq.ports.errors import StoreError
+from embermq.ports.source_records import FoundRecords
+
+ANSWER_S = 60.0
+COUNT = 300
+
+
+@pytest.fixture
+def stores(kafka: KafkaServer, tmp_path: Path) -> Iterator[KafkaStores]:
+    opened = KafkaStores(kafka, tmp_path)
+    yield opened
+    opened.close()
+
+
+def test_those_who_ask_at_once_share_a_thread_and_what_it_reads(
+    stores: KafkaStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.write(records=[record(b"%d" % number, "a") for number in range(COUNT)])
+    partition = partition_of(b"a", stores.positions.partitions)
+    may_begin = threading.Event()
+    begun: list[str] = []
+
+    def gated(*args: object, **options: object) -> PartitionReader:
+        begun.append(threading.current_thread().name)
+        assert may_begin.wait(ANSWER_S)
+        return PartitionReader(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(source_records, "PartitionReader", gated)
+    monkeypatch.setattr(source_records, "WANTED_AT_ONCE", 90)
+    monkeypatch.setattr(source_records, "NEAR_RECORDS", 10)
+    answers: SimpleQueue[tuple[int, FoundRecords | StoreError]] = SimpleQueue()
+
+    def post(call: object) -> None:
+        call()  # type: ignore[operator]
+
+    records = KafkaSourceRecords(stores.address, stores.settings, stores.topic.name, post)
+    for asker in range(10):
+        wanted = [SourcePosition(partition, offset) for offset in range(asker, COUNT + 50, 30)]
+        records.fetch(wanted, partial(lambda asker, answer: answers.put((asker, answer)), asker))
+    assert [one.name for one in threading.enumerate()].count("kafka source records") == 1
+    may_begin.set()
+    for _ in range(10):
+        asker, answer = answers.get(timeout=ANSWER_S)
+        assert not isinstance(answer, StoreError)
+        found = {
+            position.offset: (one.number, one.record.message.payload) for position, one in answer.items()
+        }
+        assert found == {offset: (offset, b"%d" % offset) for offset in range(asker, COUNT, 30)}
+    assert 2 <= len(begun) <= 3
