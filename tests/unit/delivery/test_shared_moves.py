@@ -180,9 +180,9 @@ def test_what_another_member_has_under_way_from_the_end_that_is_lost_hides_nothi
     assert one.payloads == [b"a0", b"b4", b"b5", b"b6", b"b7"], "b0 is the other one's"
 
 
-@pytest.mark.parametrize("acknowledged", [False, True])
+@pytest.mark.parametrize(("acknowledged", "crash"), [(False, False), (True, False), (False, True)])
 def test_qos_1_that_was_sent_from_the_end_that_is_lost_is_owed_and_hides_nothing(
-    play: Play, acknowledged: bool
+    play: Play, acknowledged: bool, crash: bool
 ) -> None:
     one = play.comes("one", 0, 1, acknowledges=False)
     play.publishes("t/0", b"a0", b"a1", b"a2")
@@ -193,8 +193,11 @@ def test_qos_1_that_was_sent_from_the_end_that_is_lost_is_owed_and_hides_nothing
     if acknowledged:
         one.does(*(Puback(message.packet_id) for message in sent))
         play.hand.settle()
-    one.drops()
-    play.hand.settle()
+    if crash:
+        play = play.crashes()
+    else:
+        one.drops()
+        play.hand.settle()
     one = play.comes("one", 0, 1)
     play.publishes("t/0", b"a3", b"a4")
     owed = [] if acknowledged else [(message.payload, message.packet_id) for message in sent[1:]]

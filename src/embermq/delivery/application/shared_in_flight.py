@@ -159,11 +159,17 @@ class SharedInFlight:
 
     def outlive_log(self, group: int, lost: Mapping[int, int]) -> None:
         """What stood at these offsets of the group's partitions and behind is not in the log any more: QoS 1 that has
-        been sent can come from nowhere else."""
+        been sent can come from nowhere else, so it is stored at once."""
         for session, sents in self._sent.items():
-            for sent in list(sents.values()):
-                if sent.group == group and sent.partition in lost and sent.offset >= lost[sent.partition]:
-                    self._leave(session, sent)
+            gone = [
+                sent
+                for sent in sents.values()
+                if sent.group == group and sent.partition in lost and sent.offset >= lost[sent.partition]
+            ]
+            for sent in gone:
+                self._leave(session, sent)
+            if gone:
+                self._state.path(session).write_down(session)
 
     def _leave(self, session: Session, sent: Sent) -> None:
         delivery = sent.delivery
