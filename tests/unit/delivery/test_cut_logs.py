@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import HandKafka
 from tests.unit.delivery.test_fed_readers import comes, committed, publishes
 
+from embermq.delivery.application import fed_readers
+from embermq.delivery.application.marked_records import CutSearch
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.model.kafka_record import SourcePosition
@@ -135,11 +139,13 @@ def test_repeats_of_what_was_taken_up_are_known(hand: HandDrivenBroker, kafka: H
     assert again.payloads == numbered(3)
 
 
+@pytest.mark.parametrize("read_through", [0, 5_000])
 @pytest.mark.parametrize("count", [4, 8])
 def test_a_log_that_has_others_in_their_place_is_known_by_them(
-    hand: HandDrivenBroker, kafka: HandKafka, count: int
+    hand: HandDrivenBroker, kafka: HandKafka, count: int, read_through: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was cut and has grown while the client was away, past its end or not."""
+    monkeypatch.setattr(fed_readers, "READ_THROUGH", read_through)
     application, packet_ids = sent(hand, count, qos=2)
     application.drops()
     hand.settle()
@@ -173,3 +179,130 @@ def test_a_client_is_not_let_in_while_nobody_knows(
         waiting.drops()
         hand.settle()
     assert comes(hand).payloads == numbered(2)
+
+
+def test_a_client_that_comes_twice_meanwhile_gets_what_was_lost_once(
+    hand: HandDrivenBroker, kafka: HandKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decided for its first connection is not in store yet when the second one is to be let in."""
+    application, packet_ids = sent(hand, 4, qos=2)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[1:]
+    answers: list[Callable[[], None]] = []
+    fetch = kafka.records.fetch
+    with monkeypatch.context() as patched:
+        patched.setattr(kafka.records, "fetch", lambda *asked: answers.append(lambda: fetch(*asked)))
+        hand.keeps("app", client_type=ClientType.APPLICATION)
+    (answer,) = answers
+    hand.held = True
+    second = hand.keeps("app", client_type=ClientType.APPLICATION, settles=False)
+    hand.run()
+    answer()
+    kafka.run()
+    assert hand.state.tick.writes.parked
+    hand.finish_commit()
+    kafka.run()
+    hand.held = False
+    hand.settle()
+    assert ids(second) == [(b"%04d" % at, packet_ids[at], True) for at in range(4)]
+
+
+def test_what_comes_late_from_the_message_log_is_there_when_the_client_comes_again(
+    hand: HandDrivenBroker, kafka: HandKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while it is on its way; it is asked for once, and not kept for ever."""
+    application, packet_ids = sent(hand, 4, qos=1)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[1:]
+    asked: list[Callable[[], None]] = []
+    fetch = kafka.records.fetch
+    monkeypatch.setattr(kafka.records, "fetch", lambda *args: asked.append(lambda: fetch(*args)))
+    for _ in range(2):
+        hand.keeps("app", client_type=ClientType.APPLICATION).drops()
+        hand.settle()
+    assert len(asked) == 1
+    asked[0]()
+    hand.settle()
+    hand.passes(s=61)
+    hand.keeps("app", client_type=ClientType.APPLICATION).drops()
+    hand.settle()
+    assert len(asked) == 2
+    asked[1]()
+    hand.settle()
+    assert ids(comes(hand)) == [(b"%04d" % at, packet_ids[at], True) for at in range(4)]
+    assert len(asked) == 2
+
+
+def test_repeats_of_what_was_taken_up_are_known_on_later_connections(
+    hand: HandDrivenBroker, kafka: HandKafka
+) -> None:
+    application, _ = sent(hand, 4, qos=2)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[1:]
+    comes(hand, acknowledges=False).drops()
+    hand.settle()
+    again = comes(hand)
+    kafka.carry(*range(4))
+    hand.settle()
+    assert again.payloads == numbered(4)
+
+
+@pytest.mark.parametrize("read_through", [0, 5_000])
+@pytest.mark.parametrize("released", [False, True])
+def test_what_was_settled_out_of_its_turn_hides_nothing_in_a_log_that_has_grown_again(
+    hand: HandDrivenBroker,
+    kafka: HandKafka,
+    released: bool,
+    read_through: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does what the client has and waits for PUBREL of."""
+    monkeypatch.setattr(fed_readers, "READ_THROUGH", read_through)
+    application, packet_ids = sent(hand, 5, qos=2)
+    application.does(*(Pubrec(packet_ids[at]) for at in range(0 if released else 1, 4)))
+    application.does(*(Pubcomp(packet_ids[at]) for at in (1, 2, 3)))
+    if released:
+        application.does(Pubrec(packet_ids[4]))
+    hand.settle()
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[0 if released else 1 :]
+    publishes(hand, *numbered(6, 5), qos=2)
+    dispatch(hand)
+    again = comes(hand)
+    assert again.payloads == ([] if released else [b"0000", b"0004"]) + numbered(6, 5)
+    assert committed(hand) == (6 if released else 7)
+
+
+@pytest.mark.parametrize("kept", [None, 0, 1, 40, 98, 99])
+def test_a_long_log_is_looked_at_in_few_places(
+    hand: HandDrivenBroker, kafka: HandKafka, kept: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One message is not acknowledged, many behind it are; `kept` of them are left, None for all."""
+    monkeypatch.setattr(fed_readers, "READ_THROUGH", 50)
+    application, packet_ids = sent(hand, 1, qos=2)
+    application.acknowledges = application.releases = True
+    publishes(hand, *numbered(99, 1), qos=1)
+    dispatch(hand)
+    application.drops()
+    hand.settle()
+    if kept is not None:
+        del kafka.log_of("app").entries[kept:]
+        publishes(hand, *numbered(100, 100), qos=1)
+        dispatch(hand)
+    looked: list[CutSearch] = []
+    look = CutSearch._look
+
+    def looks(search: CutSearch, at: int) -> None:
+        looked.append(search)
+        look(search, at)
+
+    monkeypatch.setattr(CutSearch, "_look", looks)
+    again = comes(hand)
+    hand.settle()
+    assert ids(again)[0] == (b"0000", packet_ids[0], True)
+    assert again.payloads[1:] == ([] if kept is None else numbered(100, 100))
+    assert 1 <= len(looked) <= 8

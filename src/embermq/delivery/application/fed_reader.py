@@ -43,6 +43,7 @@ class FedReader(Lane, FeedTaker):
         "_since",
         "_sizes",
         "feed",
+        "known",
         "log",
         "marks",
         "packed",
@@ -87,6 +88,8 @@ class FedReader(Lane, FeedTaker):
         """Of what waits, in bytes as the feed counts."""
         self._origins: deque[Origin] = deque()
         """Of what waits."""
+        self.known: set[Origin] = set()
+        """What comes of them is a repeat, whatever positions say."""
         self.packed: dict[int, Origin] = {}
         """By offset, of the pack that is being sent."""
         self.feed: ApplicationFeed
@@ -126,7 +129,7 @@ class FedReader(Lane, FeedTaker):
                 self._owner.unreadable(self, at, entry.problem or "it does not say where it comes from")
             return None
         stamped = self.stamped(entry)
-        if stamped is None:
+        if stamped is None or self._origin(entry) in self.known:
             self.positions.skip(at)
             return None
         if entry.number < self._since:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
-from embermq.delivery.application.fed_reader import UNKNOWN, FedReader
+from embermq.delivery.application.fed_reader import UNKNOWN, FedReader, Origin
 from embermq.delivery.application.lane import NOTHING, Lane
-from embermq.delivery.application.marked_records import MarkedRecords
+from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.standing import Standing, cut_at, source_of, standing
@@ -31,6 +31,7 @@ from embermq.delivery.application.window import (
 )
 from embermq.delivery.sending import BULK_BYTES_MAX
 from embermq.model.application_positions import ReaderPosition
+from embermq.model.kafka_record import SourcePosition
 from embermq.model.log_record import LogRecord
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
@@ -43,9 +44,15 @@ from embermq.ports.source_records import FoundRecords, SourceRecords
 from embermq.protocol.reason_codes import ReasonCode
 
 LOG = logging.getLogger("embermq")
+Fetched = Callable[[FoundRecords | StoreError], None]
 QUERY = "dispatch"
 ROUND_MS = 1_000
 """How often readers hear how far the pipeline is, and logs are trimmed."""
+READ_THROUGH = 5_000
+"""Where marks are farther apart, the records between them are not all read to see whether they are those that are
+marked: a client would wait too long to be let in."""
+FETCHED_KEPT_MS = 60_000
+"""How long records of the message log are kept for a client that did not wait for them."""
 
 
 class LogLife(Protocol):
@@ -84,6 +91,10 @@ class FedReaders(ApplicationDelivery):
         self._recalling: dict[Session, _Waiting] = {}
         self._ready: dict[Session, FedReader] = {}
         self._readers: dict[Session, FedReader] = {}
+        self._known: dict[int, set[Origin]] = {}
+        """Generation -> records that logs have lost, and that are settled or go on from elsewhere."""
+        self._fetches: dict[int, _Fetch] = {}
+        """Generation -> what the message log is asked for, and what it has answered."""
         self._window = SlidingWindow(self, self.pump, parking)
         self._partly_free: set[Session] = set()
         """With something that waits, and room in windows of which most is under way."""
@@ -142,7 +153,16 @@ class FedReaders(ApplicationDelivery):
         self.life.recall(session, partial(self._found, session, waiting))
 
     def _found(self, session: Session, waiting: _Waiting, found: FoundLog) -> None:
-        """The log is there: see whether it is the one that is known."""
+        """The log is there. What another connection of the client has decided, which was to be let in before this one,
+        has to be in store before that is read."""
+        if self._recalling.get(session) is not waiting:
+            return
+        waiting.log = found
+        self.begin_tick()
+        self._state.tick.batch.after_log.append(partial(self._load, session, waiting, found))
+
+    def _load(self, session: Session, waiting: _Waiting, found: FoundLog) -> None:
+        """See whether the log is the one that is known."""
         if self._recalling.get(session) is not waiting:
             return
         self.begin_tick()
@@ -151,38 +171,86 @@ class FedReaders(ApplicationDelivery):
         except StoreError as error:
             LOG.error("client %r is not let in: %s", session.client_id, error)
             return
-        waiting.stored, waiting.log = stored, found
+        waiting.stored = stored
         subscribed = bool(session.subscriptions)
         self._read_marked(
             session, waiting, standing(stored, found, self._place.source_id, subscribed=subscribed)
         )
 
     def _read_marked(self, session: Session, waiting: _Waiting, stand: Standing) -> None:
-        then = partial(self._compare, session, waiting, stand)
-        sent = [mark.offset for mark in stand.marks if mark.state == QueueState.SENT]
-        if sent:
-            waiting.marked = marked = MarkedRecords(session, sent)
-            marked.begin(self._place.feeds, self.life.name(session), partial(then, marked.found))
+        marks = [mark for mark in stand.marks if mark.source_offset >= 0]
+        if marks and marks[-1].offset - marks[0].offset > READ_THROUGH:
+            then = partial(self._searched, session, waiting, stand)
+            feeds, log = self._place.feeds, self.life.name(session)
+            waiting.marked = search = CutSearch(session, marks, feeds, log, then)
+            search.begin()
         else:
-            then({})
+            self._read_sent(session, waiting, stand, marks)
+
+    def _searched(self, session: Session, waiting: _Waiting, stand: Standing, end: int | None) -> None:
+        stand = stand if end is None else self._cut_at(waiting, end)
+        self._read_sent(session, waiting, stand, ())
+
+    def _read_sent(
+        self, session: Session, waiting: _Waiting, stand: Standing, compared: Collection[ApplicationMark]
+    ) -> None:
+        """What was sent is read again, and what it is `compared` with."""
+        offsets = {mark.offset for mark in compared}
+        wanted = [mark for mark in stand.marks if mark.state == QueueState.SENT or mark.offset in offsets]
+        if wanted:
+            waiting.marked = marked = MarkedRecords(session, wanted)
+            then = partial(self._compare, session, waiting, stand, marked)
+            marked.begin(self._place.feeds, self.life.name(session), then)
+        else:
+            self._compare(session, waiting, stand, None)
+
+    def _cut_at(self, waiting: _Waiting, end: int) -> Standing:
+        text = f"has lost its end, before {end}, and has got others since"
+        return cut_at(waiting.stored, waiting.log, self._place.source_id, end, text)
 
     def _compare(
-        self, session: Session, waiting: _Waiting, stand: Standing, found: Mapping[int, FeedEntry]
+        self, session: Session, waiting: _Waiting, stand: Standing, marked: MarkedRecords | None
     ) -> None:
-        """What was under way has been read again, if it is what was under way; what is not there any more stands in the
+        """What is marked has been read again, if it is what was marked; what is not there any more stands in the
         message log, or nowhere."""
-        end = _another_from(stand.marks, found)
+        found: Mapping[int, FeedEntry] = {} if marked is None else marked.found
+        end = None if marked is None else _another_from(stand.marks, marked.sources)
         if end is not None:
-            text = f"has lost its end, before {end}, and has got others since"
-            stand = cut_at(waiting.stored, waiting.log, self._place.source_id, end, text)
+            stand = self._cut_at(waiting, end)
         if stand.trouble:
             LOG.error("application log %s %s", self.life.name(session), stand.trouble)
         then = partial(self._begin, session, waiting, stand, found)
-        sources = [source_of(mark) for mark in stand.gone if mark.source_offset >= 0]
-        if sources:
-            self._place.records.fetch(sources, then)
+        sent = [mark for mark in stand.gone if mark.state == QueueState.SENT and mark.source_offset >= 0]
+        if sent:
+            self._fetch(session.generation, frozenset(map(source_of, sent)), then)
         else:
             then({})
+
+    def _fetch(self, generation: int, wanted: frozenset[SourcePosition], then: Fetched) -> None:
+        """It may take longer than a client waits: then the answer is for the next time that it comes."""
+        fetch = self._fetches.get(generation)
+        if fetch is None or fetch.wanted != wanted:
+            fetch = self._fetches[generation] = _Fetch(wanted, then)
+            self._place.records.fetch(wanted, partial(self._fetched, generation, fetch))
+        elif fetch.found is None:
+            fetch.then = then
+        else:
+            then(fetch.found)
+
+    def _fetched(self, generation: int, fetch: _Fetch, answer: FoundRecords | StoreError) -> None:
+        if self._fetches.get(generation) is not fetch:
+            return
+        if isinstance(answer, StoreError):
+            del self._fetches[generation]
+        else:
+            fetch.found = answer
+            due_ms = self._state.tick.now_ms + FETCHED_KEPT_MS
+            self._state.timers.at(due_ms, partial(self._forget_fetched, generation, fetch))
+        fetch.then(answer)
+
+    def _forget_fetched(self, generation: int, fetch: _Fetch) -> None:
+        if self._fetches.get(generation) is fetch:
+            del self._fetches[generation]
 
     def _begin(
         self,
@@ -199,7 +267,11 @@ class FedReaders(ApplicationDelivery):
             LOG.error("client %r is not let in: %s", session.client_id, records)
             return
         self.begin_tick()
+        self._fetches.pop(session.generation, None)
         reader = FedReader(self, session, self.life.name(session), stand, self._place.since)
+        reader.known = self._still_known(session.generation, stand)
+        if reader.known:
+            self._known[session.generation] = reader.known
         reader.resend = [self._from_mark(reader, mark, found.get(mark.offset)) for mark in stand.marks]
         then = partial(self._answer, waiting, reader)
         if stand.place is waiting.stored.position:
@@ -218,12 +290,13 @@ class FedReaders(ApplicationDelivery):
         """What was under way goes on with its packet ids, from where parked messages are kept; what comes of it by the
         log once more, because the pipeline repeats itself, is a repeat."""
         under_way = lost = 0
+        known = self._known[reader.session.generation] = reader.known
         for mark in gone:
             found = records.get(source_of(mark))
             record = found.record if found is not None and found.number == mark.number else None
-            if record is not None:
-                reader.positions.know(mark.source_partition, mark.source_offset)
             delivery = self._from_log(reader, mark, record)
+            if mark.source_offset >= 0 and (delivery is not None or mark.state == QueueState.DONE):
+                known.add((mark.source_partition, mark.source_offset, mark.number))
             under_way += mark.state != QueueState.DONE
             if delivery is not None:
                 self._parking.take_up(reader.session, delivery)
@@ -239,6 +312,11 @@ class FedReaders(ApplicationDelivery):
                 lost,
             )
         self.lost += lost
+
+    def _still_known(self, generation: int, stand: Standing) -> set[Origin]:
+        """Without those that the floors tell of."""
+        floors = dict(stand.place.positions.floors)
+        return {one for one in self._known.pop(generation, ()) if one[1] >= floors.get(one[0], 0)}
 
     def _from_log(
         self, reader: FedReader, mark: ApplicationMark, record: LogRecord | None
@@ -302,6 +380,8 @@ class FedReaders(ApplicationDelivery):
 
     def ended(self, session: Session) -> None:
         self.suspend(session)
+        self._known.pop(session.generation, None)
+        self._fetches.pop(session.generation, None)
         self._parking.forget(session)
 
     def gone(self, reader: FedReader, reason: str) -> None:
@@ -413,13 +493,23 @@ class FedReaders(ApplicationDelivery):
             self._state.tick.batch.after_log.append(partial(self._place.logs.trim, bases))
 
 
-def _another_from(marks: Sequence[ApplicationMark], found: Mapping[int, FeedEntry]) -> int | None:
-    """Where a log has other records than those that the client was sent: it was cut, and has grown again since."""
+def _another_from(
+    marks: Sequence[ApplicationMark], sources: Mapping[int, SourcePosition | None]
+) -> int | None:
+    """Where a log has other records than those that are marked: it was cut, and has grown again since."""
     for mark in marks:
-        entry = found.get(mark.offset)
-        if entry is not None and mark.source_offset >= 0 and entry.source != source_of(mark):
+        if mark.source_offset >= 0 and mark.offset in sources and sources[mark.offset] != source_of(mark):
             return mark.offset
     return None
+
+
+class _Fetch:
+    """Of what the message log is asked for a client; `found` is what it has answered."""
+
+    def __init__(self, wanted: frozenset[SourcePosition], then: Fetched) -> None:
+        self.wanted = wanted
+        self.then = then
+        self.found: FoundRecords | None = None
 
 
 class _Waiting:
@@ -429,4 +519,4 @@ class _Waiting:
         self.then = then
         self.stored: StoredReader
         self.log: FoundLog
-        self.marked: MarkedRecords | None = None
+        self.marked: MarkedRecords | CutSearch | None = None

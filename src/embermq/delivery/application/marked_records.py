@@ -1,11 +1,16 @@
-"""Records of a log that a client was sent and has not acknowledged: read again before it is let in."""
+"""Records of a log that are marked for a client: looked at before it is let in."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from embermq.broker.session import Session
+from embermq.delivery.application.standing import source_of
+from embermq.model.kafka_record import SourcePosition
+from embermq.model.session_writes import QueueState
+from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
 
 LOG = logging.getLogger("embermq")
@@ -15,23 +20,30 @@ class MarkedRecords(FeedTaker):
     """Reads from the first to the last of them, once. What does not come is not in `found`: the log has let go of
     it."""
 
-    def __init__(self, session: Session, offsets: Sequence[int]) -> None:
+    def __init__(self, session: Session, marks: Collection[ApplicationMark]) -> None:
+        """`marks`: one at least, in order."""
         self.session = session
         self.found: dict[int, FeedEntry] = {}
-        self._wanted = frozenset(offsets)
-        self._last = offsets[-1]
+        """What was sent and is to be sent again."""
+        self.sources: dict[int, SourcePosition | None] = {}
+        """Where each of them that is there comes from."""
+        self._sent = {mark.offset: mark.state == QueueState.SENT for mark in marks}
+        self._first, self._last = min(self._sent), max(self._sent)
         self._then: Callable[[], None]
         self._feed: ApplicationFeed | None = None
 
     def begin(self, feeds: ApplicationFeeds, log: str, then: Callable[[], None]) -> None:
         """Start to read; `then` is called when it is through."""
         self._then = then
-        self._feed = feeds.open(log, {0: min(self._wanted)}, self)
+        self._feed = feeds.open(log, {0: self._first}, self)
 
     def take(self, partition: int, entries: list[FeedEntry]) -> None:
         assert self._feed is not None
         for entry in entries:
-            if entry.offset in self._wanted:
+            is_sent = self._sent.get(entry.offset)
+            if is_sent is not None:
+                self.sources[entry.offset] = entry.source
+            if is_sent:
                 self.found[entry.offset] = entry
         self._feed.release(sum(entry.size for entry in entries))
         if entries[-1].offset >= self._last:
@@ -51,3 +63,50 @@ class MarkedRecords(FeedTaker):
         """Read no more."""
         if self._feed is not None:
             self._feed.close()
+
+
+class CutSearch:
+    """Looks for the place where a log was cut, and has grown again, with few reads of one record each: where a marked
+    record is still there, everything before it is. `then` gets the offset of the first mark whose place another record
+    has, None without any. `marks` know their source positions, one at least, and are in order."""
+
+    def __init__(
+        self,
+        session: Session,
+        marks: Sequence[ApplicationMark],
+        feeds: ApplicationFeeds,
+        log: str,
+        then: Callable[[int | None], None],
+    ) -> None:
+        self._session = session
+        self._marks = marks
+        self._feeds = feeds
+        self._log = log
+        self._then = then
+        self._first, self._end = 0, len(marks)
+        """The mark that is looked for is one of these, or the end."""
+        self._reading: MarkedRecords
+
+    def begin(self) -> None:
+        """With the last one: mostly that is all."""
+        self._look(len(self._marks) - 1)
+
+    def _look(self, at: int) -> None:
+        self._reading = MarkedRecords(self._session, self._marks[at : at + 1])
+        self._reading.begin(self._feeds, self._log, partial(self._looked, at))
+
+    def _looked(self, at: int) -> None:
+        mark = self._marks[at]
+        source = source_of(mark)
+        if self._reading.sources.get(mark.offset, source) == source:
+            self._first = at + 1
+        else:
+            self._end = at
+        if self._first < self._end:
+            self._look((self._first + self._end) // 2)
+        else:
+            self._then(self._marks[self._end].offset if self._end < len(self._marks) else None)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._reading.close()

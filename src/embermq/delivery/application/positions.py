@@ -134,13 +134,6 @@ class Positions:
         """The record at offset `at` is not for this reader: settled, and no matter how often it comes."""
         self._next = at + 1
 
-    def know(self, partition: int, offset: int) -> None:
-        """The record of this source position, at or above the floors, is delivered otherwise: what comes with it is a
-        repeat, as long as this object lives."""
-        source = self._sources.setdefault(partition, _Source(0))
-        if offset >= source.floor:
-            source.seen.add(offset)
-
     def commit(self, offset: int) -> None:
         """Everything before this offset of the log is settled, or there is nothing."""
         self.committed_offset = max(self.committed_offset, offset)
