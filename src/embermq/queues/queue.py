@@ -24,7 +24,7 @@ from embermq.model.queue_rows import (
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.entries import Entry
-from embermq.queues.errors import QueueRefusal, TooLarge
+from embermq.queues.errors import PropertyRefused, QueueRefusal, TooLarge
 from embermq.queues.group import Group
 from embermq.queues.heads import Heads
 from embermq.queues.intake import Intake
@@ -39,6 +39,9 @@ from embermq.queues.settling import RANK, Outcome, SettleRequest
 from embermq.queues.values import Acceptance, Burial, Delivery, Fate, QueueCounts
 
 __all__ = ["Acceptance", "Burial", "Delivery", "Fate", "Queue"]
+
+SETTLED_MAX = 10_000
+"""Message ids times groups in one control message that names no group: some 25 ms."""
 
 
 class Queue:
@@ -241,8 +244,14 @@ class Queue:
     def settle(self, request: SettleRequest, client_id: str, epoch: int, now_ms: int) -> list[Outcome]:
         """One outcome a message id. Without a group in the request it is the one in which the consumer is or, of what
         nobody has handed it there, one that it has left; of several the first where it can be done, or the best
-        answer."""
+        answer. Raises PropertyRefused when the group has to be named, since so many would be looked at."""
         names, left = ([request.group], []) if request.group else self._groups_of(client_id)
+        count = len(request.message_ids)
+        if len(names) * count > SETTLED_MAX:
+            raise PropertyRefused(
+                f"{count} message ids in {len(names)} groups: user property group-id is needed"
+            )
+        left = left[: SETTLED_MAX // count]
         holder = (client_id, epoch)
         outcomes: list[Outcome] = []
         for message_id in request.message_ids:

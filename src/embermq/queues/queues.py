@@ -174,7 +174,7 @@ class Queues:
     def settle(
         self, name: str, request: SettleRequest, client_id: str, epoch: int, now_ms: int
     ) -> list[Outcome]:
-        """One outcome a message id. A queue that is not there knows none."""
+        """One outcome a message id. A queue that is not there knows none. Raises PropertyRefused as `Queue.settle`."""
         if name not in self._queues:
             return [Outcome.UNKNOWN] * len(request.message_ids)
         queue = self._touch(name)

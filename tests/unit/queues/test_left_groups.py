@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.queue_bench import Bench
 
 from embermq.queues import group as group_module
+from embermq.queues import queue as queue_module
+from embermq.queues.errors import PropertyRefused
 from embermq.queues.names import Verb
 from embermq.queues.queue import Delivery
 from embermq.queues.settling import Outcome, SettleRequest
@@ -45,6 +48,33 @@ def test_a_message_that_waits_for_its_retry_may_be_acked_too() -> None:
     bench.join("d")
     bench.wait("2m")
     assert bench.take() == []
+
+
+def test_a_batch_in_many_groups_has_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ids in all groups would take seconds."""
+    monkeypatch.setattr(queue_module, "SETTLED_MAX", 5)
+    bench = Bench()
+    for group in ("g", "h"):
+        bench.join("c", group)
+    bench.publish(count=3)
+    held = [each for each in bench.take() if each.stamps.group == "g"]
+    ids = tuple(each.stamps.message_id for each in held)
+
+    def asks(*ids: str, group: str = "") -> list[Outcome]:
+        request = SettleRequest(Verb.ACK, ids, group)
+        return bench.queues.settle("q", request, "c", 1, bench.now_ms)
+
+    with pytest.raises(PropertyRefused, match="3 message ids in 2 groups: user property group-id is needed"):
+        asks(*ids)
+    assert len(bench.rows.entries) == 3 and bench.queues.queue("q").groups["g"].owed == 3
+    assert asks(*ids[:2]) == [Outcome.DONE] * 2
+    assert asks(*ids, group="h") == [Outcome.DONE] * 3
+    for group in ("g", "h"):
+        bench.queues.leave("q", group, "c", bench.now_ms)
+    assert asks(ids[2], *("1-f",) * 5) == [Outcome.NOT_YOURS] * 6, (
+        "those that were left are looked at while they are few"
+    )
+    assert asks(ids[2]) == [Outcome.DONE]
 
 
 def test_the_group_in_which_it_is_comes_first() -> None:

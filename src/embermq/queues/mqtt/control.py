@@ -49,11 +49,11 @@ class Control:
         user_properties = packet.properties.user_properties if packet.properties is not None else ()
         try:
             request = read_request(verb, user_properties)
+            # Else a fast nack would be of a message that was never delivered.
+            self._deliveries.note_written(session)
+            now_ms = self._state.tick.now_ms
+            outcomes = self._core.settle(name, request, session.client_id, session.held_under, now_ms)
         except PropertyRefused as refusal:
             return Verdict(refusal.reason_code, refusal.message)
-        now_ms = self._state.tick.now_ms
-        # Else a fast nack would be of a message that was never delivered.
-        self._deliveries.note_written(session)
-        outcomes = self._core.settle(name, request, session.client_id, session.held_under, now_ms)
         said = answer(outcomes)
         return Verdict(said.reason_code, said.reason_string)
