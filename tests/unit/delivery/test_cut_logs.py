@@ -306,3 +306,26 @@ def test_a_long_log_is_looked_at_in_few_places(
     assert ids(again)[0] == (b"0000", packet_ids[0], True)
     assert again.payloads[1:] == ([] if kept is None else numbered(100, 100))
     assert 1 <= len(looked) <= 8
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_packet_ids_of_what_is_lost_are_not_the_next_that_are_given(
+    hand: HandDrivenBroker, kafka: HandKafka, kept: int, restarts: bool
+) -> None:
+    """The client may have it, and would take a new message for it."""
+    application, packet_ids = sent(hand, 4, qos=2)
+    application.drops()
+    hand.settle()
+    del kafka.log_of("app").entries[kept:]
+    hand = hand.restarted()
+    kafka.records.trimmed = {1, 2, 3}
+    if restarts:
+        comes(hand).drops()
+        hand.settle()
+        hand = hand.restarted()
+    again = comes(hand)
+    publishes(hand, b"new", qos=2)
+    dispatch(hand)
+    (new,) = [message for message in again.messages if message.payload == b"new"]
+    assert new.packet_id not in packet_ids

@@ -23,7 +23,7 @@ from embermq.ports.source_records import FoundRecords, SourceRecords
 NEAR_RECORDS = 1_000
 """What stands so close behind the last one that was wanted is read through."""
 CONSUMED_AT_ONCE = 500
-WANTED_AT_ONCE = 10_000
+WANTED_AT_ONCE = 2_000
 """Those who wait are answered together until they want so many: after a loss many clients come at once, and what was
 sent to all of them is read, and held, once."""
 

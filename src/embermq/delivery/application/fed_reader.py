@@ -44,6 +44,7 @@ class FedReader(Lane, FeedTaker):
         "_sizes",
         "feed",
         "known",
+        "last_packet_id",
         "log",
         "marks",
         "packed",
@@ -74,6 +75,8 @@ class FedReader(Lane, FeedTaker):
         self.place = standing.place
         """What was stored when it began."""
         self.marks = marks
+        self.last_packet_id = standing.packet_id
+        """Given on the connections before."""
         self.resend: list[Delivery] = []
         """What the marks stand for, when that is known."""
         self.positions = Positions(stored, (mark.offset for mark in marks if mark.state == QueueState.DONE))

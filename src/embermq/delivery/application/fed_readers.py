@@ -353,8 +353,7 @@ class FedReaders(ApplicationDelivery):
     def resume(self, session: Session) -> None:
         reader = self._ready.pop(session)
         self._readers[session] = reader
-        last = reader.marks[-1].packet_id if reader.marks else reader.place.packet_id
-        session.last_packet_id = session.last_packet_id or last
+        session.last_packet_id = session.last_packet_id or reader.last_packet_id
         reader.pending.extend(reader.resend)
         resend = [delivery for delivery in reader.resend if not delivery.settled]
         reader.resend = []

@@ -20,6 +20,13 @@ class Standing(Struct, frozen=True):
     restarts: bool = False
     trouble: str = ""
 
+    @property
+    def packet_id(self) -> int:
+        """The last that was given, 0 when none is known. What is lost may be with the client, which would take for it
+        what came with its packet id."""
+        marks = self.gone or self.marks
+        return marks[-1].packet_id if marks else self.place.packet_id
+
 
 def source_of(mark: ApplicationMark) -> SourcePosition:
     """Where its record stands in the message log."""
@@ -62,8 +69,9 @@ def cut_at(stored: StoredReader, found: FoundLog, source_id: str, end: int, trou
     at = place.positions
     floors = at.floors if place.source_id == source_id else ()
     positions = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), floors)
+    packet_id = stored.marks[-1].packet_id if stored.marks else place.packet_id
     return Standing(
-        ReaderPosition(found.identity, source_id, place.packet_id, positions),
+        ReaderPosition(found.identity, source_id, packet_id, positions),
         tuple(mark for mark in stored.marks if mark.offset < end),
         tuple(mark for mark in stored.marks if mark.offset >= end),
         restarts=True,
