@@ -150,6 +150,27 @@ def test_a_lower_depth_is_reached_at_once_where_the_head_is_dropped(broker: Brok
     run(scenario())
 
 
+@pytest.mark.promise("queues-31")
+def test_a_lower_depth_outlives_a_kill_with_what_was_held(tmp_path: Path) -> None:
+    with queue_broker(tmp_path, "") as broker:
+
+        async def scenario() -> None:
+            client = await worker(broker, "holder")
+            await client.consumes("$queue/shrinks", prefetch="50", consumer_group="g")
+            await client.enqueues("$queue/shrinks", *(b"%d" % number for number in range(100)))
+            assert len(await client.take(50)) == 50
+            limits = {"max_queue_depth": 20, "overflow": "drop-head"}
+            assert api(broker, "PUT", "/queues/shrinks", json={"limits": limits}).status_code == 200
+            wait_until(lambda: api(broker, "GET", "/queues/shrinks/stats").json()["depth"] == 50)
+
+        run(scenario())
+        broker.kill()
+        broker.start()
+        wait_until(lambda: api(broker, "GET", "/queues/shrinks/stats").json()["depth"] == 20)
+        dead = api(broker, "GET", "/queues/shrinks/dlq?limit=1000").json()
+        assert len(dead) == 80 and {letter["reason"] for letter in dead} == {"overflow"}
+
+
 @pytest.mark.promise("queues-32", "queues-33")
 def test_another_prefetch_holds_for_consumers_that_named_none(broker: BrokerProcess) -> None:
     async def scenario() -> None:
