@@ -46,6 +46,15 @@ def test_all_are_put_back_however_many_there_are(
     assert broker.asked == [str(MANY)] * 3
 
 
+def test_some_that_were_consumed_meanwhile_do_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They were found and are neither put back nor held: the answer says less than was asked for."""
+    broker = Answering({"messages": MANY - 3}, {"messages": MANY - 7, "held": 5}, {"messages": 9, "held": 5})
+    assert retried(monkeypatch, broker) == 3
+    assert capsys.readouterr().out == f"put back {2 * MANY - 1:,} messages\n" and not broker.answers
+
+
 def test_it_ends_when_nothing_goes_back_any_more(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
