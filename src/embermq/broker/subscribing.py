@@ -20,6 +20,10 @@ from embermq.topics.names import SHARE_PREFIX, has_wildcard, parse_shared, valid
 
 RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
 V3_FAILURE = 0x80
+DENIED = "not allowed to subscribe there"
+NOT_TAKEN = "the topic filter is longer, or has more levels, than is taken here"
+NO_ROOM = "no room for more subscriptions"
+SWITCHED_OFF = "subscriptions of that kind are switched off"
 
 
 class Subscribing:
@@ -100,9 +104,11 @@ class Subscribing:
                 reason = reason or refusal.text
                 codes.append(refusal.code if link.version == ProtocolVersion.V5 else V3_FAILURE)
                 continue
-            code = self._objection(link, session, asked, place)
-            if code is not None or place is None:
-                codes.append(V3_FAILURE if code is None else code)
+            objection = self._objection(link, session, asked, place)
+            if objection is not None or place is None:
+                code, text = objection or (V3_FAILURE, "")
+                codes.append(code)
+                reason = reason or text
                 continue
             if state.queues is not None and place[1].startswith(QUEUE_PREFIX):
                 code, text = state.queues.subscribe(
@@ -142,18 +148,18 @@ class Subscribing:
 
     def _objection(
         self, link: Link, session: Session, asked: Subscription, place: tuple[str, str] | None
-    ) -> int | None:
-        """The failure with which a subscription is answered, None when it can be made."""
+    ) -> tuple[int, str] | None:
+        """The failure with which a subscription is answered, and why; None when it can be made."""
         v5 = link.version == ProtocolVersion.V5
         if self._unavailable((asked,), False) is not None:
-            return V3_FAILURE  # MQTT 5 clients have been sent away
+            return V3_FAILURE, SWITCHED_OFF  # MQTT 5 clients have been sent away
         if place is None:
-            return ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE
+            return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
         if self._is_over_limit(session, asked.topic_filter):
-            return ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE
+            return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), NO_ROOM
         if session.permissions is not None and not session.permissions.may_subscribe(place[1]):
             self._state.counters.subscriptions_denied += 1
-            return _denied(link.version, min(asked.qos, self._state.settings.max_qos))
+            return _denied(link.version, min(asked.qos, self._state.settings.max_qos)), DENIED
         return None
 
     def _is_over_limit(self, session: Session, topic_filter: str) -> bool:

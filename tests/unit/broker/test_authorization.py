@@ -208,6 +208,27 @@ class TestSubscribe:
         assert len(hand.state.router) == 2
         assert counted(hand) == (0, 2, 0)
 
+    @pytest.mark.parametrize(
+        ("asks", "said"),
+        [
+            ({}, "not allowed to subscribe there"),
+            ({"request_problem_information": False}, None),
+            ({"maximum_packet_size": 16}, None),
+        ],
+        ids=["usual", "no problem information", "small packets"],
+    )
+    def test_the_answer_says_why_to_a_client_that_can_hear_it(
+        self, asks: dict[str, int], said: str | None
+    ) -> None:
+        """[MQTT-3.1.2-29] and [MQTT-3.9.2-1]; which rule it was is nobody's business."""
+        hand = under(rules("allow subscribe yes", "deny subscribe secret/#"))
+        listener = hand.connects("s", properties=Properties(**asks))  # type: ignore[arg-type]
+        assert listener.subscribes("yes") == (2,)
+        assert listener.last(Suback).properties is None
+        assert listener.subscribes("yes", "secret/plans", "$queue/secret") == (2, 0x87, 0x87)
+        properties = listener.last(Suback).properties
+        assert (properties.reason_string if properties is not None else None) == said
+
     def test_a_shared_subscription_is_asked_for_by_its_filter(self) -> None:
         hand = under(rules("allow subscribe yes"))
         listener = hand.connects("s")
