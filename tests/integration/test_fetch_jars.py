@@ -143,7 +143,7 @@ def test_what_is_not_to_be_had_is_named(folder: Path, repository: Repository) ->
 @pytest.mark.parametrize("url", ["ftp://host", "https://me:secret@host/maven", 'http://host/"/>', "central"])
 def test_a_mirror_must_be_a_plain_address(folder: Path, url: str) -> None:
     code, told = fetch(folder, "--from", url)
-    assert code == 1
+    assert code == 2
     assert "named by a URL of http or https, without a user" in told and "secret" not in told
     assert not folder.exists()
 

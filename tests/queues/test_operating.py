@@ -459,7 +459,7 @@ def test_the_command_makes_changes_shows_and_deletes(broker: BrokerProcess, tmp_
         ("list", "--match", "\udcff"),
         ("dlq", "list", "op/cli", "--group", "\udcff"),
     ):
-        assert "UTF-8" in embermq(broker, "queues", *words, code=1)
+        assert "UTF-8" in embermq(broker, "queues", *words, code=2)
     shown = embermq(broker, "queues", "show", "op/cli")
     assert "performance.prefetch" in shown and "retry_policy.max_backoff" in shown
     changed = embermq(
@@ -468,7 +468,7 @@ def test_the_command_makes_changes_shows_and_deletes(broker: BrokerProcess, tmp_
     assert changed == "configured op/cli\n"
     assert json.loads(embermq(broker, "queues", "show", "op/cli", "--json"))["settings"]["ordering"] == "none"
     wrong = embermq(
-        broker, "queues", "configure", "op/cli", "--settings", "-", given='{"ordering": 1}', code=1
+        broker, "queues", "configure", "op/cli", "--settings", "-", given='{"ordering": 1}', code=2
     )
     assert "ordering" in wrong and wrong.count("\n") == 1
     listed = embermq(broker, "queues", "list", "--match", "op/cl*").splitlines()

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.app.config import Settings
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.app.static_store import open_users, static_url
 from embermq.authentication.password_file import FILE_BYTES_MAX, parse_password_file
 from embermq.authentication.passwords import PasswordHashes
@@ -153,12 +153,12 @@ def _check_password(password: bytes) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise UserError for what cannot be a user name [MQTT-1.5.4-2]."""
+    """Raise OptionError for what cannot be a user name [MQTT-1.5.4-2]."""
     size = len(name.encode(errors="surrogateescape"))
     if not name or size > TEXT_BYTES_MAX:
-        raise UserError(f"a user name has 1 to {TEXT_BYTES_MAX} bytes, this one has {size}")
+        raise OptionError(f"a user name has 1 to {TEXT_BYTES_MAX} bytes, this one has {size}")
     if not name.isprintable():
-        raise UserError(f"the user name {name!r} has characters that cannot be shown")
+        raise OptionError(f"the user name {name!r} has characters that cannot be shown")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from embermq.admin.access import NAME_PATTERN, ApiToken, Scope, token_hash
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 
 FILE_NAME = "api-tokens.json"
 LOCK_NAME = "api-tokens.lock"
@@ -53,9 +53,10 @@ class TokenFile:
         return self._read
 
     def create(self, name: str, scope: Scope, expires_ms: int) -> str:
-        """Returns the token, which nobody can read again. Raises UserError for a name that is taken or cannot be."""
+        """Returns the token, which nobody can read again. Raises UserError for a name that is taken,
+        OptionError for one that cannot be."""
         if not NAME.fullmatch(name):
-            raise UserError(
+            raise OptionError(
                 f"{name[:80]!r} cannot name a token: letters, digits, '.', '_' and '-', at most 64"
             )
         secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)

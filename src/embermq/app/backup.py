@@ -20,7 +20,7 @@ from embermq.adapters.sqlite.restored import skip_message_ids
 from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
 from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.lake_files import unchanged
 
@@ -69,7 +69,7 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
     if not (data_dir / "broker.db").is_file():
         raise UserError(f"{data_dir} is not the data directory of a broker; name it with --data-dir")
     if target.resolve().is_relative_to(data_dir.resolve()):
-        raise UserError(f"{target} is inside the data directory {data_dir}")
+        raise OptionError(f"{target} is inside the data directory {data_dir}")
     with _new_directory(target), unchanged(Places(data_dir).lake), _whole_snapshot(data_dir) as snapshot:
         files = _lake_files(Places(data_dir), snapshot)
         files |= {name: (data_dir / name,) for name in WHOLE_FILES if (data_dir / name).is_file()}

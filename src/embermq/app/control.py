@@ -15,7 +15,7 @@ import msgspec
 from embermq.admin.parked_service import ParkedService
 from embermq.admin.session_service import SessionService
 from embermq.admin.settings import HttpSettings
-from embermq.app.errors import IsThere, StartError, UserError
+from embermq.app.errors import IsThere, OptionError, StartError, UserError
 
 if TYPE_CHECKING:
     import httpx
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FILE_NAME = "control.sock"
 ANSWER_S = 60.0
+NOT_MEANT = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""How a broker answers to what cannot be, whatever it holds."""
 
 
 class NoAnswer(UserError):
@@ -104,7 +106,8 @@ class ControlClient:
         self._opened.__exit__(None, None, None)
 
     def ask(self, method: str, path: str, **parameters: str | list[str]) -> bytes:
-        """The body of the answer; raises UserError with the broker's own words for a refusal."""
+        """The body of the answer; raises UserError with the broker's own words for a refusal,
+        OptionError for what cannot be."""
         return self._ask(method, path, parameters, None)
 
     def put(self, path: str, content: bytes, *, only_new: bool = False) -> bytes:
@@ -128,7 +131,7 @@ class ControlClient:
         try:
             answer = self._client.request(method, path, params=parameters, content=content, headers=headers)
         except UnicodeEncodeError as error:  # a byte that was typed
-            raise UserError(f"{error.object[:80]!r} is no text in UTF-8") from None
+            raise OptionError(f"{error.object[:80]!r} is no text in UTF-8") from None
         except httpx.ConnectError as error:
             raise NoAnswer(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
         except httpx.HTTPError as error:
@@ -137,6 +140,8 @@ class ControlClient:
             raise NoAnswer(_detail(answer.content))
         if answer.status_code == HTTPStatus.PRECONDITION_FAILED:
             raise IsThere(_detail(answer.content))
+        if answer.status_code in NOT_MEANT:
+            raise OptionError(_detail(answer.content))
         if answer.is_error:
             raise UserError(_detail(answer.content))
         return answer.content

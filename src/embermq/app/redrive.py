@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
-from embermq.app.errors import EmberError, UserError
+from embermq.app.errors import EmberError, OptionError, UserError
 from embermq.pipeline.errors import BrokerAway, FilterError, PipelineError
 from embermq.pipeline.places import Places
 from embermq.queues.names import QueueKind
@@ -65,7 +65,8 @@ class BrokerDoor:
 
 
 def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, notice: Notice) -> RedriveReport:
-    """Raises UserError, RedriveFailed. Interrupted, failed or killed, the next one goes on with what is left."""
+    """Raises OptionError, UserError, RedriveFailed. Interrupted, failed or killed, the next one goes on with
+    what is left."""
     from embermq.pipeline.jobs.putting_back import PuttingBack
     from embermq.pipeline.jobs.redrive import RedriveTerms, redrive
 
@@ -82,7 +83,7 @@ def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, not
         try:
             return redrive(settings.pipeline, places, terms, putting_back)
         except FilterError as error:
-            raise UserError(f"--filter: {error}") from error
+            raise OptionError(f"--filter: {error}") from error
         except (PipelineError, UserError) as error:
             told = f"; {putting_back.put_back:,} were put back, the others are dead letters still"
             raise RedriveFailed(f"{error}{told if putting_back.done else ''}") from error

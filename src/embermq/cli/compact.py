@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration, finite
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.compact import CompactionReport
@@ -21,7 +21,11 @@ def command(
     older_than_hours: Annotated[
         float,
         typer.Option(
-            "--older-than-hours", min=0, metavar="HOURS", help="Leave files younger than this alone."
+            "--older-than-hours",
+            min=0,
+            callback=finite,
+            metavar="HOURS",
+            help="Leave files younger than this alone.",
         ),
     ] = 1.0,
     target_mb: Annotated[

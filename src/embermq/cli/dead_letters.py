@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.cli.control import running_broker
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, finite
 from embermq.cli.paths import queue_path, quoted
 from embermq.cli.terminal import print_json, shown, table
 
@@ -88,7 +88,10 @@ def retry(
     reason: Reason = "",
     error: Error = "",
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.001, help="At most this many a second, in the background.")
+        float | None,
+        typer.Option(
+            "--rate", min=0.001, callback=finite, help="At most this many a second, in the background."
+        ),
     ] = None,
     data_dir: DataDir = None,
     config: ConfigFile = None,
@@ -97,7 +100,7 @@ def retry(
     """Put dead letters back. They go to the tail of their queue, with no attempts, for the group that failed them."""
     filters = {"group": group, "reason": reason, "error": error}
     if bool(letters) == everything or (letters and (rate is not None or any(filters.values()))):
-        raise UserError(
+        raise OptionError(
             "say either the ids of dead letters, as list shows them, or --all, perhaps with a filter"
         )
     with running_broker(data_dir, config, assignments) as broker:
@@ -107,7 +110,7 @@ def retry(
                 try:
                     body = broker.ask("POST", f"{_path(name)}/{quoted(letter)}/retry")
                 except UserError as refusal:
-                    raise UserError(f"{refusal}; {count:,} messages were put back before it") from None
+                    raise type(refusal)(f"{refusal}; {count:,} messages were put back before it") from None
                 count += msgspec.json.decode(body)["messages"]
             print(f"put back {count:,} messages")
             return

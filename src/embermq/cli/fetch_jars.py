@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, configuration
 
 
@@ -28,7 +28,7 @@ def command(
     """Fetch the jars of Spark's Kafka connector. Those that are missing come from Maven Central; hashes are checked."""
     from embermq.cli.message_bar import MessageBar
     from embermq.pipeline.connector import fetch_connector, jars_folder
-    from embermq.pipeline.errors import PipelineError
+    from embermq.pipeline.errors import PipelineError, RepositoryError
 
     settings = configuration(config, assignments, None).settings.pipeline
     if into is not None:
@@ -36,6 +36,8 @@ def command(
     try:
         with MessageBar("jars") as bar:
             fetched = fetch_connector(settings, repository, bar.show)
+    except RepositoryError as error:
+        raise OptionError(f"--from: {error}") from error
     except PipelineError as error:
         raise UserError(str(error)) from error
     folder = jars_folder(settings).resolve()

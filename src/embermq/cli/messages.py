@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.app.errors import UserError
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.app.errors import OptionError
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration, finite
 from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ PRUNE_ROWS = 5_000
 """Deleted in one transaction: the pipeline waits for so long to go on writing."""
 BEFORE_ALL = -1
 MS_PER_HOUR = 3_600_000
+HOURS_MAX = 10_000_000
 
 app = typer.Typer(help="The message store: show, prune.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -56,7 +57,7 @@ def show(
     With --json one object a line: `payload` is text, or `payload_base64` where it is not UTF-8.
     """
     if "#" in topic or "+" in topic:
-        raise UserError(f"{shown(topic)!r} has wildcards; the messages of one topic are shown")
+        raise OptionError(f"{shown(topic)!r} has wildcards; the messages of one topic are shown")
     is_any = False
     with _store(configuration(config, assignments, data_dir).settings) as store:
         for found in _range(store, topic, after, limit):
@@ -79,7 +80,12 @@ def prune(
     older_than_hours: Annotated[
         float,
         typer.Option(
-            "--older-than-hours", min=0, metavar="HOURS", help="Age from when the broker accepted them."
+            "--older-than-hours",
+            min=0,
+            max=HOURS_MAX,
+            callback=finite,
+            metavar="HOURS",
+            help="Age from when the broker accepted them.",
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, delete nothing.")] = False,

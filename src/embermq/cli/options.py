@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,14 @@ from typing import Annotated
 import typer
 
 from embermq.app.config import Configuration, load_configuration
+
+
+def finite(number: float | None) -> float | None:
+    """For options that are numbers: a range of them lets `nan` through."""
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is not a number that can be used")
+    return number
+
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A file of settings, in TOML.")

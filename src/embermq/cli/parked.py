@@ -11,7 +11,7 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
 from embermq.cli.terminal import confirm, print_json, shown, table
@@ -142,7 +142,7 @@ def delete(
 def _chosen(numbers: list[int] | None, everything: bool) -> list[str]:
     """Empty for all. One of the two has to be said."""
     if bool(numbers) == everything:
-        raise UserError("say either the numbers of messages, as list shows them, or --all")
+        raise OptionError("say either the numbers of messages, as list shows them, or --all")
     return [str(number) for number in sorted(set(numbers or ()))]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError
 
 QUEUES = "/api/v1/queues"
 
@@ -18,5 +18,5 @@ def quoted(name: str) -> str:
     """One part of a path, whatever the name holds: `.` and `..` name queues here and lead nowhere, and what
     was typed may be no UTF-8."""
     if not name:
-        raise UserError("a name, or an id, is empty")
+        raise OptionError("a name, or an id, is empty")
     return quote(name, safe="", errors="surrogateescape").replace(".", "%2E")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from embermq.app.errors import IsThere, UserError
+from embermq.app.errors import IsThere, OptionError, UserError
 from embermq.cli import dead_letters
 from embermq.cli.control import running_broker
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
@@ -239,7 +239,7 @@ def _settings(file: Path | None) -> bytes:
         with file.open("rb") as opened:
             content = opened.read(SETTINGS_BYTES_MAX + 1)
     if len(content) > SETTINGS_BYTES_MAX:
-        raise UserError(f"{file} has more than {SETTINGS_BYTES_MAX} bytes")
+        raise OptionError(f"{file} has more than {SETTINGS_BYTES_MAX} bytes")
     return content
 
 

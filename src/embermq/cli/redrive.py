@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from embermq.cli.dead_letters import EXIT_SOME_STAY, about_crowded, about_orphaned
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Tasks, configuration, finite
 from embermq.cli.terminal import shown, table
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def command(
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", min=0.001, max=1_000_000, help="Put back at most this many a second."),
+        typer.Option(
+            "--rate", min=0.001, max=1_000_000, callback=finite, help="Put back at most this many a second."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count them, show some of each reason, change nothing.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import say_made, table
 
@@ -62,9 +62,9 @@ def create(
     try:
         lasts_ms = parse_duration(expires) if expires else 0
     except ValueError as error:
-        raise UserError(f"--expires: {error}") from None
+        raise OptionError(f"--expires: {error}") from None
     if expires and not lasts_ms:
-        raise UserError(f"--expires: {expires} is over at once")
+        raise OptionError(f"--expires: {expires} is over at once")
     expires_ms = time.time_ns() // 1_000_000 + lasts_ms if expires else 0
     directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
     is_new = not directory.exists()

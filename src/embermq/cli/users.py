@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from embermq.app.config import Settings
-from embermq.app.errors import UserError
+from embermq.app.errors import OptionError, UserError
 from embermq.app.settings import SQLITE
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
 from embermq.cli.terminal import say_made, shown, table
@@ -231,7 +231,7 @@ def copy(
     settings = configuration(config, assignments, data_dir).settings
     there = configuration(config, [*(assignments or ()), f"stores.static={source}"], data_dir).settings
     if there.stores == settings.stores:
-        raise UserError("--from names the store that stores.static names; nothing was copied")
+        raise OptionError("--from names the store that stores.static names; nothing was copied")
     with accounts_of(there) as accounts:
         users = accounts.all()
     with accounts_of(settings, create=True) as accounts:

@@ -44,6 +44,10 @@ class JarsError(PipelineError):
     """The world's fault: jars that could not be fetched, or a folder that they could not be put into. Says which."""
 
 
+class RepositoryError(JarsError):
+    """The user's fault: no repository can have that URL. Without it, since it may hold a password."""
+
+
 class KafkaLogError(PipelineError):
     """The world's fault: the message log in Kafka does not answer, is not there, or refuses. Says what was asked."""
 

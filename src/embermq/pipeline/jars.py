@@ -18,7 +18,7 @@ from xml.sax.saxutils import quoteattr
 
 from msgspec import Struct
 
-from embermq.pipeline.errors import JarsError
+from embermq.pipeline.errors import JarsError, RepositoryError
 from embermq.pipeline.java import JavaRuntime
 
 FETCH_TIMEOUT_S = 900
@@ -115,10 +115,10 @@ def fetch_jars(
 
     A jar appears under its name only when it is whole and its hash is right. `find_java` is given a folder to work in;
     `repository` is the URL of a mirror, and Maven Central when it is ""; `told` hears how many of how many jars have
-    come. Several may fetch at the same time: the second one waits. Raises JarsError.
+    come. Several may fetch at the same time: the second one waits. Raises JarsError, RepositoryError.
     """
     if repository and not _REPOSITORY.fullmatch(repository):
-        raise JarsError("a Maven repository is named by a URL of http or https, without a user in it")
+        raise RepositoryError("a Maven repository is named by a URL of http or https, without a user in it")
     if not any(what_is_wrong(jar, folder) for jar in jars):
         return []
     with _sole_work_folder(folder) as work:

@@ -98,6 +98,39 @@ def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["users", "add", "ann", "--type", "boss"], "embermq: Invalid value for '--type'"),
         (["users", "list", "--set", "log.durability=no"], "embermq: log.durability: 'no' is not one of"),
         (["run", "--set", "listeners.wss=127.0.0.1:1"], "embermq: listeners.wss: needs tls.cert"),
+        (["users", "add", ""], "embermq: a user name has 1 to 65535 bytes, this one has 0"),
+        (["users", "add", "a\x1b"], "embermq: the user name 'a\\x1b' has characters that cannot be shown"),
+        (["users", "copy", "--from", "sqlite"], "embermq: --from names the store that stores.static names"),
+        (["tokens", "create", "a b"], "embermq: 'a b' cannot name a token"),
+        (["tokens", "create", "a", "--expires", "5x"], "embermq: --expires: '5x' is no duration"),
+        (["tokens", "create", "a", "--expires", "0s"], "embermq: --expires: 0s is over at once"),
+        (["sessions", "parked", "delete", "c"], "embermq: say either the numbers of messages"),
+        (["queues", "dlq", "retry", "q"], "embermq: say either the ids of dead letters"),
+        (
+            ["queues", "dlq", "retry", "q", "--all", "--rate", "nan"],
+            "embermq: Invalid value for '--rate': nan",
+        ),
+        (["messages", "show", "--topic", "a/#"], "embermq: 'a/#' has wildcards"),
+        (
+            ["messages", "prune", "--older-than-hours", "nan"],
+            "embermq: Invalid value for '--older-than-hours': nan",
+        ),
+        (
+            ["messages", "prune", "--older-than-hours", "inf"],
+            "embermq: Invalid value for '--older-than-hours': inf",
+        ),
+        (
+            ["pipeline", "compact", "--older-than-hours", "inf"],
+            "embermq: Invalid value for '--older-than-hours': inf",
+        ),
+        (
+            ["pipeline", "redrive", "--queue", "q", "--rate", "nan"],
+            "embermq: Invalid value for '--rate': nan",
+        ),
+        (
+            ["pipeline", "fetch-jars", "--from", "xyz"],
+            "embermq: --from: a Maven repository is named by a URL",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_a_directory_that_was_not_there_is_told(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_token_that_is_over_at_once_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tokens", "create", "a", "--expires", "0s", "--data-dir", str(tmp_path)]) == 1
+    assert main(["tokens", "create", "a", "--expires", "0s", "--data-dir", str(tmp_path)]) == 2
     assert capsys.readouterr() == ("", "embermq: --expires: 0s is over at once\n")
     assert not (tmp_path / FILE_NAME).exists()
 
