@@ -27,14 +27,14 @@ def cut(kafka: KafkaServer, log: str, batches: int) -> None:
     for _ in range(batches):
         _, size = struct.unpack_from(">qi", data, end)
         end += 12 + size
-    assert 0 < end < len(data)
+    assert end < len(data)
     path.write_bytes(data[:end])
 
 
-async def comes(broker: BrokerProcess, *, acknowledges: bool = True) -> MqttClient:
+async def comes(broker: BrokerProcess, *, client_id: str = "app", acknowledges: bool = True) -> MqttClient:
     """Until it is let in."""
     while True:
-        client = MqttClient("app", acknowledges=acknowledges)
+        client = MqttClient(client_id, acknowledges=acknowledges)
         answer = await client.connect(broker.port, clean_start=False, expiry_s=DAY_S)
         if answer.reason_code == 0:
             return client
@@ -89,6 +89,54 @@ def test_what_was_under_way_comes_again_with_its_packet_ids(
         assert f"ends at {KEPT}, the client was sent what stood before {SENT}" in broker.output()
         again.close()
         await again.ended
+
+    with (
+        BrokerProcess(tmp_path / "data", settings=settings) as broker,
+        HandPipeline(kafka, prefix) as pipeline,
+    ):
+        run(scenario(broker, pipeline))
+
+
+@pytest.mark.promise("application-8")
+def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_all(
+    kafka: KafkaServer, tmp_path: Path
+) -> None:
+    """From the first record of the message log on, and for all of them at once."""
+    prefix = kafka.prefix()
+    names = [f"app{number}" for number in range(20)]
+    settings = {
+        "stores.log": f"kafka://{kafka.bootstrap}",
+        "kafka.prefix": prefix,
+        "kafka.partitions": 2,
+        "clients.application_ids": "app*",
+    }
+
+    async def scenario(broker: BrokerProcess, pipeline: HandPipeline) -> None:
+        publisher = MqttClient("publisher")
+        await publisher.connect(broker.port)
+        clients = [await comes(broker, client_id=name, acknowledges=False) for name in names]
+        for client in clients:
+            await client.subscribe(Subscription("t/#", 2))
+        for number in range(SENT):
+            await publisher.publish(f"t/{number}", b"%d" % number, qos=1 + number % 2)
+        await asyncio.to_thread(pipeline.carry)
+        for client in clients:
+            await wait_for(lambda client=client: len(client.messages) == SENT, 30)  # type: ignore[misc]
+        sent = [{(one.payload, one.packet_id) for one in client.messages} for client in clients]
+        await asyncio.to_thread(kafka.kill)
+        broker.kill()
+        for name in names:
+            cut(kafka, f"{prefix}.msg.app.{name}", 0)
+        await asyncio.to_thread(kafka.start)
+        await asyncio.to_thread(broker.start)
+        again = await asyncio.gather(*(comes(broker, client_id=name) for name in names))
+        for client in again:
+            await wait_for(lambda client=client: len(client.messages) == SENT, 30)  # type: ignore[misc]
+        assert [{(one.payload, one.packet_id) for one in client.messages} for client in again] == sent
+        assert broker.output().count("messages under way") == len(names)
+        for client in again:
+            client.close()
+            await client.ended
 
     with (
         BrokerProcess(tmp_path / "data", settings=settings) as broker,
