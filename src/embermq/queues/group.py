@@ -62,9 +62,9 @@ class Group:
         self.stalled: list[str] = []
         """Members that have just stalled: whoever calls `advance` is to empty it."""
         self.idle_since_ms = 0
-        self.left: OrderedDict[str, None] = OrderedDict()
+        self.left: OrderedDict[int, None] = OrderedDict()
         """Clients that have left while messages were unsettled: of what each had last it may still say so, without
-        naming the group. The last ones."""
+        naming the group. The last ones, by hashes since ids may be long: who holds what is compared all the same."""
         self._away: OrderedDict[str, Consumer] = OrderedDict()
         """Members whose connection is gone, in the order of going: all may come back for equally long."""
         self._settings = settings
@@ -198,7 +198,7 @@ class Group:
                     self._apply(sequence, standing, Event.HOLDER_GONE, now_ms)
         consumer.away_until_ms = 0
         self._away.pop(client_id, None)
-        self.left.pop(client_id, None)
+        self.left.pop(hash(client_id), None)
         consumer.prefetch = prefetch
         self.idle_since_ms = 0
         if not takes_part:
@@ -222,7 +222,7 @@ class Group:
         if consumer is None:
             return
         if self._standings:
-            self.left[client_id] = None
+            self.left[hash(client_id)] = None
             if len(self.left) > LEFT_MAX:
                 self.left.popitem(last=False)
         for sequence in sorted(consumer.held):

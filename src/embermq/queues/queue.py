@@ -381,7 +381,8 @@ class Queue:
     def _groups_of(self, client_id: str) -> tuple[list[str], list[str]]:
         """In which it is, and which it has left."""
         names = [name for name, group in self.groups.items() if client_id in group.members]
-        return names, [name for name, group in self.groups.items() if client_id in group.left]
+        hashed = hash(client_id)
+        return names, [name for name, group in self.groups.items() if hashed in group.left]
 
     def _settle_in(
         self,
