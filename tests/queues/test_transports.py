@@ -18,15 +18,18 @@ from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 from embermq_client import Client
 
-QUEUES = """
+TRANSPORTS = ["tls", "ws", "wss"]
+QUEUES = "".join(
+    f"""
 [[queues]]
-name = "leased"
+name = "leased-{transport}"
 partitions = 1
 performance.delivery_timeout = "700ms"
 retry_policy.initial_backoff = "0ms"
 retry_policy.max_retries = 100
 """
-TRANSPORTS = ["tls", "ws", "wss"]
+    for transport in TRANSPORTS
+)
 LARGE = bytes(range(256)) * 1_500
 
 
