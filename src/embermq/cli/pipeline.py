@@ -102,6 +102,8 @@ def status(
 
 def _summary(found: PipelineStatus) -> list[tuple[str, str]]:
     lines = [("pipeline", found.state if not found.pid else f"{found.state}, process {found.pid}")]
+    if found.waits_for:
+        lines.append(("waits for", found.waits_for))
     if found.spark:
         lines.append(("runs on", f"Spark {found.spark}, Java {found.java}"))
     if found.driver_restarts:

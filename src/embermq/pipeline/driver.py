@@ -12,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -53,6 +55,7 @@ class Driver:
         self._started_ms = _now_ms()
         self._java = self._spark_version = ""
         self._jvm: subprocess.Popen[bytes] | None = None
+        self._reporting = threading.Lock()
         self._kafka = kafka_driver(settings, self._places, self._stopping)
         self._sockets = make_socket_directory(self._places)
 
@@ -66,7 +69,8 @@ class Driver:
         signal.signal(signal.SIGINT, self._on_signal)
         self._report("starting")
         try:
-            spark = self._start_spark()
+            with self._telling_meanwhile():
+                spark = self._start_spark()
             self._start_queries(spark)
             return self._watch()
         except SystemExit:
@@ -92,6 +96,23 @@ class Driver:
         if self._kafka is None:
             register_sources(spark)
         return spark
+
+    @contextmanager
+    def _telling_meanwhile(self) -> Iterator[None]:
+        """Report while this thread waits, for Kafka as long as that takes: nobody is to take the driver for dead."""
+        done = threading.Event()
+
+        def tell() -> None:
+            while not done.wait(_REPORT_S):
+                self._report("starting")
+
+        teller = threading.Thread(target=tell, name="report", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            done.set()
+            teller.join()
 
     def _start_queries(self, spark: SparkSession) -> None:
         """One after the other, dispatch first: side by side they would all be late to their first record."""
@@ -128,9 +149,11 @@ class Driver:
             kafka=self._kafka is not None,
             log_first=self._kafka.lags.first() if self._kafka is not None else 0,
             log_end=self._kafka.lags.end() if self._kafka is not None else 0,
+            waits_for=self._kafka.waits_for if self._kafka is not None else "",
         )
         try:
-            write_report(self._places.status, report)
+            with self._reporting:
+                write_report(self._places.status, report)
         except OSError as error:  # a full disk: the queries wait for room by themselves
             log.warning("cannot write %s: %s", self._places.status, error)
 

@@ -30,6 +30,8 @@ class KafkaDriver:
         self.positions = KafkaPositions(kafka)
         self.side = KafkaSide(self.positions, BrokerSessions(places))
         self.lags = KafkaLags(self.positions, stopping)
+        self.waits_for = ""
+        """What is in the way of a start, "" for nothing."""
 
     def wait_for_log(self, settings: PipelineSettings) -> int:
         """Until Kafka answers and has the log, or the driver is to stop; the task slots that dispatch holds."""
@@ -37,12 +39,13 @@ class KafkaDriver:
         while not self._stopping.is_set():
             try:
                 partitions = self.positions.partitions()
+                self.waits_for = ""
                 self.lags.start()
                 is_held = "dispatch" in settings.queries and chosen_mode(settings) == "realtime"
                 return partitions if is_held else 0
             except KafkaLogError as error:
                 if str(error) != told:
-                    told = str(error)
+                    self.waits_for = told = str(error)
                     log.warning("waiting for the message log: %s", told)
                 self._stopping.wait(_ASK_S)
         return 0

@@ -56,6 +56,8 @@ class DriverReport(Struct, frozen=True, kw_only=True):
     """Whether the log is in Kafka: then its end and the lags are the driver's, as it has seen them last."""
     log_first: int = 0
     log_end: int = 0
+    waits_for: str = ""
+    """Why it has not started: what Kafka said last."""
 
 
 class SupervisorReport(Struct, frozen=True, kw_only=True):
@@ -104,6 +106,8 @@ class PipelineStatus(Struct, frozen=True, kw_only=True):
     """Records that application logs wait for."""
     warnings: tuple[str, ...]
     queries: tuple[QueryStatus, ...]
+    waits_for: str = ""
+    """Why a driver that is `starting` has not started; "" for nothing in particular."""
 
 
 _Report = TypeVar("_Report", DriverReport, SupervisorReport)
@@ -161,6 +165,7 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
         waiting=waiting,
         warnings=_warnings(state, waiting, queries),
         queries=queries,
+        waits_for=driver.waits_for if driver and alive else "",
     )
 
 
