@@ -17,6 +17,8 @@ class LogsInMemory(HandLogs):
         super().__init__()
         self.there: dict[str, int] = {}
         self.trouble: StoreError | None = None
+        self.problems: dict[str, str] = {}
+        """Logs that cannot be looked at, and why."""
         self._made = 0
 
     def ensure(self, log: str, partitions: int, then: Callable[[FoundLog | StoreError], None]) -> None:
@@ -32,7 +34,12 @@ class LogsInMemory(HandLogs):
         then(self.trouble or list(self.there))
 
     def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
-        sizes = [LogSize(log, {0: 0}, {0: end}) for log, end in sorted(self.there.items())]
+        sizes = [
+            LogSize(log, {}, {}, self.problems[log])
+            if log in self.problems
+            else LogSize(log, {0: 0}, {0: end})
+            for log, end in sorted(self.there.items())
+        ]
         then(self.trouble or sizes)
 
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:

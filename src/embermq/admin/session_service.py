@@ -72,13 +72,15 @@ class PinView(Struct, frozen=True, kw_only=True):
 class ApplicationLogView(Struct, frozen=True, kw_only=True):
     """The log of an APPLICATION client, or of a shared filter, in a store of its own. `client_id` is "" for the latter,
     `groups` the consumer groups that read it. `lag` is how many of its records are not acknowledged, by the
-    slowest of its readers; None when nobody reads it and nobody ever will."""
+    slowest of its readers; None when nobody reads it and nobody ever will. Where `problem` says why the log cannot be
+    looked at, `records` and `lag` are None."""
 
     name: str
     client_id: str
     groups: Sequence[str]
-    records: int
+    records: int | None
     lag: int | None
+    problem: str = ""
 
 
 class LateLogView(Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from embermq.app import settings as store_settings
 from embermq.app.errors import ConfigError
 from embermq.app.pipeline_side import check_pipeline
 from embermq.app.queue_file import check_queue_file
+from embermq.app.setting_lines import SettingLines
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
 from embermq.authentication import settings as authentication_settings
@@ -146,6 +147,12 @@ class _Given(Struct, frozen=True):
     value: object
     origin: str
     is_text: bool
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """Where it came from, for somebody who has to change it there."""
+        return f"{self.origin}, line {self.line}" if self.line else self.origin
 
 
 def load_configuration(
@@ -171,6 +178,7 @@ def load_configuration(
 
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
+    places: dict[str, str] = {}
     for item in given:
         key, annotation = _find(item.key)
         if annotation is None:
@@ -178,14 +186,14 @@ def load_configuration(
             continue
         value, problem = convert_setting(item.value, annotation, is_text=item.is_text)
         if problem:
-            problems.append(f"{key}: {without_password(problem)} (from {item.origin})")
+            problems.append(f"{key}: {without_password(problem)} (from {item.place})")
         values[key] = value
-        origins[key] = item.origin
+        origins[key], places[key] = item.origin, item.place
     if problems:
         raise ConfigError(*problems)
 
     settings = _compose(values)
-    problems += [_with_origin(problem, origins) for problem in _contradictions(settings)]
+    problems += [_with_origin(problem, places) for problem in _contradictions(settings)]
     if problems:
         raise ConfigError(*problems)
     in_order = [*_SCHEMA, *(key for key in origins if key not in _SCHEMA)]
@@ -258,7 +266,7 @@ def _from_file(path: Path, problems: list[str]) -> list[_Given]:
             raise ConfigError(
                 f"{path}: {len(data)} bytes is more than a configuration may have, {CONFIG_BYTES_MAX}"
             )
-        document = tomllib.loads(data.decode())
+        document, lines = tomllib.loads(data.decode()), SettingLines(data.decode())
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -266,23 +274,27 @@ def _from_file(path: Path, problems: list[str]) -> list[_Given]:
     given: list[_Given] = []
     for name, content in document.items():
         if name == _LISTENER.removesuffix(".") and isinstance(content, dict):
-            given += _from_tables(content, str(path))
+            given += _from_tables(content, str(path), lines)
         elif name in _SECTIONS and not isinstance(content, dict):
-            problems.append(f"{name}: is a section, written [{name}] (from {path})")
+            problems.append(f"{name}: is a section, written [{name}] (from {path}, line {lines.line(name)})")
         elif isinstance(content, dict) and name not in _SCHEMA and (content or name in _SECTIONS):
-            given += [_Given(f"{name}.{key}", value, str(path), False) for key, value in content.items()]
+            given += [
+                _Given(f"{name}.{key}", value, str(path), False, lines.line(name, key))
+                for key, value in content.items()
+            ]
         else:
-            given.append(_Given(name, content, str(path), False))
+            given.append(_Given(name, content, str(path), False, lines.line(name)))
     return given
 
 
-def _from_tables(tables: Mapping[str, object], origin: str) -> Iterator[_Given]:
+def _from_tables(tables: Mapping[str, object], origin: str, lines: SettingLines) -> Iterator[_Given]:
     for address, table in tables.items():
         if isinstance(table, dict):
             for key, value in table.items():
-                yield _Given(f"{table_name(address)}.{key}", value, origin, False)
+                line = lines.line("listener", address, key)
+                yield _Given(f"{table_name(address)}.{key}", value, origin, False, line)
         else:
-            yield _Given(_LISTENER + address, table, origin, False)
+            yield _Given(_LISTENER + address, table, origin, False, lines.line("listener", address))
 
 
 def _from_environment(environment: Mapping[str, str], problems: list[str]) -> list[_Given]:
@@ -319,7 +331,7 @@ def _from_assignments(assignments: Sequence[str], problems: list[str]) -> list[_
 def _unknown(item: _Given) -> str:
     if item.key in _SECTIONS:
         keys = ", ".join(key for key in _SCHEMA if key.startswith(item.key + "."))
-        return f"{item.key} is a section, not a setting (from {item.origin}); it has {keys}"
+        return f"{item.key} is a section, not a setting (from {item.place}); it has {keys}"
     section, dot, name = item.key.partition(".")
     candidates: list[str] = []
     address, name_there = _of_listener(item.key)
@@ -334,7 +346,7 @@ def _unknown(item: _Given) -> str:
     if not candidates:
         candidates = [key for key in _SCHEMA if key.rpartition(".")[2] == item.key][:1]
     hint = f"; the nearest is {candidates[0]}" if candidates else f"; sections are {', '.join(_SECTIONS)}"
-    return f"unknown setting {without_password(item.key)} (from {item.origin}){hint}"
+    return f"unknown setting {without_password(item.key)} (from {item.place}){hint}"
 
 
 def _check_listeners(settings: Settings) -> None:

@@ -102,7 +102,12 @@ class SessionDesk:
         found = await self._ask(self._log_life().overview)
         return [
             ApplicationLogView(
-                name=one.name, client_id=one.client_id, groups=one.groups, records=one.records, lag=one.lag
+                name=one.name,
+                client_id=one.client_id,
+                groups=one.groups,
+                records=one.records,
+                lag=one.lag,
+                problem=one.problem,
             )
             for one in found
         ]

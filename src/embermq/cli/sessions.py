@@ -177,7 +177,7 @@ def logs(
     with running_broker(data_dir, config, assignments) as broker:
         found = _logs(broker)
         if clean or dry_run:
-            found = [log for log in found if log.lag is None]
+            found = [log for log in found if log.lag is None and not log.problem]
         if clean and not dry_run and found:
             _clean(broker, found, yes=yes)
     if as_json:
@@ -187,9 +187,12 @@ def logs(
         for log in found:
             print(f"deleted {log.name}")
         return
-    rows = [(log.name, _reader_of(log), f"{log.records:,}", _number(log.lag)) for log in found]
+    rows = [(log.name, _reader_of(log), _number(log.records), _number(log.lag)) for log in found]
     for line in table([("log", "read by", "records", "behind"), *rows], names=2):
         print(line)
+    for log in found:
+        if log.problem:
+            print(f"\n{log.name}: {log.problem}")
 
 
 def _clean(broker: ControlClient, unread: list[ApplicationLogView], *, yes: bool) -> None:
@@ -198,7 +201,7 @@ def _clean(broker: ControlClient, unread: list[ApplicationLogView], *, yes: bool
             raise UserError(
                 f"{len(unread)} logs that nobody reads would be deleted: say --yes, or --dry-run to see them"
             )
-        records = sum(log.records for log in unread)
+        records = sum(log.records or 0 for log in unread)
         typer.confirm(
             f"{len(unread)} logs that nobody reads go, with {records:,} records; sure?", abort=True, err=True
         )

@@ -28,11 +28,13 @@ class FoundLog(Struct, frozen=True):
 
 
 class LogSize(Struct, frozen=True):
-    """One log as it is now. `starts` and `ends` are offsets by partition."""
+    """One log as it is now. `starts` and `ends` are offsets by partition; both are empty where `problem` says why they
+    are not known."""
 
     name: str
     starts: Mapping[int, int]
     ends: Mapping[int, int]
+    problem: str = ""
 
     @property
     def records(self) -> int:
@@ -109,7 +111,7 @@ class ApplicationLogs(ABC):
 
     @abstractmethod
     def sizes(self, then: Callable[[list[LogSize] | StoreError], None]) -> None:
-        """Every log of the prefix."""
+        """Every log of the prefix, also those that cannot be read now."""
 
     @abstractmethod
     def delete(self, logs: Collection[str], then: Callable[[StoreError | None], None]) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct, field
 
+from embermq.ports.store_url import without_password
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.durations import Duration, parse_duration
 from embermq.queues.errors import NameRefused, SettingsRefused
@@ -22,6 +23,8 @@ from embermq.queues.names import (
 )
 
 PARTITIONS_MAX = 1_024
+VALUE_CHARACTERS_MAX = 80
+WEBHOOK = "dlq_config.alert_webhook"
 WEBHOOK_CHARACTERS_MAX = 2_000
 NAME_PLACE = "<name>"
 """Stands for the queue's name in `dlq_config.topic`."""
@@ -195,7 +198,7 @@ def settings_of(name: str, raw: Mapping[str, object]) -> QueueSettings:
     try:
         settings = msgspec.convert(raw, QueueSettings, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise SettingsRefused(f"settings of queue {name}: {_told(str(error))}") from None
+        raise SettingsRefused(f"settings of queue {name}: {_told(str(error), raw)}") from None
     if settings.name != name:
         raise SettingsRefused(f"settings of queue {name}: name: is {settings.name[:80]!r}")
     check_settings(settings)
@@ -232,7 +235,9 @@ def check_settings(settings: QueueSettings) -> None:
         "limits.message_ttl": limits.message_ttl,
         "performance.delivery_timeout": settings.performance.delivery_timeout,
     }
-    problem = next((f"{key}: must be more than 0" for key, value in positive.items() if value <= 0), "")
+    problem = next(
+        (f"{key}: is {value}, must be more than 0" for key, value in positive.items() if value <= 0), ""
+    )
     if settings.ordering is Ordering.STRICT and settings.partitions != 1:
         problem = f"partitions: is {settings.partitions}, ordering strict has 1"
     elif retries.initial_backoff > retries.max_backoff:
@@ -276,7 +281,7 @@ def _about_webhook(url: str | None) -> str:
     """Which addresses may be called is asked when one is."""
     if url is None:
         return ""
-    place = "dlq_config.alert_webhook: "
+    place = f"{WEBHOOK}: "
     if len(url) > WEBHOOK_CHARACTERS_MAX:
         return f"{place}has {len(url)} characters, the limit is {WEBHOOK_CHARACTERS_MAX}"
     try:
@@ -298,12 +303,25 @@ def _decode(wanted: type, value: object) -> Duration:
     return parse_duration(value)
 
 
-def _told(error: str) -> str:
-    """`text - at `$.a.b`` becomes `a.b: text`."""
+def _told(error: str, raw: Mapping[str, object]) -> str:
+    """`text - at `$.a.b`` becomes `a.b: is 0, text`."""
     found = re.fullmatch(r"(.*?)(?: - at `\$\.?(.*?)`)?", error, re.DOTALL)
     assert found is not None
     text, place = found[1], found[2] or ""
     unknown = re.fullmatch(r"Object contains unknown field `(.*)`", text)
     if unknown:
         return f"{place}{'.' if place else ''}{unknown[1]}: there is no such setting"
-    return f"{place}: {text[0].lower()}{text[1:]}" if place else text
+    return f"{place}: {_value_at(place, raw, text)}{text[0].lower()}{text[1:]}" if place else text
+
+
+def _value_at(place: str, raw: object, told: str) -> str:
+    """What is given there, where that is not `told` already; nothing of an address, which may hold a password."""
+    if place == WEBHOOK:
+        return ""
+    for name in place.split("."):
+        if not isinstance(raw, Mapping) or name not in raw:
+            return ""
+        raw = raw[name]
+    if not isinstance(raw, str | int | float) or (isinstance(raw, str) and repr(raw) in told):
+        return ""
+    return f"is {without_password(repr(raw))[:VALUE_CHARACTERS_MAX]}, "

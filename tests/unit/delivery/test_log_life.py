@@ -253,6 +253,14 @@ def test_logs_are_shown_and_those_without_reader_are_cleaned(place: Place) -> No
     assert shown == [
         [LogOverview(LOG, "app", (), 10, 6), LogOverview("p.msg.app.left", "", (), 5, None)],
     ]
+    place.logs.problems = {LOG: "partition 0 has no leader"}
+    place.life.overview(shown.append)
+    assert shown[1:] == [
+        [
+            LogOverview(LOG, "app", (), None, None, "partition 0 has no leader"),
+            LogOverview("p.msg.app.left", "", (), 5, None),
+        ],
+    ], "the others are told of all the same"
     gone: list[list[str] | StoreError] = []
     place.life.clean([LOG, "p.msg.app.left", "p.msg.all"], gone.append)
     assert gone == [["p.msg.app.left"]]

@@ -33,6 +33,7 @@ WRITTEN_AT_ONCE = 5_000
 """Kafka's controller writes at most 10,000 records for one request, and refuses all of it beyond that: for a topic one
 that names it, one a partition and one a setting."""
 DELETED_AT_ONCE = 1_000
+HEADLESS = "partition {partition} has no leader: the server with its copy has to come back"
 _MISSING = KafkaError.UNKNOWN_TOPIC_OR_PART
 _FIRST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _END: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -268,23 +269,25 @@ class ApplicationTopics:
             if self._names.is_application_log(name)
         }
         partitions = {name: tuple(topic.partitions) for name, topic in topics.items()}
-        places = [(log, partition) for log, numbers in partitions.items() for partition in numbers]
-        try:
-            starts, ends = self._offsets(places, _FIRST), self.ends(places)
-        except StoreUnavailable:
-            for log, partition in places:
-                if topics[log].partitions[partition].leader < 0:
-                    raise StoreUnavailable(
-                        f"{self._admin.address}: application log {log}, partition {partition}, has no leader: the "
-                        "server with its copy has to come back"
-                    ) from None
-            raise
+        headless = {
+            name: next((number for number, one in topic.partitions.items() if one.leader < 0), None)
+            for name, topic in topics.items()
+        }
+        places = [
+            (log, partition)
+            for log, numbers in partitions.items()
+            if headless[log] is None
+            for partition in numbers
+        ]
+        starts, ends = self._offsets(places, _FIRST), self.ends(places)
         return [
             LogSize(
                 log,
                 {partition: starts[log, partition] for partition in numbers},
                 {partition: ends[log, partition] for partition in numbers},
             )
+            if headless[log] is None
+            else LogSize(log, {}, {}, HEADLESS.format(partition=headless[log]))
             for log, numbers in partitions.items()
         ]
 

@@ -51,13 +51,15 @@ SharedCommitted = Callable[[str], Iterable[Mapping[int, int]]]
 
 class LogOverview(Struct, frozen=True):
     """One log as it is now. `client_id` is whose it is, "" for none; `groups` are the shared subscriptions that read
-    it; `lag` is how many records are not settled, by the slowest of them, None when nobody reads it."""
+    it; `lag` is how many records are not settled, by the slowest of them, None when nobody reads it. Neither it nor
+    `records` is known where there is a `problem`."""
 
     name: str
     client_id: str
     groups: tuple[str, ...]
-    records: int
+    records: int | None
     lag: int | None
+    problem: str = ""
 
 
 class LogLife(ApplicationSessions):
@@ -260,6 +262,11 @@ class LogLife(ApplicationSessions):
             then(found)
 
     def _overview_of(self, size: LogSize, wanted: WantedLog | None) -> LogOverview:
+        if size.problem:
+            session = wanted.session if wanted is not None else None
+            groups = wanted.groups if wanted is not None else ()
+            client_id = session.client_id if session is not None else ""
+            return LogOverview(size.name, client_id, groups, None, None, size.problem)
         if wanted is None:
             return LogOverview(size.name, "", (), size.records, None)
         if wanted.session is None:

@@ -1,0 +1,51 @@
+"""`embermq sessions` as it shows what a broker answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from embermq.admin.session_service import ApplicationLogView
+from embermq.cli import sessions
+from embermq.cli.main import main
+
+GOOD = ApplicationLogView(name="p.good", client_id="good", groups=(), records=1_200, lag=3)
+HEADLESS = ApplicationLogView(
+    name="p.bad", client_id="bad", groups=(), records=None, lag=None, problem="partition 0 has no leader"
+)
+
+
+class _Broker:
+    def ask(self, method: str, path: str) -> bytes:
+        assert (method, path) == ("GET", sessions.LOGS), "nothing is deleted"
+        return msgspec.json.encode([HEADLESS, GOOD])
+
+
+@pytest.fixture(autouse=True)
+def _one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def running(*_: object) -> Iterator[_Broker]:
+        yield _Broker()
+
+    monkeypatch.setattr(sessions, "running_broker", running)
+
+
+def test_a_log_that_cannot_be_looked_at_is_listed_with_what_is_wrong(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["sessions", "logs"]) == 0
+    _, bad, good, empty, told = capsys.readouterr().out.splitlines()
+    assert bad.split() == ["p.bad", "bad", "-", "-"]
+    assert good.split() == ["p.good", "good", "1,200", "3"]
+    assert (empty, told) == ("", "p.bad: partition 0 has no leader")
+
+
+def test_it_does_not_count_as_one_that_nobody_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sessions", "logs", "--clean", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["sessions", "logs", "--clean", "--yes"]) == 0
+    assert capsys.readouterr().out == ""
