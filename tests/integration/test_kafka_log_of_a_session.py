@@ -155,7 +155,14 @@ def test_a_log_is_there_before_connack_and_goes_when_the_pipeline_has_passed(pla
         await place.publishes("t", b"0", b"1")
         await leaves(client)
         assert json.loads(place.typed("logs", "--json")) == [
-            {"name": place.log_of(name), "client_id": client_id, "groups": [], "records": 0, "lag": 0, "problem": ""}
+            {
+                "name": place.log_of(name),
+                "client_id": client_id,
+                "groups": [],
+                "records": 0,
+                "lag": 0,
+                "problem": "",
+            }
             for name, client_id in sorted([("app", "app"), (hashed, "app/1")])
         ]
         assert place.pipeline.carry() == 2
