@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader, make_log
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
@@ -149,6 +154,21 @@ def test_what_stands_where_nobody_reads_is_moved_once_when_the_log_is_found(
     make_log(place.topics, log)
     assert caplog.text.count("has 3 partitions: a client's own log is written and read in partition 0") == 1
     assert caplog.text.count(f"has {outside} records in other partitions than 0") == 2
+
+
+@pytest.mark.promise("application-3")
+def test_many_records_are_moved_in_a_log_that_takes_less_at_once_than_they_have(place: Place) -> None:
+    log = place.log("app")
+    setting = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, log, incremental_configs=[setting])
+    place.kafka.admin.incremental_alter_configs([resource])[resource].result(30)
+    place.kafka.admin.create_partitions([NewPartitions(log, 2)])[log].result(30)
+    wait_until(lambda: len(place.topics.sizes()[0].ends) == 2, 30, "they are there")
+    stray = Producer({"bootstrap.servers": place.kafka.bootstrap, "batch.size": 50_000})
+    for number in range(100):
+        stray.produce(log, b"%d" % number * 4_000, partition=1)
+    assert stray.flush(30) == 0
+    assert make_log(place.topics, log).ends == {0: 100}
 
 
 def test_a_clock_ahead_of_kafkas_is_no_reason_to_refuse_records_of_a_log(place: Place) -> None:

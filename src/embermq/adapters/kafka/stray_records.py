@@ -13,12 +13,21 @@ from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from embermq.adapters.kafka.client import LOG, WatchedAdmin, client_options, error_of, told
+from embermq.adapters.kafka.client import (
+    LOG,
+    WatchedAdmin,
+    client_options,
+    error_of,
+    is_of_unused_group,
+    told,
+)
 from embermq.model.kafka_record import MOVED_HEADER, read_number
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreUnavailable
 
 READ_AT_ONCE = 1_000
+COPIED_BYTES = 64 * 1024
+"""In one request, unless it is one record."""
 WAIT_S = 0.1
 
 Stretch = tuple[int, int]
@@ -81,12 +90,8 @@ def _read(admin: WatchedAdmin, log: str, partition: int, stretch: Stretch) -> It
         heard_s = time.monotonic()
         at = first
         while at < end:
-            records = consumer.consume(READ_AT_ONCE, WAIT_S)
-            for record in records:
-                if (error := record.error()) is not None:
-                    raise _trouble(admin, log, error)
-                if (record.offset() or 0) < end:
-                    yield record
+            records = [one for one in consumer.consume(READ_AT_ONCE, WAIT_S) if _is_record(admin, log, one)]
+            yield from (one for one in records if (one.offset() or 0) < end)
             # What deletes and transactions leave out has no record, but a position.
             at = max(at, consumer.position([place])[0].offset)
             if records:
@@ -98,6 +103,13 @@ def _read(admin: WatchedAdmin, log: str, partition: int, stretch: Stretch) -> It
             admin.pause(0)
 
 
+def _is_record(admin: WatchedAdmin, log: str, told_of: Message) -> bool:
+    error = told_of.error()
+    if error is not None and not is_of_unused_group(error):
+        raise _trouble(admin, log, error)
+    return error is None
+
+
 class _Copies:
     """In partition 0, in the order in which they are added."""
 
@@ -107,9 +119,13 @@ class _Copies:
         self._log = log
         self._problem: KafkaError | None = None
         timeout_ms = round(admin.settings.request_timeout_s * 1000)
-        options = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": timeout_ms}
-        # A log takes what has been in it.
-        options["message.max.bytes"] = 1_000_000_000
+        options: dict[str, str | int | bool] = {
+            "acks": "all",
+            "enable.idempotence": True,
+            "message.timeout.ms": timeout_ms,
+        }
+        # A log takes what has been in it, but maybe not many of these at once.
+        options |= {"message.max.bytes": 1_000_000_000, "batch.size": COPIED_BYTES}
         self._producer = Producer(client_options(admin.address, admin.settings) | options)
 
     def add(self, record: Message) -> None:
