@@ -20,10 +20,15 @@ def setup_of(
     mode: Mode = "auto",
     *,
     target_wait_ms: int = 2_000,
+    producer_bytes_max: int = 64 * 1024 * 1024,
     sessions: ApplicationTopics | None = None,
 ) -> JobSetup:
     settings = DriverSettings(
-        queries=("dispatch",), target_wait_ms=target_wait_ms, backoff_first_ms=1, mode=mode
+        queries=("dispatch",),
+        target_wait_ms=target_wait_ms,
+        producer_bytes_max=producer_bytes_max,
+        backoff_first_ms=1,
+        mode=mode,
     )
     return JobSetup(settings, places, KafkaSide(log.positions, sessions or EveryLogWanted(log.positions)))
 

@@ -90,3 +90,32 @@ def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_
         for key in {one.key() for one in found}:
             numbers = [int(one.value() or b"") for one in firsts.values() if one.key() == key]
             assert numbers == sorted(numbers), "first copies are in order"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.promise("pipeline-14")
+def test_a_log_without_a_leader_is_left_out_also_when_its_records_fill_the_memory_of_each_run_before(
+    spark: SparkSession, places: Places, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that finds no memory for more dies sooner than one that waits is given up."""
+    monkeypatch.setattr(kafka_dispatch, "PROGRESS_S", 0.5)
+    monkeypatch.setattr(leaders, "LEADER_S", 1.0)
+    log = LogInKafka(kafka_cluster.bootstrap, kafka_cluster.prefix())
+    node = kafka_cluster.nodes[2]
+    good, bad = log.log("good"), f"{log.kafka.application_prefix}bad"
+    alone = NewTopic(bad, 1, replica_assignment=[[node.node_id]], config={"min.insync.replicas": "1"})
+    kafka_cluster.nodes[0].admin.create_topics([alone])[bad].result(START_S)
+    wait_until(lambda: not log.positions.without_leader(log.kafka.application_prefix), START_S, "it is there")
+    node.kill()
+    wait_until(
+        lambda: log.positions.without_leader(log.kafka.application_prefix) == {bad: 0}, START_S, "it is dead"
+    )
+    stamps = (Stamp(bad, 1, 1),)
+    for _ in range(30):
+        log.append([record(f"r{i % 5}", b"x" * 8_192, stamps=stamps) for i in range(20)])
+    log.append([record("last", b"last", stamps=(Stamp(good, 1, 1),)) for _ in range(2)])
+    with Running(spark, setup_of(log, places, producer_bytes_max=1024 * 1024)):
+        wait_until(lambda: b"last" in payloads(log, good), GOES_ON_S, "the other log is served", poll_s=0.2)
+        kafka_cluster.heal()
+        log.wait_for_progress("dispatch")
+    assert len({header(one, "s") for one in log.read(bad)}) == 600

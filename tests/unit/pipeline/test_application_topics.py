@@ -129,7 +129,7 @@ def test_brokers_that_share_a_place_for_checkpoints_do_not_remove_one_another_s(
     nobody: Any = SimpleNamespace(lately=tuple)
     for prefix, folder in (("a", "hdfs://h/c/"), ("b", "hdfs://h/c"), ("a", "")):
         kafka = KafkaLog(bootstrap="h:9092", prefix=prefix)
-        positions: Any = SimpleNamespace(kafka=kafka, bounds=dict, progress=dict, topics=set)
+        positions: Any = SimpleNamespace(kafka=kafka, bounds=dict, progress=dict, topics=set, log_id=str)
         settings = DriverSettings(checkpoints_dir=folder)
         job = KafkaDispatch(JobSetup(settings, Places(tmp_path), KafkaSide(positions, nobody)))
         with pytest.raises(KafkaLogError, match="seen"):

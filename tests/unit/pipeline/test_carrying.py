@@ -122,6 +122,16 @@ def test_what_is_known_of_another_message_log_means_nothing() -> None:
     assert carrying.carried() is None and not carrying.left_out
 
 
+def test_another_message_log_is_known_also_when_nothing_of_the_one_before_was_complete() -> None:
+    carrying = Carrying()
+    carrying.begin({0: 0}, "one")
+    carrying.leave_out(["b"])
+    carrying.reached({0: 9})
+    assert carrying.begin({0: 0}, "one") == {0: 9}
+    assert carrying.begin({0: 0}, "another") == {0: 0}
+    assert carrying.carried() is None and not carrying.left_out
+
+
 def test_a_log_is_left_out_when_it_has_had_no_leader_for_long_and_nothing_gets_done() -> None:
     leaders = Leaders()
     behind = {0: 7}

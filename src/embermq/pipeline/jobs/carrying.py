@@ -31,6 +31,7 @@ class Carrying:
         self._lagging: dict[str, Positions] = {}
         """Below which positions each of them has everything."""
         self._left_out: frozenset[str] = frozenset()
+        self._log_id = ""
 
     @property
     def left_out(self) -> frozenset[str]:
@@ -43,9 +44,10 @@ class Carrying:
         for log in logs:
             self._lagging.setdefault(log, dict(self.most))
 
-    def begin(self, published: Positions) -> Positions:
-        """A run begins, with so much published; where it reads from."""
-        if any(published.get(partition, 0) < at for partition, at in self.complete().items()):
+    def begin(self, published: Positions, log_id: str = "") -> Positions:
+        """A run begins, with so much published of the message log of this id; where it reads from."""
+        is_other, self._log_id = log_id != self._log_id, log_id
+        if is_other or any(published.get(partition, 0) < at for partition, at in self.complete().items()):
             # Another message log, or what was to be published has not been: what is known means nothing, and repeats
             # do no harm.
             self._lagging.clear()

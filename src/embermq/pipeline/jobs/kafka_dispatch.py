@@ -78,6 +78,8 @@ class KafkaDispatch(KafkaJob):
         self._carrying = Carrying()
         self._ends: Positions = {}
         """Of the newest batch of this run that was seen."""
+        self._at: Positions = {}
+        """How far this run has come, wherever others have been."""
         self._limits = RecordLimits(setup.kafka.positions)
 
     def confirmed(self) -> Positions:
@@ -89,7 +91,9 @@ class KafkaDispatch(KafkaJob):
         super().publish(self._carrying.complete())
 
     def _begin(self) -> Positions:
-        return self._carrying.begin(super()._begin())
+        begin = self._carrying.begin(super()._begin(), self.kafka.positions.log_id())
+        self._at = dict(begin)
+        return begin
 
     def source_limits(self) -> dict[str, str]:
         return {} if self.mode == "realtime" else super().source_limits()  # real-time mode refuses limits
@@ -142,7 +146,6 @@ class KafkaDispatch(KafkaJob):
     def start(self, spark: SparkSession) -> StreamingQuery:
         self._runs += 1
         self._standstill.begin()
-        self._leaders.begin()
         self._ends = {}
         self._look_after_logs()
         self._query = super().start(spark)
@@ -161,6 +164,7 @@ class KafkaDispatch(KafkaJob):
         if found is not None and has_done:
             ends, records, duration_ms = found
             self._ends = ends
+            self._at |= ends
             self._standstill.went_on()
             self._leaders.went_on()
             self.publish(ends)
@@ -231,11 +235,10 @@ class KafkaDispatch(KafkaJob):
             return
         finally:
             self._standstill.look_s = now_s + PROGRESS_S
-        done = self._carrying.most
         behind = {
-            number: done.get(number, found.first)
+            number: self._at.get(number, found.first)
             for number, found in bounds.items()
-            if max(found.first, done.get(number, 0)) < found.end
+            if max(found.first, self._at.get(number, 0)) < found.end
         }
         batch_s = self.settings.realtime_batch_s if self.mode == "realtime" else 0
         self._look_at_leaders(now_s, without_leader, behind, batch_s)

@@ -11,14 +11,15 @@ SHOWN = 3
 
 
 class Leaders:
-    """Since when each log lacks one, and whether that holds up the query."""
+    """Since when each log lacks one, and whether that holds up the query, over all its runs: what cannot be sent fills
+    the memory for it, and the run may die of that sooner than it is given up."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
         self._standstill = Standstill()
 
     def begin(self) -> None:
-        """A run begins, or it is not known what is behind."""
+        """It is not known what is behind."""
         self._standstill.begin()
 
     def went_on(self) -> None:

@@ -1,0 +1,122 @@
+"""When a run of dispatch is held up, and begins anew."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from embermq.pipeline.errors import PipelineError
+from embermq.pipeline.jobs import kafka_dispatch
+from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
+from embermq.pipeline.jobs.kafka_job import KafkaJob
+from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
+from embermq.pipeline.kafka_log import KafkaLog
+from embermq.pipeline.log_look import Bounds
+from embermq.pipeline.places import Places
+from embermq.pipeline.settings import DriverSettings
+
+END = 100
+
+
+class Kafka:
+    """What dispatch asks for: one partition, and an application log that may have no leader."""
+
+    def __init__(self) -> None:
+        self.kafka = KafkaLog(bootstrap="h:9092", prefix="e")
+        self.published: dict[int, int] = {}
+        self.leaderless: dict[str, int] = {}
+
+    def bounds(self) -> dict[int, Bounds]:
+        return {0: Bounds(0, END)}
+
+    def progress(self) -> dict[str, dict[int, int]]:
+        return {"dispatch": dict(self.published)}
+
+    def log_id(self) -> str:
+        return "one"
+
+    def publish(self, _query: str, positions: Mapping[int, int]) -> None:
+        self.published |= positions
+
+    def without_leader(self, _prefix: str) -> dict[str, int]:
+        return self.leaderless
+
+
+class Runs:
+    """Of dispatch, by the clock of the test."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kafka = Kafka()
+        positions: Any = self.kafka
+        topics: Any = None
+        setup = JobSetup(DriverSettings(mode="microbatch"), Places(folder), KafkaSide(positions, topics))
+        self.job = KafkaDispatch(setup)
+        self.now_s = 0.0
+        self.ends: dict[int, int] = {}
+        """Of the newest batch of a run, if there is one."""
+        monkeypatch.setattr(kafka_dispatch, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(kafka_dispatch, "source_end", lambda *_: (self.ends, 1, 1) if self.ends else None)
+        monkeypatch.setattr(self.job, "_look_after_logs", lambda: None)
+        monkeypatch.setattr(self.job._limits, "have_changed", lambda: False)
+
+        class Parent:
+            @staticmethod
+            def start(job: KafkaDispatch, _spark: object) -> object:
+                job.publish(job._begin())
+                return object()
+
+        monkeypatch.setattr(KafkaJob, "start", Parent.start)
+        self.start()
+
+    def start(self) -> None:
+        nobody: Any = None
+        self.ends = {}
+        self.job.start(nobody)
+
+    def look(self, after_s: float, end: int = 0) -> None:
+        """So much later, when the newest batch of the run ends there."""
+        self.now_s += after_s
+        self.ends = {0: end} if end else {}
+        self.job.upkeep(0)
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_run_that_gives_a_log_what_it_lacks_is_not_held_up_while_the_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(tmp_path, monkeypatch)
+    runs.look(1, 10)
+    runs.job._carrying.leave_out(["e.msg.app.bad"])
+    runs.kafka.leaderless = {"e.msg.app.bad": 0}
+    runs.start()
+    runs.look(1, 90)
+    runs.kafka.leaderless = {}
+    with pytest.raises(PipelineError, match="it can be written again"):
+        runs.look(11, 90)
+    runs.start()
+    assert runs.kafka.published == {0: 10}
+    for end in range(20, 90, 10):
+        runs.look(30, end)
+        assert runs.kafka.published == {0: end}
+    for _ in range(6):
+        runs.look(12, 80)
+    with pytest.raises(PipelineError, match=r"nothing of e\.msg\.all got done"):
+        runs.look(12, 80)
+
+
+@pytest.mark.promise("pipeline-14")
+def test_runs_that_die_at_once_leave_out_a_log_without_a_leader_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be sent fills the memory for it: no run lives as long as one that waits."""
+    runs = Runs(tmp_path, monkeypatch)
+    runs.look(1, 10)
+    runs.kafka.leaderless = {"e.msg.app.bad": 0}
+    for _ in range(7):
+        runs.look(4)
+        runs.start()
+    with pytest.raises(PipelineError, match=r"without application logs .* e\.msg\.app\.bad \(partition 0\)"):
+        runs.look(4)
+    assert runs.job._carrying.left_out == {"e.msg.app.bad"}
