@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
 
 import pytest
+from tests.support import sharing
 from tests.support.broker_process import free_port
 from tests.support.mqtt_client import MqttClient, run
 
@@ -39,3 +44,25 @@ def test_a_client_whose_end_nobody_waits_for_any_more_is_dropped(port: int) -> N
 def test_no_port_is_given_twice() -> None:
     given = [free_port() for _ in range(200)]
     assert len(set(given)) == len(given)
+
+
+def test_no_port_is_given_that_a_run_beside_this_one_has_while_its_server_is_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two runs whose dice fall alike."""
+    program = (
+        "import runpy, sys; runpy.run_path(sys.argv[1])['reserve_number'](int(sys.argv[2])); print(); input()"
+    )
+    taken = free_port() + 1
+    words = [sys.executable, "-c", program, sharing.__file__, str(taken)]
+    dice = random.sample
+
+    def falls_alike(ports: Sequence[int], count: int) -> list[int]:
+        return [taken, *dice(ports, count)]
+
+    monkeypatch.setattr(random, "sample", falls_alike)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        assert free_port() != taken
+        other.communicate(b"\n")
+    assert free_port() == taken

@@ -19,7 +19,7 @@ from uuid import uuid4
 from weakref import finalize
 
 from tests.support.forked_program import ForkedProgram
-from tests.support.sharing import this_worker
+from tests.support.sharing import reserve_number, this_worker
 from tests.support.waiting import wait_until
 
 EMBERMQ = Path(sys.executable).parent / "embermq"
@@ -212,14 +212,15 @@ def _marked(mark: str) -> list[int]:
 
 def free_port() -> int:
     """A loopback port below those that the kernel gives to clients: such a port stays free while its broker is down,
-    and a client that knocks meanwhile cannot connect to itself. No other worker of the run is given the same, nor soon
-    this one: whoever has it may not listen yet."""
+    and a client that knocks meanwhile cannot connect to itself. Nobody else who tests on this machine is given the same
+    while this process lives, nor soon this one: whoever has it may not listen yet, or be dead for a while."""
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     number, workers = this_worker()
     ports = range(_PORT_FIRST + number, max(first_of_clients, _PORT_FIRST + 1_000), workers)
     # In the order of the dice: a set has one of its own, the same few ports first, which runs beside this one get too.
     for port in (one for one in random.sample(ports, 300) if one not in _given):
         with socket.socket() as candidate, suppress(OSError):
+            reserve_number(port)
             candidate.bind(("127.0.0.1", port))
             _given.append(port)
             return port

@@ -6,14 +6,28 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fcntl import LOCK_EX, LOCK_SH, LOCK_UN, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, flock, lockf
+from functools import cache
 from pathlib import Path
+from typing import IO
 
 
 def this_worker() -> tuple[int, int]:
     """The number of this worker, and how many there are; (0, 1) without pytest-xdist."""
     name = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     return int(name.removeprefix("gw")), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+@cache
+def _reserved(_process: int) -> IO[bytes]:
+    """Never closed: the locks would go."""
+    path = Path(tempfile.gettempdir()) / f"tests-{os.getuid()}.ports"
+    return path.open("ab")
+
+
+def reserve_number(number: int) -> None:
+    """For this process, as long as it lives. Raises BlockingIOError when another one has it."""
+    lockf(_reserved(os.getpid()), LOCK_EX | LOCK_NB, 1, number)
 
 
 class Machine:
