@@ -198,6 +198,19 @@ def test_dispatch_leaves_out_what_has_been_carried_and_logs_that_take_nothing(sp
     }
 
 
+def test_a_server_that_had_the_only_copy_of_thousands_of_logs_is_no_question_too_long(
+    spark: SparkSession,
+) -> None:
+    both = [stamp_text(BILLING), stamp_text(AUDIT)]
+    rows: list[KafkaRow] = [(0, offset, b"a", b"%d" % offset, plain_headers(both)) for offset in range(4)]
+    lagging = {f"{LOG_PREFIX}c{number}": {0: 1, 1: 7} for number in range(3_000)} | {AUDIT.log: {0: 1, 1: 7}}
+    for left_out, audit in (((), [1, 2, 3]), (tuple(lagging), [])):
+        carried = Carried({0: 2, 1: 9}, lagging, left_out)
+        found = dispatched(kafka_rows(spark, rows), LOG_PREFIX, REJECTED, {}, carried=carried).collect()
+        assert [int(row.value) for row in found if row.topic == AUDIT.log] == audit
+        assert [int(row.value) for row in found if row.topic == BILLING.log] == [2, 3]
+
+
 def test_dispatch_rejects_stamps_for_a_log_that_is_gone_and_no_later_one(spark: SparkSession) -> None:
     later = Stamp(BILLING.log, 8, 1)
     source = kafka_rows(

@@ -96,8 +96,12 @@ def _cut(rows: DataFrame, rejected_topic: str, limit: int) -> DataFrame:
 def _is_due(stamp: Column, carried: AlreadyCarried) -> Column:
     topic = F.substring_index(stamp, ";", 1)
     found = _is_beyond(carried.most)
+    # Thousands may have been left out at once: a condition of its own for each would be too deep for Spark.
+    alike: dict[frozenset[tuple[int, int]], list[str]] = {}
     for name, positions in carried.lagging.items():
-        found = F.when(topic == name, _is_beyond(positions)).otherwise(found)
+        alike.setdefault(frozenset(positions.items()), []).append(name)
+    for together, names in alike.items():
+        found = F.when(topic.isin(names), _is_beyond(dict(together))).otherwise(found)
     return ~topic.isin(*carried.left_out) & found if carried.left_out else found
 
 
