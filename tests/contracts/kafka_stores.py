@@ -67,9 +67,12 @@ class KafkaStores(Stores):
         self.topic = LogTopic(self.admin, packet_bytes_max=PACKET_BYTES_MAX)
         name = self.topic.name
         self.durability = self.topic.open(is_new=not state.log_end)
-        found = find_end(self.admin, name, state.known_log())
+        log_id = self.topic.identity()
+        found = find_end(self.admin, name, state.known_log(), log_id)
         self.positions = found.positions
-        state.open_log(self.topic.identity(), found.records_end, self.positions.end().number)
+        state.open_log(
+            log_id, found.records_end, self.positions.end().number, self.positions.number_and_offsets
+        )
         self.group = group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(
             self.address,

@@ -73,11 +73,11 @@ class KafkaLog(LogSide):
         self.meaning = str(self._topic.open(is_new=not known.end))
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()
-        found = find_end(self._admin, self._topic.name, known)
+        found = find_end(self._admin, self._topic.name, known, self._log_to_fill(known))
         if not kafka.adopt_log:
             check_is_ours(known, found, self.log_id, self.place)
-        self._positions = found.positions
-        state.open_log(self.log_id, found.records_end, self._positions.end().number)
+        self._positions = positions = found.positions
+        state.open_log(self.log_id, found.records_end, positions.end().number, positions.number_and_offsets)
         self._since = state.known_log().since
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         group = DispatcherGroup(address, kafka, self._topic.name, self._positions)
@@ -116,6 +116,10 @@ class KafkaLog(LogSide):
             patience_s=settings.session_store.connect_wait_s,
             failures=self._failures,
         )
+
+    def _log_to_fill(self, known: KnownLog) -> str:
+        """The id, when it is surely the log of this data directory: nothing is written into another one."""
+        return self.log_id if known.identity in ("", self.log_id) else ""
 
     @property
     def bytes_sure(self) -> int:

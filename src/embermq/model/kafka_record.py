@@ -18,6 +18,7 @@ Headers, by name; numbers are decimal ASCII text, so that Spark takes them apart
        added to the QoS for retain as published; names have letters, digits and . _ - only
     s  "partition;offset": in copies of a record, where it stands in the message log
     m  in a copy that has been moved from another partition of its application log: any value
+    z  fills an offset that is not to be given again: no message, with v and n alone beside it, and without a key
     uN a field of the embedded log with tag N that this version does not know (binary)
 
 Any other header is carried along, as a field with tag `FIELD_HEADER` of `model.log_record`.
@@ -77,6 +78,7 @@ _SINGLE = frozenset("vnftcpxosm")
 _KNOWN = _SINGLE | {"a"}
 MOVED_HEADER: Header = ("m", b"1")
 _VERSION_HEADER: Header = ("v", VERSION.encode())
+_FILLER_HEADER: Header = ("z", b"1")
 _FLAGS: tuple[Header, ...] = tuple(("f", b"%d" % flags) for flags in range(256))
 _PLAIN_NUMBER_DIGITS = 18
 _PLAIN_FLAGS = {b"%d" % flags: flags for flags in range(256) if flags & 3 != 3 and 3 <= flags >> 3 & 7 <= 5}
@@ -209,6 +211,16 @@ def kafka_bytes(outgoing: Outgoing) -> int:
 def encode_source(position: SourcePosition) -> Header:
     """The header of a copy."""
     return ("s", b"%d;%d" % (position.partition, position.offset))
+
+
+def filler_headers(number: int) -> list[Header]:
+    """Of a record that fills an offset. It cannot be understood as a message, so nobody has to look for it first."""
+    return [_VERSION_HEADER, ("n", b"%d" % number), _FILLER_HEADER]
+
+
+def is_filler(key: bytes | None, headers: Iterable[Header] | None) -> bool:
+    """Asked of what is no message."""
+    return key is None and _FILLER_HEADER in (headers or ())
 
 
 def read_number(headers: Iterable[Header] | None) -> int:

@@ -1,11 +1,15 @@
 """What belongs to the message log and is no record, where the records are in a store of their own."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.tick_store import Logged
+
+LogEnds = Callable[[], tuple[int, tuple[int, ...]]]
+"""The number of the next record, and of each partition the next offset: of one moment."""
 
 
 class KnownLog(Struct, frozen=True, kw_only=True):
@@ -21,6 +25,10 @@ class KnownLog(Struct, frozen=True, kw_only=True):
     """The same, without the numbers that a start has left out and no record has got."""
     closed_end: int
     """With which the last run ended in order, -1 when it did not."""
+    noted_number: int = 0
+    """When the offsets were noted, this was the number of the next record."""
+    noted_offsets: tuple[int, ...] = ()
+    """Of each partition the next offset, as it was noted last; empty when it never was."""
     since: int = 0
     """Records with lesser numbers were accepted into a log before this one, which was lost; 0 when there was none."""
 
@@ -44,8 +52,9 @@ class LogState(ABC):
         """What the runs before have left."""
 
     @abstractmethod
-    def open_log(self, identity: str, records_end: int, end: int) -> None:
+    def open_log(self, identity: str, records_end: int, end: int, ends: LogEnds | None = None) -> None:
         """Before the first record is appended: which log it is, where its records end, and the number that comes next.
+        `ends` is asked now and then, and at the end, for offsets to remember.
         From now on this run counts as one that did not end in order. With another log than before, what is known of
         positions in that one is forgotten. Raises StoreError."""
 

@@ -16,7 +16,7 @@ from embermq.model.session import SessionRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.log_appender import Appended, LogAppender
-from embermq.ports.log_state import KnownLog, LogState
+from embermq.ports.log_state import KnownLog, LogEnds, LogState
 from embermq.ports.receipt_log import ReceiptLog, ReceiptStatistics
 from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt
@@ -66,7 +66,7 @@ class HeldState(LogState):
     def known_log(self) -> KnownLog:
         raise NotImplementedError
 
-    def open_log(self, identity: str, records_end: int, end: int) -> None:
+    def open_log(self, identity: str, records_end: int, end: int, ends: LogEnds | None = None) -> None:
         raise NotImplementedError
 
     def close_log(self, end: int) -> None:
@@ -180,6 +180,18 @@ def test_the_store_beside_the_log_hears_of_its_end_now_and_then() -> None:
         assert answers == []
         hand.state.kept(Receipt(base, 1))
         assert answers == [Receipt(base, 1)]
+
+
+def test_the_store_beside_the_log_hears_of_its_end_once_a_second() -> None:
+    hand = Composed()
+    hand.tick.now_ms += log_apart.UNKNOWN_MS_MAX
+    hand.submit(records=[b"a"])
+    hand.log.done(Receipt(10, 1))
+    assert hand.news() == [("append", 10, [b"a"]), ("keep", 10, 1)]
+    hand.state.kept(Receipt(10, 1))
+    hand.submit(records=[b"b"])
+    hand.log.done(Receipt(11, 1))
+    assert hand.news() == [("append", 11, [b"b"])]
 
 
 def test_a_generation_is_reserved_before_a_record_can_carry_it() -> None:

@@ -245,6 +245,11 @@ class KafkaAppender(LogAppender):
         except Exception as error:  # whatever it was: nobody would hear any more what Kafka confirms
             LOG.exception("the thread that hears what Kafka confirms has failed")
             self._end(f"reports of records cannot be heard any more: {error!r}")
+        finally:
+            # A fatal error, such as the loss of records that were confirmed, is sometimes raised by the driver as an
+            # object that is no exception, which no clause catches.
+            if not self._closing:
+                self._end("the producer cannot go on, and reports of records cannot be heard any more")
 
     def _hear(self) -> None:
         """Until all that was handed over is confirmed, or for `POLL_S`."""

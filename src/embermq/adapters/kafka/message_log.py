@@ -9,6 +9,7 @@ from confluent_kafka import TopicPartition
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import LOG, WatchedAdmin
+from embermq.adapters.kafka.lost_tail import LATE_RECORDS, TailLook, fill, known_offsets
 from embermq.adapters.kafka.positions import LogPositions, Mark
 from embermq.adapters.kafka.reading import Merge, PartitionReader, first_from, first_numbers
 from embermq.ports.log_state import KnownLog
@@ -22,8 +23,6 @@ TAIL_RECORDS = 64
 LEAP = 1_000_000
 """Numbers left out when something may still be on its way that an earlier run of the broker sent: more than a tick has
 records."""
-LATE_RECORDS = 10_000
-"""Of one partition: more than a dead broker had on its way there."""
 DEFAULT_RECORD_BYTES = 256
 """Of records that nobody has looked at yet."""
 
@@ -247,9 +246,10 @@ class FoundLog(Struct, frozen=True):
     records_end: int
 
 
-def find_end(admin: WatchedAdmin, topic: str, known: KnownLog) -> FoundLog:
+def find_end(admin: WatchedAdmin, topic: str, known: KnownLog, log_id: str = "") -> FoundLog:
     """Where the log ends, and the number that comes next. After a run that has ended without a word, what it sent may
-    still arrive; so it may when the log has got on since it is known."""
+    still arrive; so it may when the log has got on since it is known. Of the log with the id `log_id` that has lost its
+    end the offsets behind that are used up first."""
     partitions = admin.settings.partitions
     reader = PartitionReader(admin.address, admin.settings, topic, reads_ahead=True)
     try:
@@ -259,6 +259,8 @@ def find_end(admin: WatchedAdmin, topic: str, known: KnownLog) -> FoundLog:
         end = max((record.number + 1 for record in merge.take(ends, 2**63)), default=0)
     finally:
         reader.close()
+    look = TailLook(lows, ends, end, merge.filled)
+    end = max(end, merge.filled)
     records_end = end
     if end < known.records_end:
         LOG.error(
@@ -273,5 +275,9 @@ def find_end(admin: WatchedAdmin, topic: str, known: KnownLog) -> FoundLog:
         end = known.end + LEAP  # no number is given twice
     elif end and end != known.closed_end:
         end += LEAP
+    wanted = known_offsets(admin, topic, log_id, known, look) if log_id and known.is_any else None
+    if wanted is not None:
+        ends = fill(admin, topic, ends, wanted, end)
+        records_end = end = end + 1
     positions = LogPositions(end, [ends[one] for one in range(partitions)], records_end=records_end)
     return FoundLog(positions, records_end)

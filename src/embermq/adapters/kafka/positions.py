@@ -44,6 +44,11 @@ class LogPositions:
         with self._lock:
             return Mark(self._end, tuple(self._ends), self._appended_bytes)
 
+    def number_and_offsets(self) -> tuple[int, tuple[int, ...]]:
+        """The same, without bytes."""
+        with self._lock:
+            return self._end, tuple(self._ends)
+
     def first(self) -> Mark:
         """Where this run began."""
         with self._lock:

@@ -28,7 +28,7 @@ from embermq.adapters.kafka.client import (
     unavailable,
 )
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.kafka_record import NumberedFrame, decode_frame, read_number
+from embermq.model.kafka_record import NumberedFrame, decode_frame, is_filler, read_number
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreUnavailable
 
@@ -252,6 +252,8 @@ class Merge:
         self.next_number = start
         """No record below it comes any more."""
         self.unreadable = 0
+        self.filled = 0
+        """One more than the number of the last filler."""
         reader.at(offsets)
 
     def take(self, ends: Mapping[int, int], end: int) -> Iterator[NumberedFrame]:
@@ -317,6 +319,9 @@ class Merge:
         try:
             frame = decode_frame(message.key(), message.value(), message.headers())  # type: ignore[arg-type]
         except RecordError as error:
+            if is_filler(message.key(), message.headers()):  # type: ignore[arg-type]
+                self.filled = max(self.filled, _number(message) + 1)
+                return None
             self.unreadable += 1
             LOG.error(
                 "topic %s, partition %d, offset %d is no record of this broker and is passed over: %s",

@@ -26,7 +26,7 @@ from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_
 from embermq.adapters.sqlite.shared_tables import apply_shared_writes
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
-from embermq.ports.log_state import KnownLog, LogState
+from embermq.ports.log_state import KnownLog, LogEnds, LogState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 MEMORY_COMMIT_S = 0.05
@@ -35,6 +35,9 @@ CHECKPOINT_PAGES = 1_000
 """Pages of the journal with which a commit that waits for the disk, on its thread, copies it into the file."""
 TRIM_BATCHES_MAX = 64
 """Log batches removed in one tick, so that trimming never stops the tick for long."""
+NOTED_RECORDS = 1_000
+NOTED_S = 1.0
+"""After so many records, or so long, the offsets of a log apart are noted with its end."""
 RECEIPTS_KEPT_MS = 600_000
 RECEIPT_BATCHES_MAX = 64
 """Batches of receipts looked at in one tick: looking at all that are kept would be most of its work."""
@@ -69,6 +72,9 @@ class SqliteTickStore(TickStore, LogState):
         self._queues = QueueTables(connection)
         self._open_ticks: list[tuple[TickWrites, int, int]] = []
         self._closed_end = -1
+        self._ends: LogEnds | None = None
+        self._noted_number = 0
+        self._noted_s = 0.0
         self._work: SimpleQueue[tuple[int, int, Logged] | None] = SimpleQueue()
         self._thread: Thread | None = None
         if durability == "fsync":
@@ -136,16 +142,20 @@ class SqliteTickStore(TickStore, LogState):
 
     def known_log(self) -> KnownLog:
         left_out_from, left_out_to = self._meta("log_found", 0), self._meta("log_begun", 0)
+        noted, _, offsets = self._text("log_offsets").partition(":")
         return KnownLog(
             is_any=self.is_log_apart,
             identity=self._text("log_identity"),
             end=self._log_end,
             records_end=left_out_from if 0 < self._log_end <= left_out_to else self._log_end,
             closed_end=self._meta("log_closed", -1),
+            noted_number=int(noted or 0),
+            noted_offsets=tuple(map(int, offsets.split(","))) if offsets else (),
             since=self._meta("log_since", 0),
         )
 
-    def open_log(self, identity: str, records_end: int, end: int) -> None:
+    def open_log(self, identity: str, records_end: int, end: int, ends: LogEnds | None = None) -> None:
+        self._ends = ends
         run = self._connection.execute
         before = self._text("log_identity")
         found = {LOG_APART: 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
@@ -159,9 +169,18 @@ class SqliteTickStore(TickStore, LogState):
             for name, value in found.items():
                 run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
             run("DELETE FROM meta WHERE name = 'log_closed'")
+            self._note_offsets()
             run("COMMIT")
         except sqlite3.Error as error:
             raise to_store_error(error, "cannot write to broker.db") from error
+
+    def _note_offsets(self) -> None:
+        if self._ends is None:
+            return
+        number, offsets = self._ends()
+        self._noted_number, self._noted_s = number, time.monotonic()
+        noted = f"{number}:{','.join(map(str, offsets))}"
+        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_offsets', ?)", (noted,))
 
     def close_log(self, end: int) -> None:
         self._closed_end = end
@@ -212,6 +231,7 @@ class SqliteTickStore(TickStore, LogState):
             self._thread.join()
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
+        self._note_offsets()
         if self._closed_end >= 0:
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta VALUES ('log_closed', ?)", (self._closed_end,)
@@ -276,6 +296,9 @@ class SqliteTickStore(TickStore, LogState):
             )
         elif base + count > self._log_end:
             run("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (base + count,))
+            many = base + count - self._noted_number >= NOTED_RECORDS
+            if many or time.monotonic() - self._noted_s >= NOTED_S:
+                self._note_offsets()
         session = writes.session
         if not session.is_empty():
             apply_session_writes(self._connection, session, base, self._floor)

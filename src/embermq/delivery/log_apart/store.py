@@ -22,7 +22,9 @@ RETRY_MS = 500
 PATIENCE_MS = 2_000
 """A tick that waits longer for the log is trouble that is told; a server that is missed for a moment is not."""
 UNKNOWN_RECORDS_MAX = 1_000
-"""The store beside the log is told of its end at least so often: should the log be lost, no number is given twice."""
+UNKNOWN_MS_MAX = 1_000
+"""The store beside the log is told of its end at least so often: should the log be lost, or its end, no number is given
+twice, and no offset."""
 
 
 class _UnderWay(Struct):
@@ -61,6 +63,7 @@ class LogThenState(TickStore):
         """Every record below it is delivered, stored or owed to nobody, and that is stored."""
         self._under_way: _UnderWay | None = None
         self._trouble = ""
+        self._told_ms = tick.now_ms
         self.on_waiting: Callable[[str], None] = lambda _text: None
         """Called once when the rest of a tick cannot be stored, and with "" when it is."""
 
@@ -123,9 +126,11 @@ class LogThenState(TickStore):
 
     def _keep_rest(self, tick: _UnderWay) -> None:
         rest = self._rest(tick.writes)
-        if rest.is_empty() and 0 < self._state.log_end > self._log_end - UNKNOWN_RECORDS_MAX:
+        is_late = self._tick.now_ms - self._told_ms >= UNKNOWN_MS_MAX
+        if rest.is_empty() and not is_late and 0 < self._state.log_end > self._log_end - UNKNOWN_RECORDS_MAX:
             self._kept(Receipt(tick.base, tick.count))
         else:
+            self._told_ms = self._tick.now_ms
             self._state.keep(rest, tick.base, tick.count, self._kept)
 
     def _rest(self, writes: TickWrites) -> TickWrites:

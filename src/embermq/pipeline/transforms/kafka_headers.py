@@ -114,6 +114,11 @@ def record_problem(log_prefix: str) -> Column:
     return F.coalesce(*(F.when(~F.coalesce(is_good, F.lit(False)), reason) for is_good, reason in checks))
 
 
+def is_filler() -> Column:
+    """Whether a record that is no message only fills an offset, see `model.kafka_record`."""
+    return F.col("key").isNull() & F.coalesce(F.array_contains(F.col("headers.key"), "z"), F.lit(False))
+
+
 def _number(text: Column) -> Column:
     return F.when(text.rlike(_NUMBER), text.try_cast("bigint"))
 
