@@ -313,7 +313,8 @@ def test_a_broker_of_another_data_directory_deletes_nothing(place: Place) -> Non
             "other", **{"application.client_id_validation": "false", "application.log_replicas": 1}
         )
         with other:
-            assert "1 application logs that no session of this data directory reads" in other.output()
+            told = "1 application logs that no session of this data directory reads"
+            await wait_for(lambda: told in other.output(), TIMEOUT_S, told)
             refused = MqttClient("app-1")
             answer = await refused.connect(other.port, expiry_s=DAY_S)
             assert answer.reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
