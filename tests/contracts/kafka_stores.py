@@ -71,7 +71,11 @@ class KafkaStores(Stores):
         found = find_end(self.admin, name, state.known_log(), log_id)
         self.positions = found.positions
         state.open_log(
-            log_id, found.records_end, self.positions.end().number, self.positions.number_and_offsets
+            log_id,
+            found.records_end,
+            self.positions.end().number,
+            self.positions.number_and_offsets,
+            filled=self.positions.filled,
         )
         self.group = group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(

@@ -212,7 +212,7 @@ def test_accounts_move_to_the_server_and_back(sql_url: str, tmp_path: Path) -> N
     back = ["--data-dir", str(tmp_path / "back")]
     assert embermq("users", "copy", "--from", sql_url, *back) == added
     assert embermq("users", "list", *here) == embermq("users", "list", *back)
-    told = embermq("users", "copy", "--from", sql_url, *on(sql_url), code=1)
+    told = embermq("users", "copy", "--from", sql_url, *on(sql_url), code=2)
     assert "nothing was copied" in told
 
 

@@ -211,7 +211,7 @@ def test_nothing_that_is_there_is_overwritten(saved: Path, own_broker: BrokerPro
     onto_live = typed("restore", saved, "--data-dir", own_broker.data_dir)
     assert onto_live.returncode == 1 and "is not an empty directory" in onto_live.stderr
     inside = typed("backup", own_broker.data_dir / "copy", "--data-dir", own_broker.data_dir)
-    assert inside.returncode == 1 and "is inside the data directory" in inside.stderr
+    assert inside.returncode == 2 and "is inside the data directory" in inside.stderr
     nowhere = typed("backup", tmp_path / "other", "--data-dir", tmp_path / "nothing")
     assert nowhere.returncode == 1 and "is not the data directory of a broker" in nowhere.stderr
     assert not (tmp_path / "other").exists()

@@ -14,7 +14,7 @@ from tests.integration.test_kafka_log import leave
 from tests.support.kafka_server import KafkaServer
 
 from embermq.adapters.kafka import lost_tail
-from embermq.adapters.kafka.message_log import find_end
+from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, find_end
 from embermq.model.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.ports.errors import StoreUnavailable
 
@@ -66,6 +66,11 @@ def test_what_the_pipeline_has_published_is_passed_and_nobody_reads_what_fills(
     assert filled[0] == before[0] + 100 + LATE
     assert all(end >= old for end, old in zip(filled, before, strict=True))
     assert "no record of this broker" not in caplog.text
+    assert payloads(stores) == [b"%d" % number for number in range(20)]
+    leave(stores)
+    stores.reopen()
+    assert ends(stores) == filled
+    assert stores.log.statistics().body_bytes == 20 * DEFAULT_RECORD_BYTES, "fillers take no room"
     assert payloads(stores) == [b"%d" % number for number in range(20)]
     stores.write(records=[record(b"new", f"t/{number}") for number in range(20)])
     assert payloads(stores) == [b"%d" % number for number in range(20)] + [b"new"] * 20

@@ -14,6 +14,7 @@ from tests.contracts.test_tick_store import record
 from tests.support.kafka_server import KafkaServer
 
 from embermq.adapters.kafka import source_records
+from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.reading import PartitionReader
 from embermq.adapters.kafka.source_records import KafkaSourceRecords
 from embermq.model.kafka_partition import partition_of
@@ -53,7 +54,7 @@ def test_those_who_ask_at_once_share_a_thread_and_what_it_reads(
     def post(call: object) -> None:
         call()  # type: ignore[operator]
 
-    records = KafkaSourceRecords(stores.address, stores.settings, stores.topic.name, post)
+    records = KafkaSourceRecords(stores.address, stores.settings, stores.topic.name, post, Failures())
     for asker in range(10):
         wanted = [SourcePosition(partition, offset) for offset in range(asker, COUNT + 50, 30)]
         records.fetch(wanted, partial(lambda asker, answer: answers.put((asker, answer)), asker))
@@ -67,3 +68,33 @@ def test_those_who_ask_at_once_share_a_thread_and_what_it_reads(
         }
         assert found == {offset: (offset, b"%d" % offset) for offset in range(asker, COUNT, 30)}
     assert 2 <= len(begun) <= 3
+
+
+def test_an_error_that_nobody_foresaw_is_an_answer_and_the_next_who_ask_get_theirs(
+    stores: KafkaStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.write(records=[record(b"0", "a")])
+    position = SourcePosition(partition_of(b"a", stores.positions.partitions), 0)
+    answers: SimpleQueue[FoundRecords | StoreError] = SimpleQueue()
+    failures = Failures()
+
+    def post(call: object) -> None:
+        call()  # type: ignore[operator]
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    records = KafkaSourceRecords(stores.address, stores.settings, stores.topic.name, post, failures)
+    for place, error in ((source_records, "PartitionReader"), (threading.Thread, "start")):
+        with monkeypatch.context() as broken:
+            broken.setattr(place, error, no_thread if error == "start" else fail)
+            records.fetch([position], answers.put)
+            assert isinstance(answers.get(timeout=ANSWER_S), StoreError)
+        records.fetch([position], answers.put)
+        answer = answers.get(timeout=ANSWER_S)
+        assert not isinstance(answer, StoreError) and list(answer) == [position]
+    assert failures.count == 1
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

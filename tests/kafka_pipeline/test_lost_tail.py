@@ -46,8 +46,7 @@ async def attached(broker: PipelineBroker[KafkaServer], *, clean: bool) -> MqttC
 
 
 @pytest.mark.promise("application-3", "pipeline-2")
-@pytest.mark.parametrize("mode", ["realtime", "microbatch"])
-@pytest.mark.parametrize("broker_dies", [True, False])
+@pytest.mark.parametrize(("mode", "broker_dies"), [("realtime", True), ("microbatch", False)])
 def test_queries_that_have_passed_the_end_of_the_log_miss_nothing_new(
     broker_dies: bool, mode: str, kafka: KafkaServer, tmp_path: Path
 ) -> None:

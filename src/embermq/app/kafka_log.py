@@ -77,7 +77,13 @@ class KafkaLog(LogSide):
         if not kafka.adopt_log:
             check_is_ours(known, found, self.log_id, self.place)
         self._positions = positions = found.positions
-        state.open_log(self.log_id, found.records_end, positions.end().number, positions.number_and_offsets)
+        state.open_log(
+            self.log_id,
+            found.records_end,
+            positions.end().number,
+            positions.number_and_offsets,
+            filled=positions.filled,
+        )
         self._since = state.known_log().since
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         group = DispatcherGroup(address, kafka, self._topic.name, self._positions)
@@ -181,7 +187,7 @@ class KafkaLog(LogSide):
     def feed_applications(self, store: ReaderPositions, parking: Parking) -> FedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)
-        records = KafkaSourceRecords(address, kafka, self._topic.name, self._post)
+        records = KafkaSourceRecords(address, kafka, self._topic.name, self._post, self._failures)
         place = LogPlace(feeds, self._applications, self.progress, store, records, self.log_id, self._since)
         return FedReaders(place, parking)
 

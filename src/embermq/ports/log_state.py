@@ -8,6 +8,8 @@ from msgspec import Struct
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.tick_store import Logged
 
+Filled = tuple[tuple[int, int], ...]
+"""Of each partition the offsets at which the last fillers begin and end."""
 LogEnds = Callable[[], tuple[int, tuple[int, ...]]]
 """The number of the next record, and of each partition the next offset: of one moment."""
 
@@ -29,6 +31,8 @@ class KnownLog(Struct, frozen=True, kw_only=True):
     """When the offsets were noted, this was the number of the next record."""
     noted_offsets: tuple[int, ...] = ()
     """Of each partition the next offset, as it was noted last; empty when it never was."""
+    filled: Filled = ()
+    """Offsets that were used up by fillers after a loss, which take no room; empty when none ever were."""
     since: int = 0
     """Records with lesser numbers were accepted into a log before this one, which was lost; 0 when there was none."""
 
@@ -52,9 +56,17 @@ class LogState(ABC):
         """What the runs before have left."""
 
     @abstractmethod
-    def open_log(self, identity: str, records_end: int, end: int, ends: LogEnds | None = None) -> None:
+    def open_log(
+        self,
+        identity: str,
+        records_end: int,
+        end: int,
+        ends: LogEnds | None = None,
+        *,
+        filled: Filled = (),
+    ) -> None:
         """Before the first record is appended: which log it is, where its records end, and the number that comes next.
-        `ends` is asked now and then, and at the end, for offsets to remember.
+        `ends` is asked now and then, and at the end, for offsets to remember; `filled` is remembered.
         From now on this run counts as one that did not end in order. With another log than before, what is known of
         positions in that one is forgotten. Raises StoreError."""
 

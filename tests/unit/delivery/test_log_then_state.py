@@ -16,7 +16,7 @@ from embermq.model.session import SessionRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.log_appender import Appended, LogAppender
-from embermq.ports.log_state import KnownLog, LogEnds, LogState
+from embermq.ports.log_state import Filled, KnownLog, LogEnds, LogState
 from embermq.ports.receipt_log import ReceiptLog, ReceiptStatistics
 from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt
@@ -66,7 +66,15 @@ class HeldState(LogState):
     def known_log(self) -> KnownLog:
         raise NotImplementedError
 
-    def open_log(self, identity: str, records_end: int, end: int, ends: LogEnds | None = None) -> None:
+    def open_log(
+        self,
+        identity: str,
+        records_end: int,
+        end: int,
+        ends: LogEnds | None = None,
+        *,
+        filled: Filled = (),
+    ) -> None:
         raise NotImplementedError
 
     def close_log(self, end: int) -> None:
@@ -184,6 +192,7 @@ def test_the_store_beside_the_log_hears_of_its_end_now_and_then() -> None:
 
 def test_the_store_beside_the_log_hears_of_its_end_once_a_second() -> None:
     hand = Composed()
+    hand.state.known_end = 9
     hand.tick.now_ms += log_apart.UNKNOWN_MS_MAX
     hand.submit(records=[b"a"])
     hand.log.done(Receipt(10, 1))
@@ -192,6 +201,18 @@ def test_the_store_beside_the_log_hears_of_its_end_once_a_second() -> None:
     hand.submit(records=[b"b"])
     hand.log.done(Receipt(11, 1))
     assert hand.news() == [("append", 11, [b"b"])]
+
+
+def test_the_first_record_after_a_pause_does_not_wait_for_a_store_that_knows_all_before_it() -> None:
+    hand = Composed()
+    hand.tick.now_ms += log_apart.UNKNOWN_MS_MAX
+    answers = hand.submit(records=[b"a"])
+    hand.log.done(Receipt(10, 1))
+    assert (hand.news(), answers) == ([("append", 10, [b"a"])], [Receipt(10, 1)])
+    hand.tick.now_ms += log_apart.UNKNOWN_MS_MAX
+    hand.submit(records=[b"b"])
+    hand.log.done(Receipt(11, 1))
+    assert hand.news() == [("append", 11, [b"b"]), ("keep", 11, 1)]
 
 
 def test_a_generation_is_reserved_before_a_record_can_carry_it() -> None:

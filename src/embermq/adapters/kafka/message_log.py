@@ -109,9 +109,9 @@ class KafkaMessageLog(MessageLog, SourcePositions):
 
     def _older(self, lows: Offsets) -> Offsets:
         """How many records of earlier runs each partition has left. Offsets tell it; of the numbers between two runs a
-        million may be left out."""
-        ends = self._positions.first().offsets
-        return {one: max(0, end - lows[one]) for one, end in enumerate(ends)}
+        million may be left out. Fillers are none."""
+        ends, fillers = self._positions.first().offsets, self._positions.fillers_from
+        return {one: max(0, end - lows[one] - fillers(one, lows[one])) for one, end in enumerate(ends)}
 
     def _record_bytes(self) -> int:
         """Of earlier runs' records one takes about so many."""
@@ -275,9 +275,13 @@ def find_end(admin: WatchedAdmin, topic: str, known: KnownLog, log_id: str = "")
         end = known.end + LEAP  # no number is given twice
     elif end and end != known.closed_end:
         end += LEAP
+    filled = known.filled if known.identity == log_id else ()
     wanted = known_offsets(admin, topic, log_id, known, look) if log_id and known.is_any else None
     if wanted is not None:
-        ends = fill(admin, topic, ends, wanted, end)
+        before, ends = ends, fill(admin, topic, ends, wanted, end)
+        filled = tuple((before[one], ends[one]) for one in range(partitions))
         records_end = end = end + 1
-    positions = LogPositions(end, [ends[one] for one in range(partitions)], records_end=records_end)
+    positions = LogPositions(
+        end, [ends[one] for one in range(partitions)], records_end=records_end, filled=filled
+    )
     return FoundLog(positions, records_end)

@@ -8,6 +8,8 @@ from threading import Lock
 
 from msgspec import Struct
 
+from embermq.ports.log_state import Filled
+
 MARKS_MAX = 4_096
 MARK_EVERY_RECORDS = 64
 """At first; twice as many each time that the marks are too many."""
@@ -25,8 +27,11 @@ class Mark(Struct, frozen=True):
 class LogPositions:
     """Of one log. Written on the broker's thread, read by any."""
 
-    def __init__(self, end: int, ends: Sequence[int], *, records_end: int | None = None) -> None:
+    def __init__(
+        self, end: int, ends: Sequence[int], *, records_end: int | None = None, filled: Filled = ()
+    ) -> None:
         """`records_end`: one more than the number of the last record; numbers from there to `end` are left out."""
+        self.filled = filled
         self._lock = Lock()
         self._records_end = end if records_end is None else records_end
         self._marks = [Mark(end, tuple(ends), 0)]
@@ -75,6 +80,13 @@ class LogPositions:
                 self._ends[partition] = offset + 1
             self._end = end
             self._appended_bytes += appended_bytes
+
+    def fillers_from(self, partition: int, offset: int) -> int:
+        """How many of the last fillers a partition has at this offset and above."""
+        if partition >= len(self.filled):
+            return 0
+        begin, end = self.filled[partition]
+        return max(0, end - max(begin, offset))
 
     def before(self, number: int) -> Mark | None:
         """The last mark at or before a number; None for what earlier runs wrote."""

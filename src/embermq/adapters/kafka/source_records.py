@@ -13,9 +13,10 @@ from msgspec import Struct
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, Post, error_of, told
+from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.reading import PartitionReader, is_end
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.kafka_record import NumberedRecord, SourcePosition, decode_kafka_record
+from embermq.model.kafka_record import NumberedRecord, SourcePosition, decode_kafka_record, is_filler
 from embermq.model.log_record import RecordError
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.source_records import FoundRecords, SourceRecords
@@ -36,11 +37,14 @@ class _Asked(Struct, frozen=True):
 class KafkaSourceRecords(SourceRecords):
     """Of one topic. `post` runs a call on the broker's thread."""
 
-    def __init__(self, address: KafkaAddress, settings: KafkaSettings, topic: str, post: Post) -> None:
+    def __init__(
+        self, address: KafkaAddress, settings: KafkaSettings, topic: str, post: Post, failures: Failures
+    ) -> None:
         self._address = address
         self._settings = settings
         self._topic = topic
         self._post = post
+        self._failures = failures
         self._lock = Lock()
         self._waiting: deque[_Asked] = deque()
         self._is_reading = False
@@ -52,16 +56,25 @@ class KafkaSourceRecords(SourceRecords):
             self._waiting.append(_Asked(frozenset(positions), then))
             begins, self._is_reading = not self._is_reading, True
         if begins:
-            Thread(target=self._run, name="kafka source records", daemon=True).start()
+            try:
+                Thread(target=self._run, name="kafka source records", daemon=True).start()
+            except RuntimeError as error:  # the machine has no thread left
+                with self._lock:
+                    asked, self._is_reading = list(self._waiting), False
+                    self._waiting.clear()
+                self._tell(asked, StoreUnavailable(f"{self._address}: {error}"))
 
     def _run(self) -> None:
         while asked := self._next():
             answer = self._answer(sorted(frozenset().union(*(one.wanted for one in asked))))
-            for one in asked:
-                found = answer
-                if not isinstance(answer, StoreError):
-                    found = {position: answer[position] for position in one.wanted if position in answer}
-                self._post(partial(one.then, found))
+            self._tell(asked, answer)
+
+    def _tell(self, asked: list[_Asked], answer: FoundRecords | StoreError) -> None:
+        for one in asked:
+            found = answer
+            if not isinstance(answer, StoreError):
+                found = {position: answer[position] for position in one.wanted if position in answer}
+            self._post(partial(one.then, found))
 
     def _next(self) -> list[_Asked]:
         """Whoever is answered next, nobody at the end."""
@@ -81,6 +94,8 @@ class KafkaSourceRecords(SourceRecords):
             return error
         except KafkaException as error:
             return StoreUnavailable(f"{self._address}: topic {self._topic}: {told(error_of(error))}")
+        except Exception as error:  # whoever comes later is still answered
+            return StoreUnavailable(self._failures.note("reading records of the message log", error))
 
     def _read(self, wanted: list[SourcePosition]) -> dict[SourcePosition, NumberedRecord]:
         offsets: dict[int, list[int]] = defaultdict(list)
@@ -130,6 +145,8 @@ class KafkaSourceRecords(SourceRecords):
         try:
             return decode_kafka_record(message.key(), message.value(), message.headers())  # type: ignore[arg-type]
         except RecordError as error:
+            if is_filler(message.key(), message.headers()):  # type: ignore[arg-type]  # lists are invariant
+                return None  # what stood there is lost
             place = f"partition {message.partition()}, offset {message.offset()}"
             LOG.error("topic %s, %s is no record of this broker: %s", self._topic, place, error)
             return None

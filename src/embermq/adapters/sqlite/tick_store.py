@@ -26,7 +26,7 @@ from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_
 from embermq.adapters.sqlite.shared_tables import apply_shared_writes
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
-from embermq.ports.log_state import KnownLog, LogEnds, LogState
+from embermq.ports.log_state import Filled, KnownLog, LogEnds, LogState
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 
 MEMORY_COMMIT_S = 0.05
@@ -143,6 +143,7 @@ class SqliteTickStore(TickStore, LogState):
     def known_log(self) -> KnownLog:
         left_out_from, left_out_to = self._meta("log_found", 0), self._meta("log_begun", 0)
         noted, _, offsets = self._text("log_offsets").partition(":")
+        filled = [one.partition("-") for one in self._text("log_filled").split(",") if one]
         return KnownLog(
             is_any=self.is_log_apart,
             identity=self._text("log_identity"),
@@ -151,14 +152,24 @@ class SqliteTickStore(TickStore, LogState):
             closed_end=self._meta("log_closed", -1),
             noted_number=int(noted or 0),
             noted_offsets=tuple(map(int, offsets.split(","))) if offsets else (),
+            filled=tuple((int(first), int(last)) for first, _, last in filled),
             since=self._meta("log_since", 0),
         )
 
-    def open_log(self, identity: str, records_end: int, end: int, ends: LogEnds | None = None) -> None:
+    def open_log(
+        self,
+        identity: str,
+        records_end: int,
+        end: int,
+        ends: LogEnds | None = None,
+        *,
+        filled: Filled = (),
+    ) -> None:
         self._ends = ends
         run = self._connection.execute
         before = self._text("log_identity")
         found = {LOG_APART: 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
+        found["log_filled"] = ",".join(f"{first}-{last}" for first, last in filled)
         try:
             run("BEGIN IMMEDIATE")
             if before not in ("", identity):
@@ -231,7 +242,8 @@ class SqliteTickStore(TickStore, LogState):
             self._thread.join()
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
-        self._note_offsets()
+        with suppress(sqlite3.Error):  # a disk that is full: an older note is still true
+            self._note_offsets()
         if self._closed_end >= 0:
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta VALUES ('log_closed', ?)", (self._closed_end,)
@@ -260,6 +272,7 @@ class SqliteTickStore(TickStore, LogState):
 
     def _fail(self, error: sqlite3.Error, logged: Logged) -> None:
         failure: StoreError = to_store_error(error, "cannot commit a tick to broker.db")
+        self._noted_number, self._noted_s = 0, 0.0  # what was noted may have gone with it
         with suppress(sqlite3.Error):  # it may have been rolled back already
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -267,7 +267,9 @@ class FedReaders(ApplicationDelivery):
             LOG.error("client %r is not let in: %s", session.client_id, records)
             return
         self.begin_tick()
-        self._fetches.pop(session.generation, None)
+        fetch = self._fetches.pop(session.generation, None)
+        if fetch is not None:
+            fetch.drop()
         reader = FedReader(self, session, self.life.name(session), stand, self._place.since)
         reader.known = self._still_known(session.generation, stand)
         if reader.known:
@@ -509,6 +511,14 @@ class _Fetch:
         self.wanted = wanted
         self.then = then
         self.found: FoundRecords | None = None
+
+    def drop(self) -> None:
+        """Let go of the records: the timer holds this for a while."""
+        self.found, self.then = None, _nobody_waits
+
+
+def _nobody_waits(_answer: FoundRecords | StoreError) -> None:
+    """The records were taken."""
 
 
 class _Waiting:

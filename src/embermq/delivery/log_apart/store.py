@@ -93,6 +93,7 @@ class LogThenState(TickStore):
             raise RuntimeError("a tick is already being committed")
         tick = self._under_way = _UnderWay(writes, logged, self._log_end)
         if not writes.records:
+            self._told_ms = self._tick.now_ms
             self._state.keep(self._rest(writes), tick.base, 0, self._kept)
         elif writes.generation_reserved >= 0:
             # A record must not carry a generation that could be given again after a crash.
@@ -126,7 +127,8 @@ class LogThenState(TickStore):
 
     def _keep_rest(self, tick: _UnderWay) -> None:
         rest = self._rest(tick.writes)
-        is_late = self._tick.now_ms - self._told_ms >= UNKNOWN_MS_MAX
+        # Of records before these: the first ones after a pause do not wait for the disk.
+        is_late = self._state.log_end < tick.base and self._tick.now_ms - self._told_ms >= UNKNOWN_MS_MAX
         if rest.is_empty() and not is_late and 0 < self._state.log_end > self._log_end - UNKNOWN_RECORDS_MAX:
             self._kept(Receipt(tick.base, tick.count))
         else:
