@@ -41,6 +41,7 @@ async def comes(broker: BrokerProcess, *, client_id: str = "app", acknowledges: 
         await client.ended
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("broker_dies", [False, True])
 def test_what_was_under_way_comes_again_with_its_packet_ids(
@@ -78,7 +79,7 @@ def test_what_was_under_way_comes_again_with_its_packet_ids(
         await wait_for(lambda: len(again.messages) == SENT - 1, 30)
         assert [(message.payload, message.qos, message.packet_id) for message in again.messages] == sent[:-1]
         assert all(message.dup for message in again.messages)
-        assert sent[-1][2] in [packet.packet_id for packet in again.received if isinstance(packet, Pubrel)]
+        await wait_for(lambda: is_released(again, sent[-1][2]), 30, "PUBREL comes again")
         publisher = MqttClient("publisher")
         await publisher.connect(broker.port)
         await publisher.publish("t/new", b"new", qos=2)
@@ -94,9 +95,10 @@ def test_what_was_under_way_comes_again_with_its_packet_ids(
         BrokerProcess(tmp_path / "data", settings=settings) as broker,
         HandPipeline(kafka, prefix) as pipeline,
     ):
-        run(scenario(broker, pipeline))
+        run(scenario(broker, pipeline), 300)
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_all(
     kafka: KafkaServer, tmp_path: Path
@@ -133,7 +135,7 @@ def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_a
         for client in again:
             await wait_for(lambda client=client: len(client.messages) == SENT, 30)  # type: ignore[misc]
         assert [{(one.payload, one.packet_id) for one in client.messages} for client in again] == sent
-        assert broker.output().count("messages under way") == len(names)
+        assert broker.output_from(0).count(b"messages under way") == len(names)
         for client in again:
             client.close()
             await client.ended
@@ -142,4 +144,8 @@ def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_a
         BrokerProcess(tmp_path / "data", settings=settings) as broker,
         HandPipeline(kafka, prefix) as pipeline,
     ):
-        run(scenario(broker, pipeline))
+        run(scenario(broker, pipeline), 300)
+
+
+def is_released(client: MqttClient, packet_id: int) -> bool:
+    return packet_id in [packet.packet_id for packet in client.received if isinstance(packet, Pubrel)]

@@ -48,6 +48,7 @@ async def publish(broker: BrokerProcess, pipeline: HandPipeline, word: str) -> l
     return [b"%s %d" % (word.encode(), number) for number in range(SENT)]
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("broker_dies", [True, False])
 def test_new_messages_at_offsets_that_were_given_before_come_once(
@@ -63,6 +64,8 @@ def test_new_messages_at_offsets_that_were_given_before_come_once(
         await member.subscribe(Subscription("$share/g/t/#", 2))
         expected = await publish(broker, pipeline, "old")
         await wait_for(lambda: len(client.messages) == len(member.messages) == SENT, 30)
+        for each in (client, member, client, member):
+            await each.ping()  # what they acknowledged is stored
         await asyncio.to_thread(kafka.kill)
         if broker_dies:
             broker.kill()

@@ -131,7 +131,8 @@ def test_a_broker_needs_no_right_on_groups_to_read_its_log_again(server: KafkaSe
         assert broker.output().count("GROUP_AUTHORIZATION_FAILED") <= 2, (
             "of the group that is written to, a line each"
         )
-    assert any(f"Group:LITERAL:{prefix}-reader" in line for line in refusals(server))
+    group = f"Group:LITERAL:{prefix}-reader"
+    wait_until(lambda: any(group in line for line in refusals(server)), 30, "its group is refused")
 
 
 def test_a_log_that_may_not_be_read_is_told_and_read_when_it_may(

@@ -157,7 +157,7 @@ def test_many_logs_that_are_missing_at_once_cost_no_restart_each(
             lambda: all(kafka_log.count(log) for log in lost), SOON_S, "all are there and served", poll_s=0.2
         )
         kafka_log.wait_for_progress("dispatch")
-        assert 1 <= keeper.report().restarts <= 2
+        assert 1 <= keeper.report().restarts < 5, "not one for each"
 
 
 @pytest.mark.timeout(400)

@@ -188,17 +188,18 @@ def test_what_a_socket_has_not_taken_has_no_lease(place: Place, transport: str) 
     """A consumer that reads nothing for longer than a lease. TLS has a buffer of its own, which counts as taken."""
 
     async def scenario() -> None:
+        topic = f"$queue/leased-{transport}"
         slow = await place.worker(transport, f"slow{transport}-1")
         watch = await worker(place.broker, "watch-1")
-        await slow.consumes("$queue/leased", prefetch="100")
+        await slow.consumes(topic, prefetch="100")
         slow.pause_reading()
-        await watch.enqueues("$queue/leased", *(b"%02d" % number + bytes(900_000) for number in range(24)))
+        await watch.enqueues(topic, *(b"%02d" % number + bytes(900_000) for number in range(24)))
         until = time.monotonic() + 1.0
         while time.monotonic() < until:
             await watch.ping()
         slow.abort()
         second = await place.worker(transport, f"slow{transport}-2")
-        await second.consumes("$queue/leased", prefetch="100", ack_mode="puback")
+        await second.consumes(topic, prefetch="100", ack_mode="puback")
         counts: dict[bytes, int] = {}
         while len(counts) < 24:
             taken = await second.next()

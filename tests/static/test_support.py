@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 
 import pytest
-from tests.support import sharing
+from tests.support import broker_process, sharing
 from tests.support.broker_process import free_port
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.sharing import this_worker
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_no_port_is_given_that_a_run_beside_this_one_has_while_its_server_is_dea
     program = (
         "import runpy, sys; runpy.run_path(sys.argv[1])['reserve_number'](int(sys.argv[2])); print(); input()"
     )
-    taken = free_port() + 1
+    taken = broker_process._PORT_FIRST - 1 - this_worker()[0]  # nobody is given one below the first
     words = [sys.executable, "-c", program, sharing.__file__, str(taken)]
     dice = random.sample
 
