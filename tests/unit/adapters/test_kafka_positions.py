@@ -67,3 +67,16 @@ def test_what_is_survived_is_said(
     assert durability.losses_survived == survived
     assert words in str(durability)
     assert str(durability).startswith(f"e.msg.all: {replicas} cop")
+
+
+@pytest.mark.parametrize(
+    ("offset", "count", "there"),
+    [(0, 9, 9), (0, 10, 110), (5, 4, 9), (5, 30, 135), (60, 3, 113), (110, 3, 113)],
+)
+def test_so_many_records_behind_an_offset_are_counted_without_fillers(
+    offset: int, count: int, there: int
+) -> None:
+    positions = LogPositions(1_000, [200, 50], filled=((10, 110), (50, 50)))
+    assert positions.beyond(0, offset, count) == there
+    assert positions.beyond(1, offset, count) == offset + count
+    assert positions.fillers_from(0, 0) == 100

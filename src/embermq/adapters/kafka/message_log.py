@@ -102,7 +102,8 @@ class KafkaMessageLog(MessageLog, SourcePositions):
         share = 1 - left_bytes / max(1, sum(older.values()) * self._record_bytes())
         if share <= 0:
             return extent.start
-        offsets = {one: extent.lows[one] + int(share * count) for one, count in older.items()}
+        beyond = self._positions.beyond
+        offsets = {one: beyond(one, extent.lows[one], int(share * count)) for one, count in older.items()}
         first = self._positions.first()
         numbers = first_numbers(self._probe(), offsets, dict(enumerate(first.offsets))).values()
         return min((number for _, number in numbers), default=first.number)

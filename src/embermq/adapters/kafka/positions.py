@@ -88,6 +88,11 @@ class LogPositions:
         begin, end = self.filled[partition]
         return max(0, end - max(begin, offset))
 
+    def beyond(self, partition: int, offset: int, count: int) -> int:
+        """The offset so many records behind this one, of which fillers are none."""
+        at, fillers = offset + count, self.fillers_from(partition, offset)
+        return at + fillers if fillers and at >= self.filled[partition][0] else at
+
     def before(self, number: int) -> Mark | None:
         """The last mark at or before a number; None for what earlier runs wrote."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from threading import Lock, Thread
 
@@ -74,7 +75,8 @@ class KafkaSourceRecords(SourceRecords):
             found = answer
             if not isinstance(answer, StoreError):
                 found = {position: answer[position] for position in one.wanted if position in answer}
-            self._post(partial(one.then, found))
+            with suppress(RuntimeError):  # the loop is closed, nobody waits any more
+                self._post(partial(one.then, found))
 
     def _next(self) -> list[_Asked]:
         """Whoever is answered next, nobody at the end."""
