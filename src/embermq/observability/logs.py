@@ -44,4 +44,6 @@ def configure_logging(settings: LoggingSettings) -> None:
     text = TextFormatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(JsonFormatter() if settings.format == "json" else text)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop are ours to tell
+    # A server that goes away is told by who asked it; the pool's own trace of a connection that it drops is no news.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
