@@ -172,7 +172,7 @@ def test_operators_see_a_group_that_nobody_will_come_back_to_and_remove_it(broke
         assert (stats["groups"], stats["idle_groups"], stats["idle_lag"]) == (2, 1, 3)
         text = metrics(broker)
         for name, value in (("groups", 2), ("idle_groups", 1), ("idle_lag", 3)):
-            assert f'mqtt_queue_{name}{{queue="grow/full"}} {value}.0\n' in text
+            assert f'mqtt_queue_{name}{{queue="$queue/grow/full"}} {value}.0\n' in text
         shown = embermq(broker, "queues", "show", "grow/full")
         assert "no consumer since" in shown and ", removed " in shown
         told = embermq(broker, "queues", "explain", "grow/full")

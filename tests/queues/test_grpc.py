@@ -30,7 +30,7 @@ retry_policy.max_retries = 0
 CALLS: tuple[tuple[str, Any, int], ...] = (
     ("ListQueues", pb.ListQueuesRequest(), 0),
     ("GetQueue", pb.QueueRequest(name="none"), 0),
-    ("GetQueueStats", pb.QueueRequest(name="none"), 0),
+    ("GetQueueStats", pb.GetQueueStatsRequest(name="none"), 0),
     ("ListGroups", pb.ListGroupsRequest(name="none"), 0),
     ("ListConsumers", pb.ListConsumersRequest(name="none"), 0),
     ("PeekMessages", pb.PeekMessagesRequest(name="none"), 0),
@@ -42,7 +42,7 @@ CALLS: tuple[tuple[str, Any, int], ...] = (
     ("RetryDeadLetters", pb.RetryDeadLettersRequest(name="none"), 1),
     ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="none", ids=["1-1"]), 1),
     ("StopRetry", pb.QueueRequest(name="none"), 1),
-    ("PurgeQueue", pb.QueueRequest(name="none"), 1),
+    ("PurgeQueue", pb.PurgeQueueRequest(name="none"), 1),
     ("RemoveGroup", pb.RemoveGroupRequest(name="none", group="g"), 1),
     ("PutQueue", pb.PutQueueRequest(name="none//"), 2),
     ("DeleteQueue", pb.QueueRequest(name="none"), 2),
@@ -71,6 +71,14 @@ def rpc(broker: BrokerProcess, port: int) -> Iterator[RpcClient]:
         yield client
 
 
+def figures(name: str) -> pb.GetQueueStatsRequest:
+    return pb.GetQueueStatsRequest(name=name)
+
+
+def purged(name: str) -> pb.PurgeQueueRequest:
+    return pb.PurgeQueueRequest(name=name)
+
+
 def queue(name: str) -> pb.QueueRequest:
     return pb.QueueRequest(name=name)
 
@@ -87,8 +95,9 @@ def token(broker: BrokerProcess, name: str, scope: str) -> str:
 @pytest.mark.promise("queues-41")
 def test_a_queue_is_made_listed_changed_and_deleted(rpc: RpcClient) -> None:
     for name in ("rpc/a", "rpc/b", "rpc/c"):
-        made = rpc("PutQueue", pb.PutQueueRequest(name=name, settings=pb.QueueSettings(ordering="strict")))
-        assert made.created and made.settings.partitions == 1
+        settings = pb.QueueSettings(name=f"$queue/{name}", ordering="strict")
+        made = rpc("PutQueue", pb.PutQueueRequest(name=f"$queue/{name}", settings=settings))
+        assert made.created and (made.settings.name, made.settings.partitions) == (name, 1)
     page = rpc("ListQueues", pb.ListQueuesRequest(match="rpc/?", limit=2)).queues
     assert [one.name for one in page] == ["rpc/a", "rpc/b"]
     page = rpc("ListQueues", pb.ListQueuesRequest(match="rpc/?", after="rpc/b")).queues
@@ -110,7 +119,7 @@ def test_what_is_told_of_a_queue_is_what_rest_tells(broker: BrokerProcess, rpc: 
         await client.enqueues("$queue/rpc/told", b"\x00\xff", b"two", partition_key="k", colour="red")
         held = await client.next()
         name = "rpc/told"
-        stats = rpc("GetQueueStats", queue(name))
+        stats = rpc("GetQueueStats", figures(name))
         assert (stats.depth, stats.in_flight, stats.enqueued, stats.consumers) == (2, 1, 2, 1)
         assert as_json(stats).keys() == rest(broker, "rpc$told/stats").keys()
         (consumer,) = rpc("ListConsumers", pb.ListConsumersRequest(name=name)).consumers
@@ -220,7 +229,7 @@ def test_consumers_keep_their_queue_and_group(broker: BrokerProcess, rpc: RpcCli
             code, words = rpc.refused(name, request)
             assert code == "FAILED_PRECONDITION" and "consumer" in words
         client.close()
-        wait_until(lambda: not rpc("GetQueueStats", queue("rpc/stay")).consumers, 30, "it has left")
+        wait_until(lambda: not rpc("GetQueueStats", figures("rpc/stay")).consumers, 30, "it has left")
         rpc("RemoveGroup", pb.RemoveGroupRequest(name="rpc/stay", group="stay"))
         assert not rpc("ListGroups", pb.ListGroupsRequest(name="rpc/stay")).groups
 
@@ -230,8 +239,8 @@ def test_consumers_keep_their_queue_and_group(broker: BrokerProcess, rpc: RpcCli
 @pytest.mark.promise("queues-41")
 def test_what_is_wrong_is_told(rpc: RpcClient) -> None:
     for name, request, code, told in (
-        ("GetQueueStats", queue("rpc/none"), "NOT_FOUND", "there is no queue 'rpc/none'"),
-        ("PurgeQueue", queue(""), "INVALID_ARGUMENT", "name: is empty"),
+        ("GetQueueStats", figures("rpc/none"), "NOT_FOUND", "there is no queue 'rpc/none'"),
+        ("PurgeQueue", purged(""), "INVALID_ARGUMENT", "name: is empty"),
         ("PutQueue", pb.PutQueueRequest(name="rpc//x"), "INVALID_ARGUMENT", "empty level"),
         (
             "PutQueue",
@@ -261,12 +270,12 @@ def test_a_purge_is_durable_when_it_is_answered(tmp_path: Path) -> None:
     port = free_port()
     with served(tmp_path, port) as broker, RpcClient(port) as rpc:
         run(fill(broker))
-        assert rpc("PurgeQueue", queue("rpc/purge")).messages == 40
+        assert rpc("PurgeQueue", purged("rpc/purge")).messages == 40
         rpc("PutQueue", pb.PutQueueRequest(name="rpc/kept", settings=pb.QueueSettings(partitions=3)))
         broker.kill()
         broker.start()
         with RpcClient(port) as again:
-            assert again("GetQueueStats", queue("rpc/purge")).depth == 0
+            assert again("GetQueueStats", figures("rpc/purge")).depth == 0
             assert again("GetQueue", queue("rpc/kept")).settings.partitions == 3
 
 
@@ -291,7 +300,7 @@ def test_tokens_open_each_call_to_those_whose_scope_allows_it(tmp_path: Path) ->
                     expected = "INVALID_ARGUMENT" if name == "PutQueue" else "NOT_FOUND"
                     assert code == (expected if rank >= least else "PERMISSION_DENIED"), (name, words)
         with RpcClient(port, "emq_guessed") as stranger:
-            code, words = stranger.refused("PurgeQueue", queue("rpc/dead"))
+            code, words = stranger.refused("PurgeQueue", purged("rpc/dead"))
             assert code == "UNAUTHENTICATED" and "guessed" not in words
         assert not any(secret in broker.output() for secret in secrets)
 

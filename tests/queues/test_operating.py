@@ -32,6 +32,9 @@ retry_policy.max_retries = 0
 """
 RULES = """
 [[rule]]
+deny = "publish"
+topics = "$admin/queue/op/closed/config"
+[[rule]]
 allow = "publish"
 client_id = "operator"
 topics = "$admin/queue/#"
@@ -391,7 +394,7 @@ def test_metrics_of_queues(broker: BrokerProcess) -> None:
         await client.acks(first)
         assert (await client.says("reject", second))[0] == 0
         text = metrics(broker)
-        queue = '{queue="op/metric"}'
+        queue = '{queue="$queue/op/metric"}'
         for name, value in {
             f"mqtt_queue_depth{queue}": 1,
             f"mqtt_queue_enqueue_total{queue}": 3,
@@ -400,15 +403,15 @@ def test_metrics_of_queues(broker: BrokerProcess) -> None:
             f"mqtt_queue_nack_total{queue}": 0,
             f"mqtt_queue_in_flight{queue}": 1,
             f"mqtt_queue_blocked_keys{queue}": 0,
-            'mqtt_queue_dlq_total{queue="op/metric",reason="rejected"}': 1,
-            'mqtt_queue_active_consumers{group="metric",queue="op/metric"}': 1,
-            'mqtt_queue_lag{group="metric",queue="op/metric"}': 1,
+            'mqtt_queue_dlq_total{queue="$queue/op/metric",reason="rejected"}': 1,
+            'mqtt_queue_active_consumers{group="metric",queue="$queue/op/metric"}': 1,
+            'mqtt_queue_lag{group="metric",queue="$queue/op/metric"}': 1,
             f"mqtt_queue_delivery_latency_seconds_count{queue}": 3,
         }.items():
             assert sample(text, name) == value, name
         assert sample(text, f"mqtt_queue_oldest_age_seconds{queue}") < 60
         for quantile in ("0.5", "0.95", "0.99"):
-            name = f'mqtt_queue_delivery_latency_seconds{{quantile="{quantile}",queue="op/metric"}}'
+            name = f'mqtt_queue_delivery_latency_seconds{{quantile="{quantile}",queue="$queue/op/metric"}}'
             assert 0 <= sample(text, name) < 60
         client.close()
 
@@ -510,10 +513,12 @@ def test_settings_by_a_publish_of_those_whom_a_rule_allows_it(tmp_path: Path) ->
         operator, other = await worker(broker, "operator"), await worker(broker, "other")
         topic = "$admin/queue/op/topic/config"
         assert await said(operator, topic, b'{"partitions": 4}') == (0, "created")
-        assert await said(operator, topic, b'{"partitions": 5}') == (0, "configured")
+        named = b'{"name": "$queue/op/topic", "partitions": 5}'
+        assert await said(operator, "$admin/queue/$queue/op/topic/config", named) == (0, "configured")
         assert api(broker, "GET", "/queues/op$topic").json()["settings"]["partitions"] == 5
         for client, where, body, code, words in (
             (other, topic, b"{}", 0x87, "needs a rule that allows it"),
+            (operator, "$admin/queue/$queue/op/closed/config", b"{}", 0x87, "needs a rule that allows it"),
             (operator, topic, b'{"colour": 1}', 0x99, "colour: there is no such setting"),
             (operator, topic, b"[", 0x99, "no valid JSON"),
             (operator, "$admin/queue/op/topic", b"{}", 0x90, "<name>/config"),
@@ -529,6 +534,24 @@ def test_settings_by_a_publish_of_those_whom_a_rule_allows_it(tmp_path: Path) ->
 
     with queue_broker(tmp_path, QUEUES, authorization__rules=rules) as broker:
         run(scenario(broker))
+
+
+@pytest.mark.promise("queues-33", "queues-40")
+def test_the_topic_of_a_queue_names_it_everywhere(broker: BrokerProcess, tmp_path: Path) -> None:
+    settings = tmp_path / "settings.json"
+    settings.write_text('{"name": "$queue/op/form", "partitions": 3}')
+    made = api(broker, "PUT", "/queues/$queue$op$form", content=settings.read_bytes())
+    assert (made.status_code, made.json()["settings"]["name"]) == (201, "op/form")
+    assert "configured" in embermq(
+        broker, "queues", "configure", "$queue/op/form", "--settings", str(settings)
+    )
+    (found,) = json.loads(embermq(broker, "queues", "list", "--match", "$queue/op/for?", "--json"))
+    assert (found["name"], found["partitions"]) == ("op/form", 3)
+    other = api(broker, "PUT", "/queues/op$form", json={"name": "$queue/op/other"})
+    assert (other.status_code, other.json()["detail"]) == (
+        422,
+        "settings of queue op/form: name: is 'op/other'",
+    )
 
 
 @pytest.mark.promise("queues-33")

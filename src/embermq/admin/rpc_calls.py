@@ -21,7 +21,7 @@ from embermq.admin.queue_service import (
 )
 from embermq.admin.rpc_values import given, many, time_ms, written
 from embermq.queues.inspection import REASONS, LetterFilter
-from embermq.queues.names import QUEUE_PREFIX
+from embermq.queues.names import queue_name
 
 SERVICE = "embermq.v1.QueueAdmin"
 PAGE_MAX, PAGE = 1_000, 100
@@ -55,7 +55,7 @@ async def _get_queue(service: QueueService, asked: pb.QueueRequest) -> Message:
     return written(pb.Queue, service.queue(_name(asked)))
 
 
-async def _get_queue_stats(service: QueueService, asked: pb.QueueRequest) -> Message:
+async def _get_queue_stats(service: QueueService, asked: pb.GetQueueStatsRequest) -> Message:
     return written(pb.QueueStats, service.stats(_name(asked)))
 
 
@@ -143,8 +143,8 @@ async def _stop_retry(service: QueueService, asked: pb.QueueRequest) -> Message:
     return await _get_retry(service, asked)
 
 
-async def _purge_queue(service: QueueService, asked: pb.QueueRequest) -> Message:
-    return pb.Done(messages=await service.purge(_name(asked)))
+async def _purge_queue(service: QueueService, asked: pb.PurgeQueueRequest) -> Message:
+    return pb.PurgeQueueResponse(messages=await service.purge(_name(asked)))
 
 
 async def _remove_group(service: QueueService, asked: pb.RemoveGroupRequest) -> Message:
@@ -163,7 +163,7 @@ async def _delete_queue(service: QueueService, asked: pb.QueueRequest) -> Messag
 CALLS = {
     "ListQueues": Call(pb.ListQueuesRequest, Scope.READ, _list_queues),
     "GetQueue": Call(pb.QueueRequest, Scope.READ, _get_queue),
-    "GetQueueStats": Call(pb.QueueRequest, Scope.READ, _get_queue_stats),
+    "GetQueueStats": Call(pb.GetQueueStatsRequest, Scope.READ, _get_queue_stats),
     "ListGroups": Call(pb.ListGroupsRequest, Scope.READ, _list_groups),
     "ListConsumers": Call(pb.ListConsumersRequest, Scope.READ, _list_consumers),
     "PeekMessages": Call(pb.PeekMessagesRequest, Scope.READ, _peek_messages),
@@ -175,7 +175,7 @@ CALLS = {
     "RedriveDeadLetters": Call(pb.RedriveDeadLettersRequest, Scope.OPERATE, _redrive_dead_letters),
     "GetRetry": Call(pb.QueueRequest, Scope.READ, _get_retry),
     "StopRetry": Call(pb.QueueRequest, Scope.OPERATE, _stop_retry),
-    "PurgeQueue": Call(pb.QueueRequest, Scope.OPERATE, _purge_queue),
+    "PurgeQueue": Call(pb.PurgeQueueRequest, Scope.OPERATE, _purge_queue),
     "RemoveGroup": Call(pb.RemoveGroupRequest, Scope.OPERATE, _remove_group),
     "PutQueue": Call(pb.PutQueueRequest, Scope.ADMIN, _put_queue),
     "DeleteQueue": Call(pb.QueueRequest, Scope.ADMIN, _delete_queue),
@@ -183,7 +183,7 @@ CALLS = {
 
 
 def _name(asked: Any) -> str:
-    name: str = asked.name.removeprefix(QUEUE_PREFIX)
+    name = queue_name(asked.name)
     if not name:
         raise RequestRefused("name: is empty")
     return name

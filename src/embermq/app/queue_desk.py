@@ -52,7 +52,7 @@ from embermq.queues.inspection import (
     slowest_of,
     stats_of,
 )
-from embermq.queues.names import QueueKind, kind_of
+from embermq.queues.names import QueueKind, kind_of, queue_name
 from embermq.queues.pieces import at_a_time
 from embermq.queues.queue import Queue
 from embermq.queues.queues import Queues
@@ -124,6 +124,7 @@ class QueueDesk(QueueService):
         self._is_closed = False
 
     def queues(self, after: str, limit: int, match: str) -> Sequence[QueueStats]:
+        after, match = queue_name(after), queue_name(match)
         names = nsmallest(
             limit, (name for name in self._core.names() if name > after and fnmatchcase(name, match))
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from embermq.queues.errors import SettingsRefused
+from embermq.queues.names import queue_name
 from embermq.queues.settings import BrokerQueueSettings, QueueSettings, operator_settings
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
@@ -34,6 +35,7 @@ def read_queue_file(path: str) -> tuple[QueueSettings, ...]:
         name = table.get("name")
         if not isinstance(name, str):
             raise ValueError(f"queues.file: {path}: queue {number} of {len(tables)} has no name")
+        name = queue_name(name)
         if name in found:
             raise ValueError(f"queues.file: {path}: queue {name[:80]} stands there twice")
         try:

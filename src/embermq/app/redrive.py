@@ -15,7 +15,7 @@ from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import EmberError, OptionError, UserError
 from embermq.pipeline.errors import BrokerAway, FilterError, PipelineError
 from embermq.pipeline.places import Places
-from embermq.queues.names import QueueKind
+from embermq.queues.names import QueueKind, queue_name
 
 if TYPE_CHECKING:
     from embermq.pipeline.jobs.putting_back import Notice, PieceDone, Progress
@@ -72,7 +72,7 @@ def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, not
 
     places = Places(Path(settings.data_dir).absolute())
     with ControlClient(places.data_dir) as broker:
-        letters_in, queue = _where(broker, order.queue)
+        letters_in, queue = _where(broker, queue_name(order.queue))
         terms = RedriveTerms(
             letters_in=letters_in, queue=queue, wanted=order.wanted, tasks=order.tasks, dry=order.dry_run
         )

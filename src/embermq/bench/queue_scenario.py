@@ -21,6 +21,7 @@ from embermq.bench.report import cost_reports, per_cpu_second
 from embermq.bench.run import VERSION_NAMES, Run, Stage
 from embermq.bench.settings import Limits, Load, QueueLoad, Target
 from embermq.protocol.packets import Packet, Puback, Publish
+from embermq.queues.names import queue_name
 
 GROUP = "bench"
 NO_MATCHING_SUBSCRIBERS = 0x10
@@ -54,7 +55,7 @@ class QueueRun(Run[QueueReport]):
     def __init__(self, target: Target, load: Load, queue: QueueLoad, limits: Limits) -> None:
         super().__init__(target, load, limits)
         self._queue = queue
-        self._name = queue.queue or f"bench/{self.run_id}"
+        self._name = queue_name(queue.queue) or f"bench/{self.run_id}"
         self._api = QueueApi(target.host, queue.http_port, target.token) if queue.http_port else None
         frames = QueueFrames(
             self._name, int(self.run_id, 16), version=target.version, payload_bytes=load.payload_bytes

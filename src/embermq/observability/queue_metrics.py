@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from embermq.queues.inspection import GroupView, QueueFigures, QueueStats
+from embermq.queues.names import QUEUE_PREFIX
 
 _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
     "depth": ("messages that the slowest group has not settled", lambda queue: queue.depth),
@@ -39,17 +40,18 @@ _OF_GROUPS: dict[str, tuple[str, Callable[[GroupView], float]]] = {
 
 
 def queue_metrics(figures: QueueFigures) -> Iterator[Metric]:
-    """A name that a client chose is a label as it is: the text format escapes it."""
+    """The label `queue` is the topic of the queue. A name that a client chose is in it as it is: the text format
+    escapes it."""
     yield GaugeMetricFamily("mqtt_queues", "durable queues", value=figures.queues)
     for name, (text, value) in _GAUGES.items():
         gauge = GaugeMetricFamily(f"mqtt_queue_{name}", text, labels=["queue"])
         for queue in figures.shown:
-            gauge.add_metric([queue.name], value(queue))
+            gauge.add_metric([_topic(queue.name)], value(queue))
         yield gauge
     for name, (text, value) in _COUNTERS.items():
         counter = CounterMetricFamily(f"mqtt_queue_{name}", text, labels=["queue"])
         for queue in figures.shown:
-            counter.add_metric([queue.name], value(queue))
+            counter.add_metric([_topic(queue.name)], value(queue))
         yield counter
     for name, text in (
         ("dlq", "messages that became dead letters"),
@@ -59,15 +61,19 @@ def queue_metrics(figures: QueueFigures) -> Iterator[Metric]:
         for queue in figures.shown:
             counts = queue.dead_lettered if name == "dlq" else queue.dropped
             for reason, count in sorted(counts.items()):
-                by_reason.add_metric([queue.name, reason], count)
+                by_reason.add_metric([_topic(queue.name), reason], count)
         yield by_reason
     for name, (text, of_group) in _OF_GROUPS.items():
         gauge = GaugeMetricFamily(f"mqtt_queue_{name}", text, labels=["queue", "group"])
         for queue_name, groups in figures.groups.items():
             for group in groups:
-                gauge.add_metric([queue_name, group.name], of_group(group))
+                gauge.add_metric([_topic(queue_name), group.name], of_group(group))
         yield gauge
     yield _latency(figures)
+
+
+def _topic(name: str) -> str:
+    return QUEUE_PREFIX + name
 
 
 def _latency(figures: QueueFigures) -> Metric:
@@ -78,7 +84,7 @@ def _latency(figures: QueueFigures) -> Metric:
         "summary",
     )
     for queue in figures.shown:
-        labels = {"queue": queue.name}
+        labels = {"queue": _topic(queue.name)}
         for quantile, seconds in queue.delivery_latency_s.items():
             summary.add_sample(summary.name, {**labels, "quantile": quantile}, seconds)
         count, total_s = figures.latency[queue.name]

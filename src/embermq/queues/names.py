@@ -61,6 +61,11 @@ class QueueFilter(Struct, frozen=True):
 _VERBS = {str(verb): verb for verb in Verb}
 
 
+def queue_name(given: str) -> str:
+    """The name of a queue that is given by its name or by its topic, `$queue/<name>`."""
+    return given.removeprefix(QUEUE_PREFIX)
+
+
 def is_queue_topic(topic: str) -> bool:
     """Whether a topic name leaves the ordinary path."""
     return topic.startswith(QUEUE_PREFIX)

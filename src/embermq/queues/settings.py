@@ -20,6 +20,7 @@ from embermq.queues.names import (
     QueueKind,
     check_name,
     kind_of,
+    queue_name,
 )
 
 PARTITIONS_MAX = 1_024
@@ -188,11 +189,14 @@ def json_object(name: str, text: bytes) -> dict[str, object]:
 
 
 def settings_of(name: str, raw: Mapping[str, object]) -> QueueSettings:
-    """What JSON or TOML said; what it does not name has its default, and `strict` without `partitions` has one.
+    """What JSON or TOML said; what it does not name has its default, and `strict` without `partitions` has one. `name`
+    in it may be the topic of the queue, `$queue/<name>`.
 
     Raises SettingsRefused, naming the setting.
     """
     raw = {"name": name, **raw}
+    if isinstance(raw["name"], str):
+        raw["name"] = queue_name(raw["name"])
     if raw.get("ordering") == Ordering.STRICT:
         raw = {"partitions": 1, **raw}
     try:
@@ -205,8 +209,9 @@ def settings_of(name: str, raw: Mapping[str, object]) -> QueueSettings:
     return settings
 
 
-def operator_settings(name: str, raw: Mapping[str, object]) -> QueueSettings:
-    """What an operator says of a queue: the name is looked at too. Raises SettingsRefused."""
+def operator_settings(given_name: str, raw: Mapping[str, object]) -> QueueSettings:
+    """What an operator says of a queue, by its name or its topic: the name is looked at too. Raises SettingsRefused."""
+    name = queue_name(given_name)
     try:
         check_name(name, ReasonCode.TOPIC_NAME_INVALID)
     except NameRefused as refusal:

@@ -37,7 +37,7 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
     assert users.limits.overflow is Overflow.DROP_HEAD
     assert str(users.limits.message_ttl) == "90s"
     json = """{"queues": [
-        {"name": "tasks/images", "partitions": 4, "retry_policy": {"max_retries": 3}},
+        {"name": "$queue/tasks/images", "partitions": 4, "retry_policy": {"max_retries": 3}},
         {"name": "users", "ordering": "strict", "limits": {"overflow": "drop-head", "message_ttl": "90s"}}]}"""
     assert read_queue_file(written(tmp_path, json, "queues.json")) == (images, users)
     assert read_queue_file(written(tmp_path, "")) == ()
@@ -48,6 +48,7 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
     [
         ("[[queues]]\npartitions = 3", "queue 1 of 1 has no name"),
         ('[[queues]]\nname = "a"\n[[queues]]\nname = "a"', "queue a stands there twice"),
+        ('[[queues]]\nname = "a"\n[[queues]]\nname = "$queue/a"', "queue a stands there twice"),
         ('[[queues]]\nname = "a"\ncolour = "red"', "settings of queue a: colour: there is no such setting"),
         ('[[queues]]\nname = "a"\npartitions = 0', "settings of queue a: partitions: "),
         ('[[queues]]\nname = "a"\nlimits.message_ttl = 5', "limits.message_ttl: "),

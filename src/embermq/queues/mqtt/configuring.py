@@ -11,6 +11,7 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.errors import QueueRefusal, SettingsRefused
 from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.creating import Creating
+from embermq.queues.names import queue_name
 from embermq.queues.queues import Queues
 from embermq.queues.settings import parse_operator_settings
 from embermq.topics.names import shown
@@ -44,6 +45,8 @@ class Configuring:
 
     def _configure(self, session: Session, topic: str, payload: bytes) -> str:
         """What was done, in words. Raises QueueRefusal."""
+        # Rules are asked about one form of the name: the other one must not lead past them.
+        topic = ADMIN_PREFIX + queue_name(topic[len(ADMIN_PREFIX) :])
         if session.permissions is None or not session.permissions.may_publish(topic):
             raise QueueRefusal(
                 f"publishing to {shown(topic)} needs a rule that allows it and names it in its topics",
