@@ -11,9 +11,15 @@ from embermq.topics.topic_tree import TopicTree
 from embermq.topics.trie import SubscriptionTrie
 
 names = st.sampled_from(["a", "b", "", "$", "$a"])
-topics = st.lists(names, min_size=1, max_size=4).map("/".join).filter(bool)
+stems = st.sampled_from([[], [], [], ["a"], ["a", "b"] * 10, ["a", "b"] * 10 + [""]])
+"""What filters and topics begin with: mostly nothing, sometimes more levels than one node is compared in one step."""
+wild_stems = st.one_of(stems, st.sampled_from([["+"], ["a", "+"] * 10]))
+topics = st.builds(
+    lambda stem, parts: "/".join([*stem, *parts]), stems, st.lists(names, min_size=1, max_size=4)
+).filter(bool)
 filters = st.builds(
-    lambda parts, end: "/".join([*parts, *end]),
+    lambda stem, parts, end: "/".join([*stem, *parts, *end]),
+    wild_stems,
     st.lists(st.one_of(names, st.just("+")), max_size=4),
     st.sampled_from([[], ["#"], ["+"], ["a"]]),
 ).filter(bool)
@@ -92,8 +98,9 @@ class TrieModel(RuleBasedStateMachine):
     @invariant()
     def size(self) -> None:
         assert len(self.trie) == len(self.model)
+        wild = {topic_filter for topic_filter, _ in self.model if set("+#") & set(topic_filter)}
+        assert self.trie.nodes <= 2 * len(wild)
         if not self.model:
-            assert self.trie._root.is_empty()
             assert not self.trie._exact
 
 

@@ -27,7 +27,7 @@ def test_put_replace_discard() -> None:
         assert trie.discard(topic_filter, "other")
     assert len(trie) == 0
     assert trie.match("a/b") == []
-    assert trie._root.is_empty()
+    assert trie.nodes == 0
 
 
 def test_discard_of_what_was_never_there() -> None:
@@ -47,7 +47,26 @@ def test_empty_nodes_go() -> None:
     trie.discard("a/+/c/d/#", "k")
     assert trie.match("a/x") == [1]
     trie.discard("a/+", "k")
-    assert trie._root.is_empty()
+    assert trie.nodes == 0
+
+
+def test_levels_that_do_not_branch_take_one_node() -> None:
+    trie: SubscriptionTrie[str, int] = SubscriptionTrie()
+    long = "/".join(["level", "+"] * 60)
+    trie.put(f"{long}/#", "k", 1)
+    assert trie.nodes == 1
+    trie.put(f"{long}/x/#", "k", 2)
+    trie.put("level/+/other", "k", 3)
+    assert trie.nodes == 4
+    topic = "/".join(["level", "y"] * 60)
+    assert sorted(trie.match(f"{topic}/x/z")) == [1, 2]
+    assert trie.match("level/y/other") == [3]
+    assert trie.match(topic.replace("y", "level")) == [1]
+    assert trie.match(topic[:-2]) == trie.match("level") == trie.match("level/y") == []
+    trie.discard("level/+/other", "k")
+    trie.discard(f"{long}/#", "k")
+    assert trie.nodes == 1
+    assert trie.match(f"{topic}/x") == [2]
 
 
 def test_wildcards_in_front_do_not_match_dollar_topics() -> None:
