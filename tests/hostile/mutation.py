@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tests.conformance.wire_cases import CASES
 from tests.conformance.wire_errors import ERRORS
 
+from embermq.broker.settings import MqttSettings
 from embermq.protocol.decoder import Decoder
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import (
@@ -34,6 +35,7 @@ from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion, Role
 from embermq.protocol.wire import encode_varint
 
+PACKET_BYTES_MAX = MqttSettings().packet_bytes_max
 PACKETS_MAX = 12
 """Packets of a conversation behind CONNECT."""
 VERSIONS = (ProtocolVersion.V5, ProtocolVersion.V5, ProtocolVersion.V311, ProtocolVersion.V31)
@@ -99,7 +101,7 @@ class Storyteller:
         valid = [connect(dice, version, number)]
         mutated = [valid[0]]
         mutations = 0
-        decoder = Decoder(Role.SERVER, packet_bytes_max=1024 * 1024)
+        decoder = Decoder(Role.SERVER, packet_bytes_max=PACKET_BYTES_MAX)
         if dice.random() < 0.15:
             mutated[0] = mutate(valid[0], dice, corpus)
             mutations += 1
@@ -124,7 +126,7 @@ def _mutated(packet: bytes, dice: random.Random, corpus: list[bytes], version: P
     wanted = dice.choice((False, True, True))
     for _ in range(4):
         mutated = mutate(packet, dice, corpus)
-        decoder = Decoder(Role.SERVER, packet_bytes_max=1024 * 1024, version=version)
+        decoder = Decoder(Role.SERVER, packet_bytes_max=PACKET_BYTES_MAX, version=version)
         decoder.feed(mutated)
         if not wanted or (decoder.error is None and not decoder.buffered_bytes):
             break

@@ -6,13 +6,21 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin._config import ConfigResource
 from msgspec import structs
 from tests.contracts.kafka_stores import PACKET_BYTES_MAX, KafkaStores
 from tests.contracts.stores import tick_writes
@@ -373,7 +381,6 @@ FIT = KEPT | {"max.message.bytes": str(record_bytes_max(PACKET_BYTES_MAX))}
         (4, {"retention.ms": "1000"}, ["retention.ms is 1000, must be -1"]),
         (4, {"retention.bytes": "5"}, ["retention.bytes is 5, must be -1"]),
         (4, {"cleanup.policy": "compact"}, ["cleanup.policy is compact, must be delete"]),
-        (4, {"max.message.bytes": "1000"}, ["max.message.bytes is 1000", "2097152", "mqtt.packet_bytes_max"]),
         (1, {"message.timestamp.type": "LogAppendTime"}, ["has 1 partition,", "message.timestamp.type"]),
     ],
 )
@@ -387,6 +394,38 @@ def test_a_topic_that_is_not_fit_is_refused_by_what_is_wrong(
             topic.open(is_new=is_new)
         for word in [*words, topic.name]:
             assert word in str(refused.value)
+
+
+def test_a_topic_that_takes_too_little_of_a_record_takes_more_from_then_on(
+    kafka: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = _topic(kafka)
+    kafka.create_topic(topic.name, partitions=4, settings=FIT | {"max.message.bytes": "1000"})
+    topic.open(is_new=False)
+    assert f"topic {topic.name} took 1000 bytes of a record (max.message.bytes)" in caplog.text
+    assert topic._describe()["max.message.bytes"] == FIT["max.message.bytes"]
+    caplog.clear()
+    topic.open(is_new=False)
+    assert not caplog.text
+
+
+def test_a_topic_that_may_take_no_more_of_a_record_is_refused(
+    kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = _topic(kafka)
+    kafka.create_topic(topic.name, partitions=4, settings=FIT | {"max.message.bytes": "1000"})
+    refusal = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    def refuse(resources: list[ConfigResource], **_: object) -> dict[ConfigResource, Future[None]]:
+        answer: Future[None] = Future()
+        answer.set_exception(refusal)
+        return dict.fromkeys(resources, answer)
+
+    monkeypatch.setattr(topic._admin.client, "incremental_alter_configs", refuse)
+    with pytest.raises(StoreUnavailable) as refused:
+        topic.open(is_new=False)
+    for word in (topic.name, "max.message.bytes is 1000", "2097152", "mqtt.packet_bytes_max"):
+        assert word in str(refused.value)
 
 
 def test_a_server_that_takes_no_request_with_the_largest_message_is_refused(

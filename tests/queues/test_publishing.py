@@ -441,6 +441,30 @@ def test_a_message_that_is_too_large_is_refused(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.promise("queues-31")
+@pytest.mark.parametrize("version", [V5, V311])
+def test_a_message_may_be_as_large_as_its_queue_takes(
+    broker: BrokerProcess, version: ProtocolVersion
+) -> None:
+    async def scenario() -> None:
+        topic = f"$queue/as-large/{version}/{'t' * 200}"
+        client = await worker(broker, f"aslarge{version}-1", version=version)
+        reader = await worker(broker, f"aslarge{version}-2")
+        await reader.consumes(topic)
+        if version is V5:
+            await client.enqueues(topic, bytes(1024 * 1024), note="n" * 50_000)
+        else:
+            await client.enqueues(topic, bytes(1024 * 1024))
+        taken = await reader.next()
+        assert len(taken.payload) == 1024 * 1024
+        await reader.acks(taken)
+        if version is V5:
+            answer = await told(client, topic, bytes(1024 * 1024 + 1))
+            assert answer.reason_code == 0x97 and "1048577 bytes" in said(answer)
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-31")
 def test_a_full_queue_refuses(broker: BrokerProcess) -> None:
     async def scenario() -> None:
         topic = "$queue/full"

@@ -8,8 +8,9 @@ from msgspec import Meta, Struct
 class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client may ask for, and how much the broker keeps in memory for it."""
 
-    packet_bytes_max: Annotated[int, Meta(ge=256, le=268_435_460)] = 1024 * 1024
-    """The largest packet taken, header included; told to v5 clients as Maximum Packet Size [MQTT-3.2.2-15]."""
+    packet_bytes_max: Annotated[int, Meta(ge=256, le=268_435_460)] = 1024 * 1024 + 64 * 1024
+    """The largest packet taken, header included; told to v5 clients as Maximum Packet Size [MQTT-3.2.2-15]. By default
+    a payload of 1 MiB fits in, with 64 KiB for its topic and properties."""
     receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
     """QoS 1 and 2 messages that a v5 client may have unacknowledged towards us, else 0x93 [MQTT-3.3.4-7]."""
     inflight_max: Annotated[int, Meta(ge=1, le=65_535)] = 1_024

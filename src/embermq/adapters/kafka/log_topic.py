@@ -6,21 +6,24 @@ what readers have not read.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin import AlterConfigOpType  # type: ignore[attr-defined]
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
-from embermq.adapters.kafka.client import LOG, WatchedAdmin, error_of, told, unavailable
+from embermq.adapters.kafka.client import LOG, RETRY_S, WatchedAdmin, error_of, told, unavailable
 from embermq.model.kafka_record import HEADERS_BYTES, record_bytes_max
 from embermq.ports.errors import StoreUnavailable
 
 REQUEST_BYTES = 64 * 1024
 """What a request has besides the record that it brings."""
 REQUEST_LIMIT = "socket.request.max.bytes"
+RECORD_LIMIT = "max.message.bytes"
 KEPT: dict[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -74,6 +77,10 @@ class Durability(Struct, frozen=True):
         )
 
 
+def _record_limit(found: dict[str, str]) -> int:
+    return int(found.get(RECORD_LIMIT, "0"))
+
+
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
@@ -102,6 +109,8 @@ class LogTopic:
             replicas = self._replicas(wait=True)
         assert replicas is not None
         found = self._describe()
+        if _record_limit(found) < self.record_bytes_max:
+            found = self._raise_record_limit(found)
         problems = [*self._problems(len(replicas), found), *self._server_problems()]
         if problems:
             raise StoreUnavailable(f"{self._admin.address}: topic {self.name}: {'; '.join(problems)}")
@@ -158,7 +167,7 @@ class LogTopic:
 
     def _create(self) -> None:
         settings = self._settings
-        config = KEPT | {"max.message.bytes": str(self.record_bytes_max)}
+        config = KEPT | {RECORD_LIMIT: str(self.record_bytes_max)}
         if settings.min_insync_replicas:
             config["min.insync.replicas"] = str(settings.min_insync_replicas)
         try:
@@ -223,6 +232,34 @@ class LogTopic:
             return 0
         return int(entry.value) if entry is not None and entry.value else 0
 
+    def _raise_record_limit(self, found: dict[str, str]) -> dict[str, str]:
+        """Have the topic take the largest record; returns its settings then. Where that is not allowed they are as they
+        were, and are refused as such."""
+        setting = ConfigEntry(
+            RECORD_LIMIT, str(self.record_bytes_max), incremental_operation=AlterConfigOpType.SET
+        )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name, incremental_configs=[setting])
+        timeout_s = self._settings.request_timeout_s
+        request = partial(self._admin.client.incremental_alter_configs, [resource], request_timeout=timeout_s)
+        try:
+            self._admin.ask(f"cannot raise {RECORD_LIMIT} of topic {self.name}", request, is_there=True)
+        except StoreUnavailable as error:
+            LOG.warning("%s", error)
+            return found
+        LOG.warning(
+            "%s: topic %s took %d bytes of a record (%s) and takes %d now, as mqtt.packet_bytes_max needs",
+            self._admin.address,
+            self.name,
+            _record_limit(found),
+            RECORD_LIMIT,
+            self.record_bytes_max,
+        )
+        deadline_s = time.monotonic() + timeout_s
+        while _record_limit(found) < self.record_bytes_max and time.monotonic() < deadline_s:
+            found = self._describe()  # not every server knows it at once
+            self._admin.pause(RETRY_S)
+        return found
+
     def _describe(self) -> dict[str, str]:
         resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
         timeout_s = self._settings.request_timeout_s
@@ -241,9 +278,9 @@ class LogTopic:
         for name, value in KEPT.items():
             if found.get(name, value) != value:
                 yield f"{name} is {found[name]}, must be {value}"
-        size = int(found.get("max.message.bytes", "0"))
+        size = _record_limit(found)
         if size < self.record_bytes_max:
             yield (
-                f"max.message.bytes is {size}, must be at least {self.record_bytes_max} for "
+                f"{RECORD_LIMIT} is {size}, must be at least {self.record_bytes_max} for "
                 f"mqtt.packet_bytes_max of {self.record_bytes_max - HEADERS_BYTES}"
             )
