@@ -1,6 +1,7 @@
 """Dispatch on Kafka by a Spark standalone cluster: the records go through executors that are other processes."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.pipeline.driver_process import START_S, DriverProcess
 from tests.pipeline.kafka_topics import LogInKafka
 from tests.pipeline.log_writer import record
 from tests.support.kafka_server import KafkaServer
-from tests.support.spark_cluster import FAST_START, SparkMaster, SparkWorker
+from tests.support.spark_cluster import FAST_START, SECRET, SparkMaster, SparkWorker
 from tests.support.waiting import wait_until
 
 from embermq.model.log_record import Stamp
@@ -18,6 +19,13 @@ from embermq.pipeline.status import read_status
 
 RECORDS = 500
 SLOTS = 3
+
+
+def command_lines() -> Iterator[str]:
+    """Of every process that can be seen."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 @pytest.fixture
@@ -30,7 +38,7 @@ def worker(tmp_path: Path) -> Iterator[SparkWorker]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.promise("pipeline-15", "pipeline-6")
+@pytest.mark.promise("pipeline-15", "pipeline-6", "pipeline-16")
 def test_dispatch_by_a_standalone_cluster(
     kafka: KafkaServer,
     worker: SparkWorker,
@@ -43,9 +51,12 @@ def test_dispatch_by_a_standalone_cluster(
     topic = log.log("backend")
     stamp = Stamp(topic, 7, 1)
     log.append(record(f"r{i % 7}/x", b"%d" % i, stamps=(stamp,)) for i in range(RECORDS))
+    secret_file = places.data_dir.parent / "spark.secret"
+    secret_file.write_text(f"{SECRET}\n")
     settings = DriverSettings(
         queries=("dispatch",),
         master=worker.master.url,
+        spark_secret_file=str(secret_file),
         kafka=log.kafka,
     )
     driver = DriverProcess(places, settings)
@@ -55,6 +66,7 @@ def test_dispatch_by_a_standalone_cluster(
     )
     assert sorted(int(one.value() or b"") for one in log.read(topic)) == list(range(RECORDS))
     assert len(worker.executors()) == 1, "executors are started by the worker, not by the driver"
+    assert not [one for one in command_lines() if SECRET in one]
     log.wait_for_progress("dispatch")
     wait_until(  # the driver says once a second how it is
         lambda: [query.state for query in read_status(places.data_dir).queries] == ["running"],

@@ -20,6 +20,7 @@ WORKER_MB = 1024
 SCALA = "2.13"
 ANSWER_S = 20.0
 FAST_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SECRET = "what master, workers and driver have in common"
 _HEAP = "-Xmx192m"
 
 
@@ -49,7 +50,12 @@ class SparkDaemon(ServerProcess):
             f"JAVA_TOOL_OPTIONS={FAST_START}",
         )
         options = (_HEAP, f"-Djava.io.tmpdir={self.folder}", "-cp", f"{home}/jars/*")
-        own = ("--host", HOST, "--webui-port", str(self.page_port))
+        properties = self.folder / "spark.properties"
+        properties.touch(0o600)
+        properties.write_text(
+            f"spark.authenticate true\nspark.authenticate.secret {SECRET}\nspark.network.crypto.enabled true\n"
+        )
+        own = ("--host", HOST, "--webui-port", str(self.page_port), "--properties-file", str(properties))
         return ["env", *environment, str(java), *options, self.main_class, *own, *self.words()]
 
     def state(self) -> dict[str, object]:

@@ -4,8 +4,10 @@ import os
 import sys
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from embermq.pipeline.authentication import authenticate_callbacks, authentication_options, cluster_secret
 from embermq.pipeline.connector import connector_jars
 from embermq.pipeline.java import JavaRuntime
 from embermq.pipeline.places import Places
@@ -30,6 +32,7 @@ def start_session(
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or the workers take another Python from the path
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PIN_THREAD"] = "true"  # a query's thread has the query's pool
     if not is_local(settings.master):
         # As an option executors would take it for theirs, and it is a place on this machine.
         os.environ["SPARK_LOCAL_DIRS"] = str(places.scratch)
@@ -44,10 +47,18 @@ def start_session(
         f"file://{pools}"  # as Hadoop takes it: nothing is percent-encoded
     )
     options["spark.driver.extraJavaOptions"] += java_words(trust_flags(settings, java, places.scratch))
-    builder = SparkSession.builder.appName("embermq-pipeline").master(_master(settings, partitions))
+    options |= {"spark.app.name": "embermq-pipeline", "spark.master": _master(settings, partitions)}
+    secret = cluster_secret(settings)
+    # The JVM is started with these options on its command line, which everybody may read.
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))
+    if secret:
+        options["spark.authenticate.secret"] = secret
+    builder = SparkSession.builder
     for name, value in options.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    authenticate_callbacks(spark.sparkContext._gateway)
+    return spark
 
 
 def trust_flags(settings: PipelineSettings, java: JavaRuntime, folder: Path) -> list[str]:
@@ -87,8 +98,8 @@ def scheduler_pools(settings: PipelineSettings, partitions: int) -> str:
 
 
 def _place_options(settings: PipelineSettings, scratch: Path) -> dict[str, str]:
-    """What depends on where the executors are, and on which log they read."""
-    options: dict[str, str] = {}
+    """What depends on where the executors are, on who may speak to them, and on which log they read."""
+    options = authentication_options(settings)
     if is_local(settings.master):
         options["spark.local.dir"] = str(scratch)
     if is_local(settings.master) or is_on_loopback(settings.master):

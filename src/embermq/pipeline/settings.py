@@ -41,6 +41,9 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where Spark keeps the checkpoints of queries on Kafka: a folder, or a URL such as `hdfs://...`; "" for
     `pipeline/checkpoints` in the data directory. They are made anew at each start of a query, below
     `kafka.prefix`."""
+    spark_secret_file: str = ""
+    """File with the secret that a standalone master (`spark://...`) and its workers have as
+    `spark.authenticate.secret`, 16 characters or more; other masters need none."""
     java_home: str = ""
     """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
     jars_dir: str = ""
@@ -206,14 +209,22 @@ def _check_on_kafka(settings: PipelineSettings) -> None:
                 "machine that a remote Spark master cannot reach; use a local master, or leave it out of "
                 "pipeline.queries"
             )
+    if is_standalone(settings.master) and not settings.spark_secret_file:
+        raise PipelineSettingsError(
+            f"pipeline.master = {settings.master!r} needs pipeline.spark_secret_file: the file with the "
+            "spark.authenticate.secret of that master and its workers, without which Spark runs what anybody sends it"
+        )
+
+
+def is_standalone(master: str) -> bool:
+    """Whether it is Spark's own cluster, where nobody hands out a secret."""
+    return master.startswith("spark://")
 
 
 def is_on_loopback(master: str) -> bool:
     """Whether a standalone master is on this machine's loopback address."""
     servers = [server.rpartition(":")[0] for server in master.removeprefix("spark://").split(",")]
-    return master.startswith("spark://") and all(
-        host == "localhost" or host.startswith("127.") for host in servers
-    )
+    return is_standalone(master) and all(host == "localhost" or host.startswith("127.") for host in servers)
 
 
 def is_local(master: str) -> bool:
