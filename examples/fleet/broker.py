@@ -1,16 +1,21 @@
 """A broker of one's own: started on free ports and a temporary data directory, gone afterwards."""
 
 import asyncio
+import ctypes
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 EMBERMQ = Path(sys.executable).parent / "embermq"
 READY_S = 60.0
 STOP_S = 15.0
+PR_SET_PDEATHSIG = 1
+"""Of Linux: the signal that a process gets when its parent dies."""
 
 
 class BrokerError(Exception):
@@ -31,11 +36,19 @@ async def running_broker(application_ids: str) -> AsyncIterator[int]:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for the demo, which then stops the broker in order
+            preexec_fn=partial(_end_with, os.getpid()),
         )
         try:
             yield await asyncio.wait_for(_port_when_ready(process), READY_S)
         finally:
             await asyncio.shield(_stop(process))
+
+
+def _end_with(parent: int) -> None:
+    """In the broker's process, before its program: it gets SIGTERM when the demo is gone, however that was killed."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 async def _port_when_ready(process: asyncio.subprocess.Process) -> int:

@@ -143,10 +143,11 @@ def options() -> argparse.Namespace:
 
 
 async def run(demo: Demo) -> None:
-    """Ctrl-C and SIGTERM end the story early; the broker is stopped all the same."""
+    """Ctrl-C, SIGTERM and a closed terminal end the story early; the broker is stopped all the same."""
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     await demo.run()
 
 
@@ -174,7 +175,7 @@ def main() -> int:
         numbers = {"telemetry": telemetry.as_json(), "commands": commands.as_json(), **demo.facts}
         print(json.dumps(numbers, indent=2))
     else:
-        Console().print(result_table(telemetry, commands))
+        Console().print(result_table(telemetry, commands, is_over=True))
     return 0 if telemetry.is_perfect and commands.is_perfect else 1
 
 

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Totals:
-    """One line of the table. Lost: acknowledged and not delivered. Reordered: after a younger one."""
+    """One line of the table. Lost: acknowledged and not delivered, so under way while the story goes on.
+    Reordered: after a younger one."""
 
     sent: int
     acknowledged: int

@@ -51,9 +51,8 @@ class Screen:
         self._console.print(f"[dim]{seconds:5.1f} s[/]  {text}", highlight=False, soft_wrap=True)
 
     def _picture(self) -> Group:
-        return Group(
-            self._spinner, self._people(), result_table(self._telemetry.totals(), self._commands.totals())
-        )
+        table = result_table(self._telemetry.totals(), self._commands.totals(), is_over=False)
+        return Group(self._spinner, self._people(), table)
 
     def _people(self) -> Text:
         if self._office is None or self._room is None:
@@ -66,11 +65,18 @@ class Screen:
         )
 
 
-def result_table(telemetry: Totals, commands: Totals) -> Table:
-    """Sent, acknowledged, delivered, and what must be 0."""
+def result_table(telemetry: Totals, commands: Totals, *, is_over: bool) -> Table:
+    """Sent, acknowledged, delivered, and what must be 0 at the end: what has not arrived is under way until then."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)
-    for name in ("sent", "acknowledged", "delivered", "lost", "duplicated", "reordered"):
+    for name in (
+        "sent",
+        "acknowledged",
+        "delivered",
+        "lost" if is_over else "under way",
+        "duplicated",
+        "reordered",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for label, totals in (("telemetry", telemetry), ("commands", commands)):
         table.add_row(label, *(f"{number:,}" for number in totals.as_json().values()))

@@ -66,8 +66,27 @@ def test_nothing_is_lost_or_doubled() -> None:
     wait_until(lambda: not left_over(mark), 30, "everything that the demo started is gone")
 
 
+def test_what_is_under_way_is_not_shown_as_lost() -> None:
+    program = """
+from ledger import Ledger
+from rich.console import Console
+from screen import result_table
+ledger = Ledger()
+ledger.acknowledge("vehicle-1", ledger.send("vehicle-1"))
+for is_over in (False, True):
+    Console(width=100).print(result_table(ledger.totals(), ledger.totals(), is_over=is_over))
+"""
+    words = [sys.executable, "-c", program]
+    told = subprocess.run(
+        words, cwd=DEMO.parent, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    running, over = told.split("telemetry", 2)[0], told.split("commands", 1)[1]
+    assert "under way" in running and "lost" not in running
+    assert "lost" in over and "under way" not in over
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> None:
     mark = uuid4().hex
     demo = start(mark, "--vehicles", "5")
@@ -80,6 +99,11 @@ def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> No
         _, told = demo.communicate(timeout=60)
     finally:
         demo.kill()
-    assert demo.returncode == 130, told
-    assert "interrupted" in told
-    wait_until(lambda: not left_over(mark), 30, "everything that the demo started is gone")
+    if number is not signal.SIGKILL:
+        assert demo.returncode == 130, told
+        assert "interrupted" in told
+    try:
+        wait_until(lambda: not left_over(mark), 30, "everything that the demo started is gone")
+    finally:
+        for pid in left_over(mark):
+            os.kill(pid, signal.SIGKILL)

@@ -33,6 +33,7 @@ from embermq.app.service import BrokerService
 from embermq.app.session_desk import SessionDesk
 from embermq.app.settings import SQLITE
 from embermq.app.static_store import open_users
+from embermq.app.terminal import Terminal
 from embermq.authentication.build import Authentication
 from embermq.authentication.errors import ChainError
 from embermq.broker.credentials import Identity
@@ -152,6 +153,7 @@ class _Application:
         self._settings = settings
         self._data_dir = data_dir
         self._stop = asyncio.Event()
+        self._terminal = Terminal()
         self._reloads: set[asyncio.Task[None]] = set()
         self._exit_code = 0
 
@@ -260,7 +262,12 @@ class _Application:
         return surfaces
 
     def _on_hangup(self, server: MqttServer, reload_rules: Callable[[], Awaitable[None]]) -> None:
-        """SIGHUP: certificates may have been renewed, rules changed."""
+        """SIGHUP: certificates may have been renewed, rules changed; or the terminal is gone, and who was there with
+        it wants nothing left running."""
+        if self._terminal.is_gone():
+            LOG.info("the terminal is gone, the broker stops")
+            self._stop.set()
+            return
         task = asyncio.get_running_loop().create_task(_reload(server, reload_rules))
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)

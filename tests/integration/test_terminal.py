@@ -1,0 +1,73 @@
+"""SIGHUP: the end of a broker whose terminal is gone, an order to read files again for every other one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
+
+READ_AGAIN = "there is no TLS listener, no certificates are read again"
+BEGIN = """
+import os, signal, sys
+os.open(sys.argv[1], os.O_RDWR)  # the first terminal that a session's leader opens is the session's
+if sys.argv[2] == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+SPARK_S = 60
+
+
+@pytest.fixture
+def window() -> Iterator[tuple[int, str]]:
+    """The side of a terminal that its window has, and the name of the other one."""
+    outside, inside = os.openpty()
+    yield outside, os.ttyname(inside)
+    for descriptor in (inside, outside):
+        with suppress(OSError):  # the test has closed it
+            os.close(descriptor)
+
+
+def broker_on(
+    window: tuple[int, str], data_dir: Path, how: str = "", *, pipeline: bool = False
+) -> BrokerProcess:
+    return BrokerProcess(data_dir, wrapper=(sys.executable, "-c", BEGIN, window[1], how), pipeline=pipeline)
+
+
+def names_of(pids: list[int]) -> set[str]:
+    found: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
+
+
+@pytest.mark.timeout(180)
+def test_a_closed_terminal_ends_broker_driver_and_jvm(tmp_path: Path, window: tuple[int, str]) -> None:
+    with broker_on(window, tmp_path, pipeline=True) as broker:
+        wait_until(lambda: "java" in names_of(broker.descendants()), SPARK_S, "the JVM has begun")
+        os.close(window[0])
+        assert broker.wait() == 0
+        wait_until(lambda: not broker.descendants(), SPARK_S, "nothing is left")
+        assert "the terminal is gone, the broker stops" in broker.output()
+
+
+def test_files_are_read_again_while_the_terminal_is_there(tmp_path: Path, window: tuple[int, str]) -> None:
+    with broker_on(window, tmp_path) as broker:
+        os.kill(broker.pid, signal.SIGHUP)
+        wait_until(lambda: READ_AGAIN in broker.output(), what="it has read again")
+        assert broker.stop() == 0
+
+
+def test_who_asks_for_no_hangup_gets_none(tmp_path: Path, window: tuple[int, str]) -> None:
+    with broker_on(window, tmp_path, "nohup") as broker:
+        os.close(window[0])
+        os.kill(broker.pid, signal.SIGHUP)
+        wait_until(lambda: READ_AGAIN in broker.output(), what="it has read again")
+        assert broker.stop() == 0
