@@ -168,6 +168,62 @@ def test_ten_thousand_subscriptions_of_one_client_stop_nobody(own_broker: Broker
 
 
 @pytest.mark.alone
+def test_filters_of_many_levels_fill_no_more_memory_than_they_may(own_broker: BrokerProcess) -> None:
+    limit_mib = 16
+    for setting in ("total", "user"):
+        own_broker.settings[f"mqtt.subscriptions_bytes_{setting}_max"] = limit_mib * 1024 * 1024
+    own_broker.start()
+    before_mib = resident_mib(own_broker)
+
+    async def scenario() -> None:
+        codes: set[int] = set()
+        for number in range(8):
+            client = MqttClient(f"bomb-{number}")
+            await client.connect(own_broker.port, expiry_s=3_600)
+            filters = [
+                "/".join(
+                    ["+" if one & 1 << bit else "a" for bit in range(16)] + ["a", "+"] * 50 + [str(number)]
+                )
+                for one in range(3_000)
+            ]
+            codes.update(await client.subscribe(*(Subscription(text, 1) for text in filters)))
+            client.abort()
+        assert codes == {1, ReasonCode.QUOTA_EXCEEDED}
+        limit = metric(own_broker, "subscriptions_bytes_limit")
+        assert limit_mib * 1024 * 1024 == limit
+        assert 0.9 * limit < metric(own_broker, "subscriptions_bytes") <= limit
+        refused = metric(own_broker, "refused_subscriptions_user")
+        assert refused + metric(own_broker, "subscriptions") == 8 * 3_000
+        assert (
+            resident_mib(own_broker) - before_mib < 3 * limit_mib
+        )  # with what packets of 0.7 MB took in passing
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_one_kept_session_too_many(own_broker: BrokerProcess, version: ProtocolVersion) -> None:
+    own_broker.settings["mqtt.sessions_total_max"] = 2
+    own_broker.settings["mqtt.sessions_user_max"] = 2
+    own_broker.start()
+
+    async def enters(client_id: str, *, kept: bool = True) -> int:
+        client = MqttClient(client_id, version=version)
+        answer = await client.connect(own_broker.port, clean_start=not kept, expiry_s=60 if kept else 0)
+        client.close()
+        return answer.reason_code
+
+    async def scenario() -> None:
+        assert [await enters(name) for name in ("a", "b")] == [0, 0]
+        refusal = ReasonCode.QUOTA_EXCEEDED if version is V5 else 3
+        assert await enters("c") == refusal
+        assert [await enters("c", kept=False), await enters("a")] == [0, 0]
+        assert metric(own_broker, "refused_sessions_user") == 1
+        assert metric(own_broker, "sessions_kept") == metric(own_broker, "sessions_kept_limit") == 2
+
+    run(scenario())
+
+
 def test_more_filters_in_one_packet_than_can_be_looked_at_at_once(own_broker: BrokerProcess) -> None:
     own_broker.start()
 

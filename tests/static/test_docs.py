@@ -11,6 +11,8 @@ from embermq.app.config import load_configuration
 from embermq.app.queue_file import read_queue_file
 from embermq.authorization.rules_file import read_rules
 from embermq.broker.counters import Counters
+from embermq.broker.quotas import Quotas
+from embermq.broker.settings import MqttSettings
 from embermq.cli.main import COMMANDS
 from embermq.delivery.retention import Pin, RetentionState
 from embermq.observability.metrics import Metrics, Snapshot
@@ -137,6 +139,7 @@ def measured() -> set[str]:
             refusals={"http": {"timeout": 0}},
             connections=0,
             sessions=0,
+            quotas=Quotas(MqttSettings(), Counters()),
             subscriptions=0,
             retained=0,
             application_readers=0,

@@ -23,6 +23,7 @@ from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
 from embermq.app.log_times import LogTimes
+from embermq.app.memory import memory_bytes, with_memory_limits
 from embermq.app.message_archive import read_archive
 from embermq.app.session_store import SessionSide, open_session_store
 from embermq.app.settings import SQLITE
@@ -235,7 +236,8 @@ def _begin_logs(
 def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | None, tick: Tick) -> Broker:
     """Without anything that is stored."""
     direct = DirectPath()
-    state = BrokerState(settings.mqtt, tick, direct, delivery, settings.authorization)
+    mqtt = with_memory_limits(settings.mqtt, memory_bytes())
+    state = BrokerState(mqtt, tick, direct, delivery, settings.authorization)
     state.rules = rules
     if not settings.application.client_id_validation:
         state.strict_names = ApplicationLogNames(settings.kafka.prefix, client_id_validation=False)

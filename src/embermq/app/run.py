@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import uvloop
 from msgspec import Struct
 
+from embermq.app import out_of_memory
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
@@ -71,6 +72,9 @@ def run_broker(settings: Settings) -> int:
             return uvloop.run(_Application(settings, data_dir).run())
     except StoreError as error:
         raise StartError(str(error)) from error
+    except MemoryError:
+        out_of_memory.end()
+        raise
 
 
 class _Parts(Struct):
@@ -159,6 +163,7 @@ class _Application:
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
+        out_of_memory.end_when_out_of_memory(loop)
         gc.disable()  # what is read at start stays: looking through it again and again is most of a large start
         try:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,6 +15,7 @@ import msgspec
 
 from embermq.admin.refusals import Refusals
 from embermq.admin.service import Health, Readiness
+from embermq.app import out_of_memory
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
 from embermq.app.own_thread import on_own_thread
@@ -114,6 +115,7 @@ class BrokerService:
                 refusals={listener: found.counts for listener, found in self.refusals.items()},
                 connections=self._server.connections,
                 sessions=len(state.sessions),
+                quotas=state.quotas,
                 subscriptions=len(state.router),
                 retained=len(state.retained),
                 application_readers=len(self._embedded.delivery.applications),
@@ -183,6 +185,9 @@ class BrokerService:
             if doing not in self._troubles:
                 LOG.warning("%s does not work now, it is tried again: %s", doing, error)
             self._troubles[doing] = str(error)
+        except MemoryError:
+            out_of_memory.end()
+            raise
         except Exception as error:
             self._embedded.broker.state.counters.unexpected_errors += 1
             if self._troubles.get(doing) != repr(error):

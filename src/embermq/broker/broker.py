@@ -157,6 +157,7 @@ class Broker:
                 continue
             session = Session(row, persistent=True)
             session.permissions = state.permissions(session.principal)
+            state.quotas.begins(session)
             session.receiving = set(entry.receiving) or None
             session.queue_seq_next = entry.queue_seq_next
             session.queued = entry.queued

@@ -104,6 +104,12 @@ class Connecting:
         if objection is not None:
             self.refuse(link, *objection)
             return
+        goes_on = old is not None and not packet.clean_start and _is_kept(old) and not self._is_over(old)
+        if expiry_s > 0 and not goes_on:
+            text = self._state.quotas.objection_to_session(identity.username, old)
+            if text:
+                self.refuse(link, ReasonCode.QUOTA_EXCEEDED, text)
+                return
         must_wait = expiry_s > 0 or packet.will is not None or (old is not None and old.persistent)
         if must_wait and (self._state.session_store_full or self._state.log_late):
             self._state.counters.refused_session_wait += 1
@@ -155,6 +161,7 @@ class Connecting:
         remembered for that one."""
         if session.subscriptions and permissions is not None and permissions.principal != session.principal:
             self._state.router.forget()
+        self._state.quotas.moves(session, identity.username)
         session.username = identity.username
         session.certificate = identity.certificate
         session.permissions = permissions
@@ -256,6 +263,7 @@ class Connecting:
         )
         session = Session(row, persistent=expiry_s > 0)
         state.sessions[client_id] = session
+        state.quotas.begins(session)
         if session.is_application:
             floor = (client_id, state.offset_next)
             state.tick.writes.application_floors[session.generation] = floor
@@ -452,6 +460,7 @@ class Connecting:
         if session.is_application and self._state.application_logs is not None:
             self._state.application_logs.ended(session)
         self._state.path(session).forget(session)
+        self._state.quotas.ends(session)
         session.window.clear()
         if self._state.sessions.get(session.client_id) is session:
             del self._state.sessions[session.client_id]

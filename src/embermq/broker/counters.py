@@ -40,6 +40,12 @@ class Counters(Struct):
     refused_log_full: int = 0
     """Connections ended by a message for which there was no room while the log did not answer."""
     refused_subscriptions: int = 0
+    """Over what one session may have."""
+    refused_subscriptions_user: int = 0
+    refused_subscriptions_broker: int = 0
+    refused_sessions_user: int = 0
+    """New kept sessions over what one user may have; `_broker`: over what there may be in all."""
+    refused_sessions_broker: int = 0
     refused_retained: int = 0
     queue_subscriptions_refused: int = 0
     queue_consumers_stalled: int = 0

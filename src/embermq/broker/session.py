@@ -17,6 +17,7 @@ from embermq.model.session_writes import QUEUE_SEQ_STEP
 if TYPE_CHECKING:
     from embermq.authorization.rule_set import Permissions
     from embermq.broker.link import Link
+    from embermq.broker.quotas import Account
     from embermq.broker.router import Subscriber
 
 PACKET_IDS = 65_535
@@ -68,6 +69,7 @@ class Session:
     """
 
     __slots__ = (
+        "account",
         "backlog",
         "certificate",
         "claimant",
@@ -126,7 +128,9 @@ class Session:
         self.claimant: Link | None = None
         self.subscriptions: dict[str, Subscriber] = {}
         self.subscription_bytes = 0
-        """Of their filters."""
+        """Memory of their filters (`broker.quotas`)."""
+        self.account: Account | None = None
+        """Where it counts, with the other sessions of its user; None before its begin and after its end."""
         self.queue_filters = NO_FILTERS
         """Subscriptions to durable queues, which stand in no trie; their bytes count in `subscription_bytes`."""
         self.window: dict[int, Delivery] = {}

@@ -25,8 +25,19 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Bytes of a topic or filter in UTF-8."""
     subscriptions_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
     """Subscriptions of one session; one more is refused with 0x97 in SUBACK, 0x80 before v5."""
-    subscriptions_bytes_max: Annotated[int, Meta(ge=65_535, le=1024 * 1024 * 1024)] = 1024 * 1024
-    """Bytes of their topic filters; refused in the same way. A level costs up to 250 bytes of memory."""
+    subscriptions_bytes_max: Annotated[int, Meta(ge=65_535, le=1024 * 1024 * 1024)] = 32 * 1024 * 1024
+    """Memory of its subscriptions, counted as they are kept: 1,000 bytes each, and the text of the filter twice, three
+    times of a shared one; refused in the same way."""
+    subscriptions_bytes_user_max: Annotated[int, Meta(ge=0, le=1024**4)] = 0
+    """The same for all sessions of one user; those without a user name count as one. 0 = half of what there may be in
+    all."""
+    subscriptions_bytes_total_max: Annotated[int, Meta(ge=0, le=1024**4)] = 0
+    """The same for all sessions. 0 = a quarter of the machine's memory, or of what the process may have of it."""
+    sessions_user_max: Annotated[int, Meta(ge=0, le=100_000_000)] = 0
+    """Kept sessions of one user; a CONNECT that needs one more is refused with 0x97, return code 3 before v5. Those
+    without a user name count as one. 0 = half of what there may be in all."""
+    sessions_total_max: Annotated[int, Meta(ge=0, le=100_000_000)] = 0
+    """Kept sessions in all; refused in the same way. 0 = as many as take a quarter of that memory, 2 KiB each."""
     publish_rate_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """Messages a second that one client may publish, as many at once after a quiet second. A v5 client is answered
     0x97, its QoS 0 messages are dropped; of a 3.x client nothing is read until that has evened out. 0 = no limit."""

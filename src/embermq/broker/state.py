@@ -9,6 +9,7 @@ from embermq.broker.application_sessions import ApplicationSessions
 from embermq.broker.counters import Counters
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.queue_side import QueueSide
+from embermq.broker.quotas import Quotas
 from embermq.broker.retained import RetainedMessages
 from embermq.broker.router import Router
 from embermq.broker.session import Session
@@ -46,6 +47,7 @@ class BrokerState:
         self.direct = direct
         self.durable = durable
         self.counters = Counters()
+        self.quotas = Quotas(settings, self.counters)
         self.timers = Timers()
         self.router = Router()
         self.retained = RetainedMessages(tick, self.timers, self.counters)

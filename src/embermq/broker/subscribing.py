@@ -22,7 +22,7 @@ RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
 V3_FAILURE = 0x80
 DENIED = "not allowed to subscribe there"
 NOT_TAKEN = "the topic filter is longer, or has more levels, than is taken here"
-NO_ROOM = "no room for more subscriptions"
+STORE_FULL = "sessions cannot be stored now"
 SWITCHED_OFF = "subscriptions of that kind are switched off"
 
 
@@ -155,29 +155,22 @@ class Subscribing:
             return V3_FAILURE, SWITCHED_OFF  # MQTT 5 clients have been sent away
         if place is None:
             return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
-        if self._is_over_limit(session, asked.topic_filter):
-            return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), NO_ROOM
+        if text := self._over_limit(session, asked.topic_filter):
+            return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), text
         if session.permissions is not None and not session.permissions.may_subscribe(place[1]):
             self._state.counters.subscriptions_denied += 1
             return _denied(link.version, min(asked.qos, self._state.settings.max_qos)), DENIED
         return None
 
-    def _is_over_limit(self, session: Session, topic_filter: str) -> bool:
-        """One more would be too many; replacing one is not one more. So would one that has to wait for a session store
-        for which too much waits."""
-        settings = self._state.settings
-        held = session.subscriptions
-        filter_bytes = session.subscription_bytes + len(topic_filter.encode())
-        full = self._state.session_store_full and session.persistent
-        within = (
-            not full
-            and len(held) + len(session.queue_filters) < settings.subscriptions_max
-            and filter_bytes <= settings.subscriptions_bytes_max
-        )
-        if within or topic_filter in held or topic_filter in session.queue_filters:
-            return False
-        self._state.counters.refused_subscriptions += 1
-        return True
+    def _over_limit(self, session: Session, topic_filter: str) -> str:
+        """Why one more would be too many, "" when it is not; replacing one is not one more. So is one that has to wait
+        for a session store for which too much waits."""
+        if topic_filter in session.subscriptions or topic_filter in session.queue_filters:
+            return ""
+        if self._state.session_store_full and session.persistent:
+            self._state.counters.refused_subscriptions += 1
+            return STORE_FULL
+        return self._state.quotas.objection_to_filter(session, topic_filter)
 
     def _unavailable(self, asked: tuple[Subscription, ...], has_identifier: bool) -> ReasonCode | None:
         """Which of the features that are switched off a SUBSCRIBE wants [MQTT 5.0, 3.2.2.3.11 to 13]."""
@@ -211,7 +204,7 @@ class Subscribing:
         )
         session.subscriptions[asked.topic_filter] = subscriber
         if old is None:
-            session.subscription_bytes += len(asked.topic_filter.encode())
+            state.quotas.adds(session, asked.topic_filter)
         state.router.put(subscriber)
         if session.persistent:
             row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
@@ -257,7 +250,7 @@ class Subscribing:
                 codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
                 continue
             self._state.router.discard(subscriber)
-            session.subscription_bytes -= len(topic_filter.encode())
+            self._state.quotas.removes(session, topic_filter)
             codes.append(ReasonCode.SUCCESS)
             if session.persistent:
                 self._state.path(session).write_down(session)
@@ -300,7 +293,7 @@ class Subscribing:
             row.since_offset,
         )
         session.subscriptions[row.topic_filter] = subscriber
-        session.subscription_bytes += len(row.topic_filter.encode())
+        self._state.quotas.adds(session, row.topic_filter)
         self._state.router.put(subscriber)
 
 

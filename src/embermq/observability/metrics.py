@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from embermq.broker.counters import Counters
+from embermq.broker.quotas import Quotas
 from embermq.delivery.retention import RetentionState
 from embermq.observability.queue_metrics import queue_metrics
 from embermq.pipeline.status import PipelineStatus
@@ -30,6 +31,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """By listener and reason, what HTTP and gRPC did not answer."""
     connections: int
     sessions: int
+    quotas: Quotas
     subscriptions: int
     retained: int
     application_readers: int
@@ -73,7 +75,11 @@ class Metrics(Collector):
         gauges = {
             "connections": snapshot.connections,
             "sessions": snapshot.sessions,
+            "sessions_kept": snapshot.quotas.kept,
+            "sessions_kept_limit": snapshot.quotas.sessions_max,
             "subscriptions": snapshot.subscriptions,
+            "subscriptions_bytes": snapshot.quotas.filter_bytes,
+            "subscriptions_bytes_limit": snapshot.quotas.filter_bytes_max,
             "retained_messages": snapshot.retained,
             "application_readers": snapshot.application_readers,
             "parked_messages": snapshot.application_parked,

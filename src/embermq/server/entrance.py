@@ -102,10 +102,12 @@ class Entrance:
 
 
 async def _unharmed(check: Coroutine[None, None, Answer]) -> Answer | ReasonCode:
-    """The answer of a check; a defect in it, or no memory, must not leave the client without one. What was raised may
-    hold what the client showed, so only its kind and place are told."""
+    """The answer of a check; a defect in it must not leave the client without one. What was raised may hold what the
+    client showed, so only its kind and place are told. A MemoryError goes to the event loop: it ends the process."""
     try:
         return await check
+    except MemoryError:
+        raise MemoryError from None
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         LOG.error(

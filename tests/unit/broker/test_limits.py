@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
+from embermq.broker.quotas import kept_bytes
 from embermq.broker.settings import MqttSettings
 from embermq.protocol.packets import (
     Disconnect,
@@ -165,7 +166,7 @@ def test_the_bytes_of_filters_have_a_limit_too_also_after_a_restart() -> None:
     long = "/".join("abcdefg" for _ in range(125))
     link.does(Subscribe(1, tuple(Subscription(f"{number:04d}/{long}", 1) for number in range(100))))
     hand.settle()
-    taken = 65_535 // (5 + len(long))
+    taken = 65_535 // kept_bytes(f"0000/{long}")
     assert link.last(Suback).reason_codes == (1,) * taken + (QUOTA,) * (100 - taken)
     link.drops()
     hand.settle()

@@ -142,7 +142,7 @@ class Responses:
         self._stays(queue, session)
         if topic_filter not in session.queue_filters:
             session.queue_filters |= {topic_filter}
-            session.subscription_bytes += len(topic_filter.encode())
+            self._state.quotas.adds(session, topic_filter)
         return queue
 
     def _timeout_ms(self, user_properties: UserProperties) -> int:
@@ -166,7 +166,7 @@ class Responses:
         if queue is None:
             return False
         session.queue_filters -= {topic_filter}
-        session.subscription_bytes -= len(topic_filter.encode())
+        self._state.quotas.removes(session, topic_filter)
         self._remove(queue)
         return True
 
@@ -213,7 +213,7 @@ class Responses:
         session = queue.session
         if session is not None:
             session.queue_filters -= {queue.topic_filter}
-            session.subscription_bytes -= len(queue.topic_filter.encode())
+            self._state.quotas.removes(session, queue.topic_filter)
         self._remove(queue)
 
     def _remove(self, queue: ResponseQueue) -> None:

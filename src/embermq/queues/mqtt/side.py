@@ -171,7 +171,7 @@ class MqttQueues(QueueSide):
         if self._is_enabled:
             self.subscriptions.restore(session, row)
         else:
-            note_filter(session, row.topic_filter)  # so that it can be taken back
+            note_filter(self._state.quotas, session, row.topic_filter)  # so that it can be taken back
 
     def connected(self, session: Session) -> None:
         self.subscriptions.connected(session)

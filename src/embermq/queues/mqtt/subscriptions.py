@@ -7,6 +7,7 @@ from functools import partial
 from msgspec import Struct
 
 from embermq.broker.link import Link
+from embermq.broker.quotas import Quotas
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.model.session import SubscriptionRow
@@ -130,7 +131,7 @@ class Subscriptions:
         if before is not None and before.place != subscription.place:
             self._leave(consumer, asked.topic_filter)
         consumer.put(subscription)
-        note_filter(session, asked.topic_filter)
+        note_filter(self._state.quotas, session, asked.topic_filter)
         if session.persistent:
             row = SubscriptionRow(asked.topic_filter, subscription.qos, identifier, 0, subscription.stored)
             tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
@@ -255,7 +256,7 @@ class Subscriptions:
     def forget(self, session: Session, topic_filter: str) -> None:
         """It is none of the session's any more."""
         session.queue_filters -= {topic_filter}
-        session.subscription_bytes -= len(topic_filter.encode())
+        self._state.quotas.removes(session, topic_filter)
         if session.persistent:
             self._state.tick.session_writes.subscriptions.append((session.generation, topic_filter, None))
 
@@ -282,7 +283,7 @@ class Subscriptions:
         except ValueError:
             return  # of a broker that knew no queues: the filter matched nothing, and does so now
         self._consumer(session).put(subscription)
-        note_filter(session, row.topic_filter)
+        note_filter(self._state.quotas, session, row.topic_filter)
 
     def connected(self, session: Session) -> None:
         """Its client is here: it takes its places, with what it still has [queues-19]."""
@@ -315,8 +316,8 @@ class Subscriptions:
         return True
 
 
-def note_filter(session: Session, topic_filter: str) -> None:
+def note_filter(quotas: Quotas, session: Session, topic_filter: str) -> None:
     """It counts as a subscription of the session does."""
     if topic_filter not in session.queue_filters:
         session.queue_filters |= {topic_filter}
-        session.subscription_bytes += len(topic_filter.encode())
+        quotas.adds(session, topic_filter)
