@@ -18,7 +18,7 @@ from tests.support.users_in_memory import UsersInMemory
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreError
-from embermq.ports.users import CHANGES_MAX, Changes, User, Users
+from embermq.ports.users import CHANGES_MAX, NAMES_MAX, Changes, User, Users
 
 Open = Callable[[], Users]
 SERVERS = {"postgresql": "postgres", "mysql": "mariadb"}
@@ -83,6 +83,17 @@ def test_any_text_is_a_name(users: Users, name: str) -> None:
     user = User(name, "x", ClientType.DEVICE, False, 0)
     assert users.add(user)
     assert users.find(name) == user
+
+
+def test_many_are_found_at_once(users: Users) -> None:
+    names = [f"u{number}" for number in range(NAMES_MAX - 1)]
+    users.import_all([User(name, "x", ClientType.DEVICE, False, 0) for name in names], replace=False)
+    users.add(ANN)
+    found = users.find_many(["ann", *names[1:], "nobody"])
+    assert found.keys() == {"ann", *names[1:]}
+    assert found["ann"] == users.find("ann")
+    assert users.find_many(["nobody", "ANN", "ann\0"]) == {}
+    assert users.find_many([]) == {}
 
 
 def test_a_taken_name_is_not_added_again(users: Users) -> None:
@@ -155,6 +166,7 @@ def test_a_hash_in_another_form_is_the_same_password(users: Users) -> None:
 def test_imported_hashes_are_those_of_others(users: Users) -> None:
     users.add(ANN)
     users.add(User("old", "$7$101$c2FsdA==$aGFzaA==", ClientType.DEVICE, False, 0))
+    users.add(User("pump", "$generated$00$00", ClientType.DEVICE, False, 0))
     users.add(User("older", "$6$c2FsdA==$aGFzaA==", ClientType.DEVICE, False, 0))
     assert sorted(users.imported_hashes()) == ["$6$c2FsdA==$aGFzaA==", "$7$101$c2FsdA==$aGFzaA=="]
 

@@ -21,6 +21,7 @@ from tests.support.hook_server import HookServer, said
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
+from embermq.bench.process_cost import read_cpu
 from embermq.protocol.packets import Subscription, Will
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
@@ -226,6 +227,44 @@ def test_an_account_that_is_enabled_again_or_has_its_new_password_enters(
         await client.ping()
 
     run(scenario())
+
+
+def test_who_comes_again_costs_little_until_the_account_changes(
+    own_broker: BrokerProcess, data_dir: Path
+) -> None:
+    """A chosen password costs its slow hash once, a generated one never. The command line is another process."""
+    users(data_dir, "add", "ann", stdin="secret\n")
+    made = users(data_dir, "add", "--generate", "pump-1", "pump-2").splitlines()
+    generated = dict(line.split("\t") for line in made)
+    assert list(generated) == ["pump-1", "pump-2"]
+    own_broker.start()
+    port, pid = own_broker.port, own_broker.pid
+
+    async def cost_s(username: str, password: bytes, expected: ReasonCode, times: int) -> float:
+        """CPU time of the broker for one of so many logins."""
+        before_s = read_cpu(pid, children=False).own_s
+        for _ in range(times):
+            assert await entered(port, username, password) == expected
+        return (read_cpu(pid, children=False).own_s - before_s) / times
+
+    async def scenario() -> None:
+        pump = generated["pump-1"].encode()
+        slow_s = await cost_s("ann", b"wrong", WRONG, 4)
+        assert await entered(port, "ann", b"secret") == SUCCESS
+        assert await cost_s("ann", b"secret", SUCCESS, 100) < slow_s / 5
+        assert await cost_s("pump-1", pump, SUCCESS, 100) < slow_s / 5
+        assert await entered(port, "pump-2", pump) == WRONG
+        await asyncio.to_thread(users, data_dir, "password", "ann", stdin="other\n")
+        again = (await asyncio.to_thread(users, data_dir, "password", "--generate", "pump-1")).split("\t")[1]
+        assert await entered(port, "ann", b"secret") == WRONG
+        assert await entered(port, "pump-1", pump) == WRONG
+        assert await entered(port, "ann", b"other") == SUCCESS
+        assert await entered(port, "pump-1", again.strip().encode()) == SUCCESS
+        await asyncio.to_thread(users, data_dir, "disable", "ann")
+        assert await entered(port, "ann", b"other") == DENIED
+
+    run(scenario())
+    assert not any(password in own_broker.output() for password in generated.values())
 
 
 def token(**claims: object) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace as replaced
 
@@ -31,6 +31,10 @@ class UsersInMemory(Users):
         if self.error is not None:
             raise self.error
         return self.users.get(name)
+
+    def find_many(self, names: Collection[str]) -> dict[str, User]:
+        found = ((name, self.find(name)) for name in names)
+        return {name: user for name, user in found if user is not None}
 
     def add(self, user: User) -> bool:
         if user.name in self.users:
@@ -74,7 +78,7 @@ class UsersInMemory(Users):
         return [
             user.password_hash
             for user in self.users.values()
-            if not user.password_hash.startswith("$argon2id$")
+            if user.password_hash.startswith(("$6$", "$7$"))
         ]
 
     def import_all(self, users: Iterable[User], *, replace: bool) -> int:

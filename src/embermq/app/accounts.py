@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,9 +13,11 @@ from msgspec.structs import replace
 from embermq.app.config import Settings
 from embermq.app.errors import OptionError, UserError
 from embermq.app.static_store import open_users, static_url
+from embermq.authentication.generated_passwords import hash_generated, make_password
 from embermq.authentication.password_file import FILE_BYTES_MAX, parse_password_file
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.scram_verifiers import UnfitForScram, make_verifiers
+from embermq.authentication.settings import PasswordSettings
 from embermq.model.client_type import ClientType
 from embermq.ports.users import User, Users
 
@@ -34,32 +36,77 @@ class Imported(Struct, frozen=True):
     kept: int
 
 
+class _Credential(Struct, frozen=True):
+    """A new password: its text when it was made here, and what is kept of it."""
+
+    password: str
+    password_hash: str
+    scram: str
+
+    def __repr__(self) -> str:
+        """Without any of it."""
+        return "_Credential()"
+
+
 class Accounts:
     """Changes and lists accounts. The broker need not run; one that runs sees the change at the next CONNECT, and ends
     within two seconds the connections of those who entered with what holds no more."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users, settings: PasswordSettings | None = None) -> None:
         self._users = users
+        self._settings = settings
 
     def add(
-        self, name: str, password: bytes, client_type: ClientType, *, scram_iterations: int | None = None
-    ) -> None:
-        """Raise UserError for a name that is taken, or a name or password that MQTT cannot carry; and, with
-        `scram_iterations`, that SCRAM cannot carry."""
+        self,
+        name: str,
+        password: bytes | None,
+        client_type: ClientType,
+        *,
+        scram_iterations: int | None = None,
+    ) -> str:
+        """Returns the password, made here when it is None, else "". Raise UserError for a name that is taken, or a name
+        or password that MQTT cannot carry; and, with `scram_iterations`, that SCRAM cannot carry."""
         check_name(name)
-        _check_password(password)
-        scram = _scram(name, password, scram_iterations) if scram_iterations else ""
-        user = User(name, PasswordHashes().make(password), client_type, False, _now_ms(), scram=scram)
+        made = self._credential(name, password, scram_iterations)
+        user = User(name, made.password_hash, client_type, False, _now_ms(), scram=made.scram)
         if not self._users.add(user):
-            raise UserError(f"there is a user {name!r} already")
+            raise _taken(name)
+        return made.password
 
-    def set_password(self, name: str, password: bytes, *, scram_iterations: int, scram: bool = False) -> None:
-        """An account that entered by SCRAM goes on to; with `scram` it does from now on. Raise UserError when there is
-        no such account, or for a password that MQTT, or SCRAM, cannot carry."""
+    def add_generated(
+        self, names: Sequence[str], client_type: ClientType, *, scram_iterations: int | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Each name with its password, when the account is there. Raise UserError as `add`, and for a name that is
+        there or is named twice before any is added."""
+        named: set[str] = set()
+        for name in names:
+            check_name(name)
+            if name in named:
+                raise UserError(f"the user {name!r} is named twice; nobody was added")
+            if self._users.find(name) is not None:
+                raise _taken(name)
+            named.add(name)
+        for name in names:
+            yield name, self.add(name, None, client_type, scram_iterations=scram_iterations)
+
+    def set_password(
+        self, name: str, password: bytes | None, *, scram_iterations: int, scram: bool = False
+    ) -> str:
+        """An account that entered by SCRAM goes on to; with `scram` it does from now on. Returns the password, made
+        here when it is None, else "". Raise UserError when there is no such account, or for a password that MQTT, or
+        SCRAM, cannot carry."""
         user = self.find(name)
-        _check_password(password)
-        verifiers = _scram(name, password, scram_iterations) if scram or user.scram else ""
-        self._update(replace(user, password_hash=PasswordHashes().make(password), scram=verifiers))
+        made = self._credential(name, password, scram_iterations if scram or user.scram else None)
+        self._update(replace(user, password_hash=made.password_hash, scram=made.scram))
+        return made.password
+
+    def _credential(self, name: str, password: bytes | None, scram_iterations: int | None) -> _Credential:
+        text = "" if password is not None else make_password()
+        data = text.encode() if password is None else password
+        _check_password(data)
+        verifiers = _scram(name, data, scram_iterations) if scram_iterations else ""
+        kept = hash_generated(data) if password is None else PasswordHashes(self._settings).make(data)
+        return _Credential(text, kept, verifiers)
 
     def set_disabled(self, name: str, *, disabled: bool) -> None:
         """Raise UserError when there is no such account. Nothing changes when it is so already."""
@@ -128,6 +175,10 @@ class Accounts:
             raise _nobody(user.name)
 
 
+def _taken(name: str) -> UserError:
+    return UserError(f"there is a user {name!r} already")
+
+
 def _nobody(name: str) -> UserError:
     return UserError(f"there is no user {name!r}")
 
@@ -170,6 +221,6 @@ def accounts_of(settings: Settings, *, create: bool = False) -> Iterator[Account
         raise UserError(f"there is no data directory {data_dir}; name it with --data-dir")
     users = open_users(settings)
     try:
-        yield Accounts(users)
+        yield Accounts(users, settings.password)
     finally:
         users.close()

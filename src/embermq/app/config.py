@@ -39,6 +39,7 @@ from embermq.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
     JwtSettings,
+    PasswordSettings,
     ScramSettings,
 )
 from embermq.authorization import settings as authorization_settings
@@ -86,6 +87,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tables `[listener."host:port"]` with what differs on that listener; see [transports](transports.md)."""
     clients: ClientSettings = field(default_factory=ClientSettings)
     authentication: AuthenticationSettings = field(default_factory=AuthenticationSettings)
+    password: PasswordSettings = field(default_factory=PasswordSettings)
     scram: ScramSettings = field(default_factory=ScramSettings)
     jwt: JwtSettings = field(default_factory=JwtSettings)
     http_hook: HttpHookSettings = field(default_factory=HttpHookSettings)
@@ -361,6 +363,7 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(
             authentication_settings.check_settings,
             settings.authentication,
+            settings.password,
             settings.jwt,
             settings.http_hook,
             allow_anonymous=settings.clients.allow_anonymous,

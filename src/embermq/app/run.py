@@ -292,6 +292,7 @@ def _authentication(settings: Settings, users: Users, embedded: Embedded) -> Aut
             settings.authentication,
             settings.clients,
             embedded.broker.state.counters,
+            password=settings.password,
             scram=settings.scram,
             jwt=settings.jwt,
             http_hook=settings.http_hook,

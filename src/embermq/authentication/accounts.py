@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from msgspec.structs import replace
 
-from embermq.authentication.checks import Checks
+from embermq.authentication.account_lookups import AccountLookups
 from embermq.authentication.step import Admit, Deny
 from embermq.model.client_type import ClientType
 from embermq.ports.users import Users
@@ -30,23 +28,21 @@ class Vacancy:
 
 
 class AccountBook:
-    """Looks a name up, off the event loop."""
+    """Holds clients to the account of their name."""
 
-    def __init__(self, users: Users, checks: Checks) -> None:
-        self._users = users
-        self._checks = checks
+    def __init__(self, lookups: AccountLookups) -> None:
+        self._lookups = lookups
 
     async def hold(self, admit: Admit) -> Admit | Deny:
         """The same, with the type of its account; Deny when that is disabled. Whoever showed the password of an account
         has been held to it already."""
         if admit.account_version:
             return admit
-        return await self._checks.run(partial(self._hold, admit))
-
-    def _hold(self, admit: Admit) -> Admit | Deny:
-        user = self._users.find(admit.username)
+        user = await self._lookups.find(admit.username)
         if user is None:
             return admit
+        if isinstance(user, Deny):
+            return user
         if user.disabled:
             return DISABLED
         if user.client_type is ClientType.APPLICATION:

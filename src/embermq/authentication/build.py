@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from embermq.authentication.account_lookups import AccountLookups
 from embermq.authentication.accounts import AccountBook, Vacancy
 from embermq.authentication.anonymous import AnonymousStep
 from embermq.authentication.certificates import CertificateStep
@@ -13,11 +14,13 @@ from embermq.authentication.chain import Chain
 from embermq.authentication.checks import Checks
 from embermq.authentication.gate import ChainGate
 from embermq.authentication.passwords import PasswordHashes, PasswordStep
+from embermq.authentication.remembered_passwords import RememberedPasswords
 from embermq.authentication.scram import ScramStep
 from embermq.authentication.settings import (
     AuthenticationSettings,
     HttpHookSettings,
     JwtSettings,
+    PasswordSettings,
     ScramSettings,
 )
 from embermq.authentication.slowing import Slowing
@@ -42,24 +45,30 @@ class Authentication:
         clients: ClientSettings,
         counters: Counters,
         *,
+        password: PasswordSettings | None = None,
         scram: ScramSettings | None = None,
         jwt: JwtSettings | None = None,
         http_hook: HttpHookSettings | None = None,
         hashes: PasswordHashes | None = None,
     ) -> None:
         self._users = users
-        self._hashes = hashes or PasswordHashes()
+        password = password or PasswordSettings()
+        self._hashes = hashes or PasswordHashes(password)
         self._hashes.expect(users.imported_hashes())
         self._checks = Checks(clients.password_checks_max, clients.password_checks_waiting_max)
         self._quick = Checks(1, clients.password_checks_waiting_max)
         """For what does not take long: it shall not wait behind passwords."""
+        self._lookups = AccountLookups(users)
+        self._remembered = RememberedPasswords(password.remembered_max)
         self._watching: asyncio.Task[None] | None = None
         by_account = "password" in settings.chain and BY_ACCOUNT.issuperset(settings.chain)
         self._vacancy = Vacancy(users) if by_account else None
         scram = scram or ScramSettings()
         makers: dict[str, Callable[[], Step]] = {
             "certificate": CertificateStep,
-            "password": lambda: PasswordStep(users, self._checks, self._hashes),
+            "password": lambda: PasswordStep(
+                users, self._lookups, self._checks, self._hashes, self._remembered
+            ),
             "scram": lambda: ScramStep(users, self._quick, iterations=scram.iterations),
             "jwt": lambda: _token_step(jwt or JwtSettings(), self._quick),
             "http": lambda: _http_hook_step(http_hook or HttpHookSettings()),
@@ -67,7 +76,7 @@ class Authentication:
                 self._quick, allowed=clients.allow_anonymous, vacancy=self._vacancy
             ),
         }
-        self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(users, self._quick))
+        self._chain = Chain([makers[name]() for name in settings.chain], AccountBook(self._lookups))
         self.gate = ChainGate(
             self._chain,
             clients.application_ids,
@@ -82,7 +91,7 @@ class Authentication:
 
     def watch(self, expel: Expel) -> None:
         """From now on have `expel` end the connections of clients whose accounts are changed or removed."""
-        watch = AccountWatch(self._users, self._hashes, expel, self._vacancy)
+        watch = AccountWatch(self._users, self._hashes, self._remembered, expel, self._vacancy)
         self._watching = asyncio.get_running_loop().create_task(watch.run())
 
     async def close(self) -> None:
@@ -92,6 +101,7 @@ class Authentication:
             with suppress(asyncio.CancelledError):
                 await self._watching
         await self._chain.close()
+        await self._lookups.close()
         self._checks.close()
         self._quick.close()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from embermq.authentication.account_lookups import CANNOT_READ
 from embermq.authentication.step import Deny
 from embermq.ports.errors import StoreError
 from embermq.protocol.reason_codes import ReasonCode
@@ -46,7 +47,7 @@ class Checks:
             finally:
                 self._pass_on()
         except StoreError as error:
-            return Deny(ReasonCode.SERVER_UNAVAILABLE, f"the accounts cannot be read: {error}")
+            return Deny(ReasonCode.SERVER_UNAVAILABLE, f"{CANNOT_READ}: {error}")
         finally:
             self.now -= 1
 

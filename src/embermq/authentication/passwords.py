@@ -11,9 +11,13 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 from msgspec import Struct
 
+from embermq.authentication.account_lookups import AccountLookups
 from embermq.authentication.accounts import DISABLED
 from embermq.authentication.checks import Checks
+from embermq.authentication.generated_passwords import is_generated, matches_generated
 from embermq.authentication.imported_hashes import is_imported, parse_imported
+from embermq.authentication.remembered_passwords import RememberedPasswords
+from embermq.authentication.settings import PasswordSettings
 from embermq.authentication.slowing import network_of
 from embermq.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
 from embermq.ports.errors import StoreError
@@ -21,16 +25,14 @@ from embermq.ports.users import User, Users
 from embermq.protocol.reason_codes import ReasonCode
 
 LOG = logging.getLogger("embermq.authentication")
-MEMORY_KIB = 19 * 1024
-TIME_COST = 2
-PARALLELISM = 1
 CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed during the check, twice")
 """Nothing lasting, as a wrong password would be: the client may come again."""
 WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password is not that of the account")
 
 
 class Verdict(Struct, frozen=True):
-    """Whether it is the password; `better` is the argon2id hash that takes the place of an imported one."""
+    """Whether it is the password; `better` is the hash that takes the place of one that was imported, or made with
+    other settings."""
 
     matches: bool
     better: str | None = None
@@ -41,14 +43,20 @@ class Verdict(Struct, frozen=True):
 
 
 class PasswordHashes:
-    """argon2id hashes; making or checking one takes about 20 ms of one core and 19 MiB.
+    """argon2id hashes; making or checking one takes some 20 ms of one core, and memory, as the settings have it.
 
     Every check costs the same: one argon2id, and as many rounds of PBKDF2 as the dearest imported hash needs, whether
-    there is such an account, which kind of hash it has, and whether the password is right. So time tells nothing.
+    there is such an account, which kind of hash it has, and whether the password is right. So time tells nothing, but
+    of an argon2id hash made with other settings, until its user has entered once.
     """
 
-    def __init__(self) -> None:
-        self._hasher = PasswordHasher(time_cost=TIME_COST, memory_cost=MEMORY_KIB, parallelism=PARALLELISM)
+    def __init__(self, settings: PasswordSettings | None = None) -> None:
+        settings = settings or PasswordSettings()
+        self._hasher = PasswordHasher(
+            time_cost=settings.argon2_passes,
+            memory_cost=settings.argon2_memory_kib,
+            parallelism=settings.argon2_lanes,
+        )
         self._of_nobody = self._hasher.hash("")
         self._rounds = 0
 
@@ -68,9 +76,17 @@ class PasswordHashes:
 
     def check(self, stored: str | None, password: bytes) -> Verdict:
         """Whether this is the password. `stored` is None for a user who does not exist."""
-        if stored is None or not is_imported(stored):
-            self.spend(password, self._rounds)
-            return Verdict(self.matches(stored or self._of_nobody, password) and stored is not None)
+        if stored is not None and is_imported(stored):
+            return self._check_imported(stored, password)
+        self.spend(password, self._rounds)
+        if stored is None or is_generated(stored):
+            self.matches(self._of_nobody, password)
+            return Verdict(stored is not None and matches_generated(stored, password))
+        if not self.matches(stored, password):
+            return Verdict(False)
+        return Verdict(True, self.make(password) if self._hasher.check_needs_rehash(stored) else None)
+
+    def _check_imported(self, stored: str, password: bytes) -> Verdict:
         try:
             imported = parse_imported(stored)
         except ValueError:
@@ -94,14 +110,27 @@ class PasswordHashes:
 
 
 class PasswordStep(Step):
-    """A name without an account is not its business, but costs what the others cost."""
+    """A name without an account is not its business, but costs what the others cost.
+
+    Who comes with a password that is remembered or generated enters at once; all others, whether or not they have an
+    account, go to `checks` for the slow hash. So only right passwords are quick. It closes `lookups`.
+    """
 
     name = "password"
 
-    def __init__(self, users: Users, checks: Checks, hashes: PasswordHashes) -> None:
+    def __init__(
+        self,
+        users: Users,
+        lookups: AccountLookups,
+        checks: Checks,
+        hashes: PasswordHashes,
+        remembered: RememberedPasswords,
+    ) -> None:
         self._users = users
+        self._lookups = lookups
         self._checks = checks
         self._hashes = hashes
+        self._remembered = remembered
 
     def look(self, applicant: Applicant) -> Look:
         """See the base. A name that is given is always checked, also where anonymous clients may enter."""
@@ -109,9 +138,21 @@ class PasswordStep(Step):
 
     async def check(self, applicant: Applicant) -> Answer:
         """See the base."""
-        return await self._checks.run(
-            partial(self._check, applicant.username or "", applicant.password or b""),
-            place=network_of(applicant.visitor.address),
+        name, password = applicant.username or "", applicant.password or b""
+        user = await self._lookups.find(name)
+        if isinstance(user, Deny):
+            return user
+        if self._is_known(name, user, password):
+            assert user is not None
+            return DISABLED if user.disabled else _admitted(user)
+        place = network_of(applicant.visitor.address)
+        return await self._checks.run(partial(self._check, name, password), place=place)
+
+    def _is_known(self, name: str, user: User | None, password: bytes) -> bool:
+        """Whether this is the password of the account, as far as can be said at once."""
+        stored = user.password_hash if user is not None else ""
+        return self._remembered.knows(name, stored, password) or (
+            is_generated(stored) and matches_generated(stored, password)
         )
 
     def _check(self, username: str, password: bytes) -> Answer:
@@ -130,19 +171,24 @@ class PasswordStep(Step):
             return DISABLED
         if verdict.better is not None:
             self._keep(user, verdict.better)
-        return self._admit(user)
+        return self._admit(user, password)
 
-    def _admit(self, user: User) -> Admit | Deny:
+    def _admit(self, user: User, password: bytes) -> Admit | Deny:
         """The hash took its time, and longer when there is much to do: what changed meanwhile counts."""
         now = self._users.find(user.name)
         if now is None or now.version != user.version:
             return CHANGED
-        return Admit(user.name, user.client_type, account_version=user.version)
+        self._remembered.keep(now.name, now.password_hash, password)
+        return _admitted(now)
 
     def _keep(self, user: User, better: str) -> None:
-        """The imported hash has served. Somebody may have changed the account meanwhile: then theirs stays. A full disk
+        """The stored hash has served. Somebody may have changed the account meanwhile: then theirs stays. A full disk
         is no reason to refuse a right password; the next login tries again."""
         try:
             self._users.replace_hash(user.name, user.password_hash, better)
         except StoreError as error:
-            LOG.warning("the imported hash of user %r stays for now: %s", user.name, error)
+            LOG.warning("the stored hash of user %r stays for now: %s", user.name, error)
+
+
+def _admitted(user: User) -> Admit:
+    return Admit(user.name, user.client_type, account_version=user.version)

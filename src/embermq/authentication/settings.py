@@ -1,4 +1,4 @@
-"""Settings of who may enter. Sections `authentication`, `scram`, `jwt`, `http_hook`."""
+"""Settings of who may enter. Sections `authentication`, `password`, `scram`, `jwt`, `http_hook`."""
 
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -21,6 +21,8 @@ Algorithm = Literal[
     "ES512",
     "EdDSA",
 ]
+ARGON2_KIB_PER_LANE = 8
+"""RFC 9106, 3.1."""
 
 
 class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +40,21 @@ class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The latest answer; 0 = all are answered at once."""
     failures_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
     """Answers that are late at a time, of all addresses; others are then given at once."""
+
+
+class PasswordSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How passwords are kept, and what a check of one costs. The hash of an account that was made with other numbers is
+    replaced when its user enters next."""
+
+    argon2_memory_kib: Annotated[int, Meta(ge=8, le=4_194_304)] = 19_456
+    """KiB of memory that one argon2id hash takes while it is computed, at least 8 for each lane."""
+    argon2_passes: Annotated[int, Meta(ge=1, le=1_000)] = 2
+    """How often it goes over that memory."""
+    argon2_lanes: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Into how many parts the memory is divided, each with a thread of its own."""
+    remembered_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
+    """Accounts whose password was right and is remembered in memory, 250 bytes each, as a digest under a key that ends
+    with the process: they enter again without argon2id, until their account changes. 0 = none."""
 
 
 class ScramSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +111,12 @@ class HttpHookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def check_settings(
-    settings: AuthenticationSettings, jwt: JwtSettings, hook: HttpHookSettings, *, allow_anonymous: bool
+    settings: AuthenticationSettings,
+    password: PasswordSettings,
+    jwt: JwtSettings,
+    hook: HttpHookSettings,
+    *,
+    allow_anonymous: bool,
 ) -> None:
     """Raise ValueError, naming the setting, for a chain that cannot be, and for what does nothing."""
     chain = settings.chain
@@ -105,6 +127,11 @@ def check_settings(
             raise ValueError(f"authentication.chain: {name!r} is named twice")
     if allow_anonymous and "anonymous" not in chain:
         raise ValueError("clients.allow_anonymous: does nothing, authentication.chain is without 'anonymous'")
+    if password.argon2_memory_kib < (least := ARGON2_KIB_PER_LANE * password.argon2_lanes):
+        raise ValueError(
+            f"password.argon2_memory_kib: {password.argon2_memory_kib} is less than the {least} that "
+            f"password.argon2_lanes = {password.argon2_lanes} needs"
+        )
     _check_jwt(jwt, used="jwt" in chain)
     _check_hook(hook, used="http" in chain)
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from embermq.authentication.accounts import Vacancy
 from embermq.authentication.passwords import PasswordHashes
+from embermq.authentication.remembered_passwords import RememberedPasswords
 from embermq.broker.credentials import Identity
 from embermq.ports.errors import StoreError
 from embermq.ports.users import User, Users
@@ -31,13 +32,19 @@ class Found(Struct, frozen=True):
 
 class AccountWatch:
     """Looks for changes off the event loop, from those on that come after it was made. `expel` ends the connections of
-    those whom its argument is true for. Raises StoreError."""
+    those whom its argument is true for; what they entered with is forgotten. Raises StoreError."""
 
     def __init__(
-        self, users: Users, hashes: PasswordHashes, expel: Expel, vacancy: Vacancy | None = None
+        self,
+        users: Users,
+        hashes: PasswordHashes,
+        remembered: RememberedPasswords,
+        expel: Expel,
+        vacancy: Vacancy | None = None,
     ) -> None:
         self._users = users
         self._hashes = hashes
+        self._remembered = remembered
         self._vacancy = vacancy
         self._expel = expel
         self._seq = users.newest_change()
@@ -63,6 +70,9 @@ class AccountWatch:
         if self._failing:
             LOG.info("changes of accounts can be seen again")
             self._failing = False
+        if found.every:
+            self._remembered.forget_all()
+        self._remembered.forget(found.users)
         if found.users or found.every:
             count = self._expel(partial(is_unwelcome, found))
             if count:

@@ -40,34 +40,50 @@ TypeOfUser = Annotated[
 WithScram = Annotated[
     bool, typer.Option("--scram", help="Let the account also enter by SCRAM-SHA-256 and SCRAM-SHA-512.")
 ]
+Generate = Annotated[
+    bool,
+    typer.Option(
+        "--generate",
+        help="Make the password: 128 random bits, shown once, and checked faster than one that somebody chose.",
+    ),
+]
 Name = Annotated[str, typer.Argument(help="The user name that the client sends.")]
 
 
 @app.command("add")
 def add(
-    name: Name,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="The user name that the client sends.")
+    ],
     *,
     client_type: TypeOfUser = TypeOption.DEVICE,
+    generate: Generate = False,
     scram: WithScram = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Add an account. The password is asked for, or read as one line from standard input."""
+    """Add an account. The password is asked for, or read as one line from standard input.
+
+    With --generate it is made, for several names at once too: a line with name, tab and password for each.
+    """
     from embermq.app.accounts import accounts_of, check_name
 
-    check_name(name)
+    for name in names:
+        check_name(name)
+    if len(names) > 1 and not generate:
+        raise OptionError(f"{len(names)} names: only --generate adds more than one account at a time")
     settings = _settings(data_dir, config, assignments)
-    password = _read_password()
+    password = None if generate else _read_password()
     is_new = settings.stores.static == SQLITE and not Path(settings.data_dir).exists()
+    kind, iterations = ClientType[client_type.name], settings.scram.iterations if scram else None
     with accounts_of(settings, create=True) as accounts:
-        accounts.add(
-            name,
-            password,
-            ClientType[client_type.name],
-            scram_iterations=settings.scram.iterations if scram else None,
-        )
-    print(f"added {name} ({client_type.value}{', scram' if scram else ''})")
+        if password is None:
+            for name, made in accounts.add_generated(names, kind, scram_iterations=iterations):
+                print(f"{name}\t{made}")
+        else:
+            accounts.add(names[0], password, kind, scram_iterations=iterations)
+            print(f"added {names[0]} ({client_type.value}{', scram' if scram else ''})")
     if is_new:
         say_made(Path(settings.data_dir))
 
@@ -128,20 +144,24 @@ def remove(
 def password(
     name: Name,
     *,
+    generate: Generate = False,
     scram: WithScram = False,
     data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Change a password. A running broker ends the connections that were opened with the old one."""
+    """Change a password. A running broker ends the connections that were opened with the old one.
+
+    The password is asked for, or read as one line from standard input; with --generate it is made and shown.
+    """
     from embermq.app.accounts import accounts_of
 
     settings = _settings(data_dir, config, assignments)
     with accounts_of(settings) as accounts:
         accounts.find(name)
-        given = _read_password()
-        accounts.set_password(name, given, scram_iterations=settings.scram.iterations, scram=scram)
-    print(f"changed the password of {name}")
+        given = None if generate else _read_password()
+        made = accounts.set_password(name, given, scram_iterations=settings.scram.iterations, scram=scram)
+    print(f"{name}\t{made}" if made else f"changed the password of {name}")
 
 
 @app.command("disable")

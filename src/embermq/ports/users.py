@@ -1,7 +1,7 @@
 """The accounts that clients enter with."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
@@ -28,6 +28,8 @@ class User(Struct, frozen=True):
         return f"User(name={self.name!r}, client_type={self.client_type.name}, disabled={self.disabled})"
 
 
+NAMES_MAX = 500
+"""Accounts that are asked for at a time."""
 CHANGES_MAX = 1_000
 """Changes that are told at a time."""
 
@@ -53,6 +55,10 @@ class Users(ABC):
     @abstractmethod
     def find(self, name: str) -> User | None:
         """The account of this name."""
+
+    @abstractmethod
+    def find_many(self, names: Collection[str]) -> dict[str, User]:
+        """The accounts of these names, at most NAMES_MAX; who has none is left out."""
 
     @abstractmethod
     def add(self, user: User) -> bool:
@@ -82,7 +88,7 @@ class Users(ABC):
 
     @abstractmethod
     def imported_hashes(self) -> list[str]:
-        """The hashes of accounts that are not argon2id."""
+        """The hashes of accounts that came with a password file, `$6$` and `$7$`."""
 
     @abstractmethod
     def import_all(self, users: Iterable[User], *, replace: bool) -> int:

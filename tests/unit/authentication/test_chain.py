@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from tests.support.users_in_memory import UsersInMemory
+from tests.support.waiting import wait_for
 
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
 from embermq.app.errors import UserError
 from embermq.authentication.build import Authentication
 from embermq.authentication.gate import ChainGate
+from embermq.authentication.generated_passwords import hash_generated, make_password
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.broker.counters import Counters
@@ -35,8 +38,12 @@ class HashesCounted(PasswordHashes):
     def __init__(self) -> None:
         super().__init__()
         self.checks = 0
+        self.gate = threading.Event()
+        """While it is clear, no hash is done."""
+        self.gate.set()
 
     def matches(self, password_hash: str, password: bytes) -> bool:
+        self.gate.wait(DEADLINE_S)
         self.checks += 1
         return super().matches(password_hash, password)
 
@@ -174,20 +181,50 @@ def test_the_hash_of_nobody_costs_what_a_user_costs() -> None:
 def test_checks_are_bounded_and_the_loop_goes_on_meanwhile() -> None:
     async def scenario() -> None:
         users = UsersInMemory(ANN)
-        users.gate.clear()
         made = authentication(users, password_checks_max=2, password_checks_waiting_max=3)
+        HASHES.gate.clear()
         visitor = Visitor(True, None, ClientType.DEVICE, None)
 
         async def enter() -> ReasonCode:
             return code_of(await asked(made.gate, connect("ann", b"secret"), visitor))
 
         held = [asyncio.create_task(enter()) for _ in range(5)]
-        await asyncio.sleep(0)
+        await wait_for(lambda: made._checks.now == 5, what="the checks")
         assert await enter() is ReasonCode.SERVER_BUSY
         assert code_of(made.gate.admit(connect(), visitor)) is ReasonCode.SUCCESS
-        users.gate.set()
+        HASHES.gate.set()
         assert set(await asyncio.gather(*held)) == {ReasonCode.SUCCESS}
         assert await enter() is ReasonCode.SUCCESS
+        await made.close()
+
+    asyncio.run(scenario())
+
+
+def test_nobody_who_can_be_known_quickly_waits_behind_slow_hashes() -> None:
+    """The threads are busy and the waiting is full."""
+    generated = make_password().encode()
+    pump = User("pump", hash_generated(generated), ClientType.DEVICE, False, 0)
+
+    async def scenario() -> None:
+        made = authentication(
+            UsersInMemory(ANN, BILLING, pump), password_checks_max=1, password_checks_waiting_max=1
+        )
+        visitor = Visitor(True, None, ClientType.DEVICE, None)
+
+        async def enter(name: str, password: bytes) -> ReasonCode:
+            return code_of(await asked(made.gate, connect(name, password), visitor))
+
+        assert await enter("ann", b"secret") is ReasonCode.SUCCESS
+        HASHES.gate.clear()
+        try:
+            held = [asyncio.create_task(enter("billing", b"money")) for _ in range(2)]
+            await wait_for(lambda: made._checks.now == 2, what="the checks")
+            assert await enter("billing", b"money") is ReasonCode.SERVER_BUSY
+            assert await enter("ann", b"secret") is ReasonCode.SUCCESS
+            assert await enter("pump", generated) is ReasonCode.SUCCESS
+        finally:
+            HASHES.gate.set()
+        assert set(await asyncio.gather(*held)) == {ReasonCode.SUCCESS}
         await made.close()
 
     asyncio.run(scenario())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -11,14 +13,19 @@ from argon2 import PasswordHasher
 from msgspec.structs import replace
 from tests.support.users_in_memory import UsersInMemory
 
+from embermq.authentication.account_lookups import AccountLookups
 from embermq.authentication.checks import Checks
+from embermq.authentication.generated_passwords import hash_generated, make_password
 from embermq.authentication.imported_hashes import ROUNDS_MAX, parse_imported
 from embermq.authentication.passwords import PasswordHashes, PasswordStep, Verdict
-from embermq.authentication.step import NOT_MINE, Admit, Answer, Deny
+from embermq.authentication.remembered_passwords import RememberedPasswords
+from embermq.authentication.settings import PasswordSettings
+from embermq.authentication.step import NOT_MINE, Admit, Answer, Applicant, Deny
 from embermq.model.client_type import ClientType
-from embermq.ports.errors import StoreFull
-from embermq.ports.users import User
+from embermq.ports.errors import StoreFull, StoreUnavailable
+from embermq.ports.users import NAMES_MAX, User
 from embermq.protocol.reason_codes import ConnectReturnCode, ReasonCode, to_connect_return_code
+from embermq.server.gate import Visitor
 
 
 def sha512_hash(password: bytes, salt: bytes = b"saltsaltsalt") -> str:
@@ -41,6 +48,9 @@ class CountingHasher:
     def verify(self, password_hash: str, password: bytes) -> bool:
         self.count += 1
         return self._hasher.verify(password_hash, password)
+
+    def check_needs_rehash(self, password_hash: str) -> bool:
+        return self._hasher.check_needs_rehash(password_hash)
 
     def hash(self, password: bytes) -> str:
         self.count += 1
@@ -69,6 +79,7 @@ class Work:
 
 
 HASHES = PasswordHashes()
+GENERATED = make_password().encode()
 ACCOUNTS = {
     "own": HASHES.make(b"secret"),
     "plain": sha512_hash(b"secret"),
@@ -76,6 +87,7 @@ ACCOUNTS = {
     "dear": pbkdf2_hash(b"secret", 2_000),
     "damaged": "$7$nonsense",
     "unreadable": "nonsense",
+    "generated": hash_generated(GENERATED),
 }
 
 
@@ -84,7 +96,13 @@ def store() -> UsersInMemory:
 
 
 def step(users: UsersInMemory) -> PasswordStep:
-    return PasswordStep(users, Checks(1, 1), HASHES)
+    return made(users, HASHES)
+
+
+def made(users: UsersInMemory, hashes: PasswordHashes, *, remembered_max: int = 10) -> PasswordStep:
+    return PasswordStep(
+        users, AccountLookups(users), Checks(1, 1), hashes, RememberedPasswords(remembered_max)
+    )
 
 
 def test_every_check_takes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +152,7 @@ def test_a_full_disk_refuses_no_right_password(
     users = store()
     monkeypatch.setattr(users, "replace_hash", full)
     assert isinstance(step(users)._check("cheap", b"secret"), Admit)
-    assert (
-        "the imported hash of user 'cheap' stays for now: cannot change a user: disk is full" in caplog.text
-    )
+    assert "the stored hash of user 'cheap' stays for now: cannot change a user: disk is full" in caplog.text
 
 
 class Changing(PasswordHashes):
@@ -159,7 +175,7 @@ class Changing(PasswordHashes):
 
 def checked_while_it_changes(times: int = 1, **change: Any) -> Answer:
     users = store()
-    return PasswordStep(users, Checks(1, 1), Changing(users, times, **change))._check("own", b"secret")
+    return made(users, Changing(users, times, **change))._check("own", b"secret")
 
 
 @pytest.mark.parametrize(
@@ -245,3 +261,165 @@ def test_nothing_shows_a_hash() -> None:
     verdict = HASHES.check(ACCOUNTS["cheap"], b"secret")
     assert verdict.better is not None
     assert "argon2" not in repr(verdict)
+
+
+def entering(username: str, password: bytes) -> Applicant:
+    return Applicant("c1", username, password, Visitor(True, None, ClientType.DEVICE, None))
+
+
+def asked(step_: PasswordStep, *clients: Applicant) -> list[Answer]:
+    """What they are told, all at once."""
+
+    async def scenario() -> list[Answer]:
+        return await asyncio.gather(*(step_.check(client) for client in clients))
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["own", "plain", "dear"])
+def test_who_was_let_in_before_enters_again_without_a_slow_hash(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    checked = step(store())
+    work = Work(monkeypatch, HASHES)
+    [first] = asked(checked, entering(name, b"secret"))
+    assert work.taken()[0] == 1
+    assert asked(checked, *[entering(name, b"secret")] * 50) == [first] * 50
+    assert isinstance(first, Admit)
+    assert work.taken() == (0, 0)
+
+
+def test_a_wrong_password_of_a_remembered_account_costs_what_it_always_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked = step(store())
+    asked(checked, entering("own", b"secret"))
+    work = Work(monkeypatch, HASHES)
+    [answer] = asked(checked, entering("own", b"Secret"))
+    assert isinstance(answer, Deny)
+    assert work.taken()[0] == 1
+
+
+@pytest.mark.parametrize("name", ["own", "generated"])
+@pytest.mark.parametrize("change", ["password", "disabled", "type", "removed", "restored"])
+def test_nothing_that_is_remembered_outlives_its_account(
+    monkeypatch: pytest.MonkeyPatch, name: str, change: str
+) -> None:
+    """The next CONNECT counts, without a look at what changed in between; also when a store that was put back gives the
+    new account the version of the old one."""
+    users = store()
+    checked = step(users)
+    password = GENERATED if name == "generated" else b"secret"
+    for _ in range(2):
+        assert isinstance(asked(checked, entering(name, password))[0], Admit)
+    before = users.users[name]
+    other = replace(before, password_hash=HASHES.make(b"other"))
+    expected: object = Deny
+    if change == "password":
+        users.update(other)
+    elif change == "disabled":
+        users.update(replace(before, disabled=True))
+    elif change == "type":
+        users.update(replace(before, client_type=ClientType.APPLICATION))
+        expected = Admit(name, ClientType.APPLICATION, account_version=2)
+    elif change == "removed":
+        users.remove(name)
+        expected = NOT_MINE
+    else:
+        users.users[name] = other
+    [answer] = asked(checked, entering(name, password))
+    assert isinstance(answer, Deny) if expected is Deny else answer == expected
+
+
+def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"u{number}" for number in range(4)]
+    users = UsersInMemory(*(User(name, ACCOUNTS["own"], ClientType.DEVICE, False, 0) for name in names))
+    remembered = RememberedPasswords(2)
+    checked = PasswordStep(users, AccountLookups(users), Checks(1, 9), HASHES, remembered)
+    work = Work(monkeypatch, HASHES)
+    for name in ["u0", "u1", "u0", "u2"]:  # u1 has not been seen for the longest time
+        asked(checked, entering(name, b"secret"))
+    assert len(remembered) == 2
+    assert work.taken()[0] == 3
+    asked(checked, entering("u0", b"secret"), entering("u2", b"secret"))
+    assert work.taken()[0] == 0
+    asked(checked, entering("u1", b"secret"))
+    assert work.taken()[0] == 1
+
+
+def test_with_none_to_be_remembered_every_login_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = made(store(), HASHES, remembered_max=0)
+    work = Work(monkeypatch, HASHES)
+    for _ in range(2):
+        assert isinstance(asked(checked, entering("own", b"secret"))[0], Admit)
+        assert work.taken()[0] == 1
+
+
+def test_a_generated_password_needs_no_slow_hash_and_a_wrong_one_costs_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked = step(store())
+    work = Work(monkeypatch, HASHES)
+    [answer] = asked(checked, entering("generated", GENERATED))
+    assert answer == Admit("generated", ClientType.DEVICE, account_version=1)
+    assert work.taken() == (0, 0)
+    for wrong in (b"", b"secret", GENERATED[:-1], GENERATED + b"0", b"0" * 32, GENERATED.upper()):
+        [answer] = asked(checked, entering("generated", wrong))
+        assert isinstance(answer, Deny)
+        assert work.taken()[0] == 1
+
+
+def test_generated_passwords_have_128_bits_and_a_salt() -> None:
+    one, other = make_password(), make_password()
+    assert len(bytes.fromhex(one)) == 16
+    assert one != other
+    assert hash_generated(one.encode()) != hash_generated(one.encode())
+    assert one not in hash_generated(one.encode())
+
+
+@pytest.mark.parametrize("text", ["$generated$", "$generated$x$y", "$generated$00", "$generated$00$00"])
+def test_a_damaged_generated_hash_opens_nothing(text: str) -> None:
+    users = UsersInMemory(User("pump", text, ClientType.DEVICE, False, 0))
+    for password in (b"", b"0" * 32, GENERATED):
+        assert isinstance(asked(step(users), entering("pump", password))[0], Deny)
+
+
+def test_many_clients_at_once_are_looked_up_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = store()
+    reads: list[int] = []
+    find_many = users.find_many
+
+    def counted(names: Collection[str]) -> dict[str, User]:
+        reads.append(len(names))
+        return find_many(names)
+
+    monkeypatch.setattr(users, "find_many", counted)
+    clients = [entering(f"nobody-{number}", b"x") for number in range(2)] + [
+        entering("generated", GENERATED)
+    ] * 5_000
+    answers = asked(made(users, HASHES), *clients)
+    assert all(isinstance(answer, Admit) for answer in answers[2:])
+    assert len(reads) <= 12  # the first comes alone
+    assert max(reads) <= NAMES_MAX
+
+
+def test_accounts_that_cannot_be_read_are_our_fault_for_all_who_wait() -> None:
+    users = store()
+    users.error = StoreUnavailable("locked")
+    answers = asked(step(users), *[entering("own", b"secret")] * 3)
+    assert {answer.reason_code for answer in answers if isinstance(answer, Deny)} == {
+        ReasonCode.SERVER_UNAVAILABLE
+    }
+
+
+def test_a_hash_of_other_settings_is_made_anew_at_the_next_login() -> None:
+    users = store()
+    settings = PasswordSettings(argon2_memory_kib=1_024, argon2_passes=3, argon2_lanes=2)
+    checked = made(users, PasswordHashes(settings))
+    version = users.users["own"].version
+    assert isinstance(asked(checked, entering("own", b"wrong"))[0], Deny)
+    assert users.users["own"].password_hash == ACCOUNTS["own"]
+    assert isinstance(asked(checked, entering("own", b"secret"))[0], Admit)
+    assert users.users["own"].password_hash.split("$")[3] == "m=1024,t=3,p=2"
+    assert users.users["own"].version == version
+    assert isinstance(asked(checked, entering("own", b"secret"))[0], Admit)

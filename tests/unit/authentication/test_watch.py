@@ -12,6 +12,7 @@ from tests.support.users_in_memory import UsersInMemory
 
 from embermq.authentication.accounts import Vacancy
 from embermq.authentication.passwords import PasswordHashes
+from embermq.authentication.remembered_passwords import RememberedPasswords
 from embermq.authentication.watch import AccountWatch
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
@@ -51,7 +52,7 @@ def by_certificate(name: str) -> Identity:
 def after(
     users: UsersInMemory, present: Present, change: Callable[[], object], *, looks: int = 1
 ) -> list[str]:
-    watch = AccountWatch(users, HASHES, present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
     change()
     for _ in range(looks):
         asyncio.run(watch.look())
@@ -101,7 +102,7 @@ def test_a_name_that_is_given_anew_is_another_account() -> None:
 
 def test_a_check_that_was_under_way_at_the_first_look_is_met_by_the_second() -> None:
     users, present = UsersInMemory(ANN), Present()
-    watch = AccountWatch(users, HASHES, present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
     users.update(ANN)
     asyncio.run(watch.look())
     present.identities.append(by_password("ann"))  # it was found before the change
@@ -112,7 +113,7 @@ def test_a_check_that_was_under_way_at_the_first_look_is_met_by_the_second() -> 
 def test_when_changes_were_missed_every_account_counts() -> None:
     users = UsersInMemory(ANN, BOB)
     present = Present(by_password("ann"), by_password("bob"), by_password("gone"), by_certificate("pump"))
-    watch = AccountWatch(users, HASHES, present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
     users.update(ANN)
     users.changed += ["x"] * 5
     users.forgotten = 3
@@ -123,7 +124,7 @@ def test_when_changes_were_missed_every_account_counts() -> None:
 def test_very_many_changes_are_seen_in_one_look() -> None:
     users = UsersInMemory(ANN)
     present = Present(by_password("ann"))
-    watch = AccountWatch(users, HASHES, present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
     users.changed += ["x"] * 5_000
     users.update(ANN)
     asyncio.run(watch.look())
@@ -134,7 +135,7 @@ def test_accounts_that_cannot_be_read_are_told_once(caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     users = UsersInMemory(ANN)
     present = Present(by_password("ann"))
-    watch = AccountWatch(users, HASHES, present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
     users.error = StoreUnavailable("locked")
     for _ in range(3):
         asyncio.run(watch.look())
@@ -153,7 +154,7 @@ def test_accounts_that_cannot_be_read_are_told_once(caplog: pytest.LogCaptureFix
 def test_a_look_that_fails_half_way_loses_no_change() -> None:
     users = UsersInMemory(ANN, BOB)
     present = Present(by_password("ann"), by_password("bob"), by_password("gone"))
-    watch = AccountWatch(users, HASHES, present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
     users.update(ANN)
     users.changed += ["x"] * 5
     users.forgotten = 3
@@ -167,7 +168,7 @@ def test_a_look_that_fails_half_way_loses_no_change() -> None:
 
 def test_when_changes_were_missed_the_second_look_is_at_every_account_too() -> None:
     users, present = UsersInMemory(ANN, BOB), Present()
-    watch = AccountWatch(users, HASHES, present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
     users.update(ANN)
     users.changed += ["x"] * 5
     users.forgotten = 3
@@ -180,7 +181,7 @@ def test_when_changes_were_missed_the_second_look_is_at_every_account_too() -> N
 def test_the_last_account_leaves_a_vacancy_and_the_first_one_ends_it() -> None:
     users = UsersInMemory(ANN)
     vacancy = Vacancy(users)
-    watch = AccountWatch(users, HASHES, Present().expel, vacancy)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10), Present().expel, vacancy)
     users.remove("ann")
     found = [vacancy.likely]
     asyncio.run(watch.look())
@@ -188,3 +189,19 @@ def test_the_last_account_leaves_a_vacancy_and_the_first_one_ends_it() -> None:
     users.add(ANN)
     asyncio.run(watch.look())
     assert [*found, vacancy.likely] == [False, True, False]
+
+
+def test_what_a_changed_account_entered_with_is_forgotten() -> None:
+    users = UsersInMemory(ANN, BOB)
+    remembered = RememberedPasswords(10)
+    watch = AccountWatch(users, HASHES, remembered, Present().expel)
+    for user in (ANN, BOB):
+        remembered.keep(user.name, user.password_hash, b"secret")
+    users.update(ANN)
+    asyncio.run(watch.look())
+    assert not remembered.knows("ann", ANN.password_hash, b"secret")
+    assert remembered.knows("bob", BOB.password_hash, b"secret")
+    users.changed += ["x"] * 5
+    users.forgotten = 3
+    asyncio.run(watch.look())
+    assert len(remembered) == 0

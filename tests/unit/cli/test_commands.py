@@ -100,6 +100,7 @@ def test_no_words_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "--set", "listeners.wss=127.0.0.1:1"], "embermq: listeners.wss: needs tls.cert"),
         (["users", "add", ""], "embermq: a user name has 1 to 65535 bytes, this one has 0"),
         (["users", "add", "a\x1b"], "embermq: the user name 'a\\x1b' has characters that cannot be shown"),
+        (["users", "add", "ann", "bob"], "embermq: 2 names: only --generate adds more than one account"),
         (["users", "copy", "--from", "sqlite"], "embermq: --from names the store that stores.static names"),
         (["tokens", "create", "a b"], "embermq: 'a b' cannot name a token"),
         (["tokens", "create", "a", "--expires", "5x"], "embermq: --expires: '5x' is no duration"),
@@ -207,6 +208,26 @@ def test_users_come_and_go(tmp_path: Path) -> None:
     assert typed("users", "remove", "billing", *place).stdout == "removed billing\n"
     gone = typed("users", "remove", "billing", *place)
     assert (gone.returncode, gone.stderr) == (1, "embermq: there is no user 'billing'\n")
+
+
+def test_generated_passwords_are_shown_once_for_as_many_names_as_are_given(tmp_path: Path) -> None:
+    place = ["--data-dir", str(tmp_path)]
+    made = typed("users", "add", "--generate", "pump-1", "pump-2", *place)
+    assert made.returncode == 0, made.stderr
+    rows = [line.split("\t") for line in made.stdout.splitlines()]
+    assert [name for name, _ in rows] == ["pump-1", "pump-2"]
+    assert all(len(bytes.fromhex(password)) == 16 for _, password in rows)
+    assert rows[0][1] != rows[1][1]
+    taken = typed("users", "add", "--generate", "pump-3", "pump-1", *place)
+    assert (taken.returncode, taken.stderr) == (1, "embermq: there is a user 'pump-1' already\n")
+    twice = typed("users", "add", "--generate", "pump-3", "pump-3", *place)
+    assert twice.stderr == "embermq: the user 'pump-3' is named twice; nobody was added\n"
+    assert taken.stdout == twice.stdout == ""
+    changed = typed("users", "password", "--generate", "pump-2", *place).stdout
+    assert changed.split("\t")[0] == "pump-2"
+    listed = typed("users", "list", "--json", *place).stdout
+    assert [user["name"] for user in json.loads(listed)] == ["pump-1", "pump-2"]
+    assert not any(password in listed for _, password in rows)
 
 
 def test_no_password_is_shown(tmp_path: Path) -> None:

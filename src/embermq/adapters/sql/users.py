@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from itertools import islice
 from secrets import token_bytes
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
 
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.tables import meta, user_changes, users
@@ -56,6 +56,12 @@ class SqlUsers(Users):
         with self._database.begin("cannot read users") as connection:
             row = connection.execute(select(*_COLUMNS).where(users.c.name_key == _key(name))).first()
         return _user(row) if row is not None else None
+
+    def find_many(self, names: Collection[str]) -> dict[str, User]:
+        """See the port."""
+        statement = select(*_COLUMNS).where(users.c.name_key.in_([_key(name) for name in names]))
+        with self._database.begin("cannot read users") as connection:
+            return {row.name: _user(row) for row in connection.execute(statement).all()}
 
     def add(self, user: User) -> bool:
         """See the port."""
@@ -117,7 +123,8 @@ class SqlUsers(Users):
 
     def imported_hashes(self) -> list[str]:
         """See the port."""
-        statement = select(users.c.password_hash).where(users.c.password_hash.not_like("$argon2id$%"))
+        imported = or_(users.c.password_hash.like("$6$%"), users.c.password_hash.like("$7$%"))
+        statement = select(users.c.password_hash).where(imported)
         with self._database.begin("cannot read users") as connection:
             return list(connection.execute(statement).scalars())
 

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -54,6 +54,12 @@ class SqliteUsers(Users):
         rows = self._run("cannot read users", f"SELECT {COLUMNS} FROM users WHERE name = ?", (name,))
         return _user(rows[0]) if rows else None
 
+    def find_many(self, names: Collection[str]) -> dict[str, User]:
+        """See the port."""
+        marks = ",".join("?" * len(names))
+        statement = f"SELECT {COLUMNS} FROM users WHERE name IN ({marks})"
+        return {row[0]: _user(row) for row in self._run("cannot read users", statement, tuple(names))}
+
     def add(self, user: User) -> bool:
         """See the port."""
         return bool(self._run("cannot add a user", _ADD, _added(user)))
@@ -103,7 +109,7 @@ class SqliteUsers(Users):
         """See the port."""
         with self._statement("cannot read users"):
             rows: list[tuple[str]] = self._connection.execute(
-                "SELECT password_hash FROM users WHERE password_hash NOT LIKE '$argon2id$%'"
+                "SELECT password_hash FROM users WHERE password_hash LIKE '$6$%' OR password_hash LIKE '$7$%'"
             ).fetchall()
         return [text for (text,) in rows]
 
