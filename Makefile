@@ -77,7 +77,7 @@ demo: $(TEST_READY) ## A vehicle fleet and one application, counted to the last 
 	@exec $(BIN)/python examples/fleet/demo.py $(ARGS)
 
 .PHONY: faults
-faults: $(TEST_READY) ## Kills, full disks and torn files, 20 seeded rounds each
+faults: $(TEST_READY) ## Kills, full disks and torn files, 20 rounds each (SEED=N as a run has printed it)
 	@scripts/debian-packages
 	@$(BIN)/python scripts/kafka
 	@$(BIN)/python scripts/spark-classes

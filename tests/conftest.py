@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+from tests.support.seeds import choose_seed, give_seeds, seed_line
 from tests.support.sharing import Machine
 from tests.support.spark_classes import fast_start
 
@@ -42,6 +43,16 @@ def pytest_configure() -> None:
     for variable in [name for name in os.environ if name.startswith("EMBERMQ_")]:
         del os.environ[variable]
     os.environ |= fast_start()
+    choose_seed()
+
+
+def pytest_report_header() -> str:
+    """What is needed to run the same again."""
+    return seed_line()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    give_seeds(metafunc)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -88,10 +88,12 @@ def judge(data_dir: Path) -> None:
 
 
 @pytest.mark.promise("repositories-1", "device-1")
-def test_a_torn_tail_costs_what_was_after_the_last_intact_commit_only(killed: Path, tmp_path: Path) -> None:
+def test_a_torn_tail_costs_what_was_after_the_last_intact_commit_only(
+    killed: Path, tmp_path: Path, seed: int
+) -> None:
     wal = (killed / "broker.db-wal").read_bytes()
     assert frames_of(wal) > MESSAGES
-    random = Random(len(wal))
+    random = Random(seed)
     kept: list[int] = []
     for number in range(COPIES):
         data_dir = copy_of(killed, tmp_path / f"copy-{number}")

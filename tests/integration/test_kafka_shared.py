@@ -148,12 +148,15 @@ def in_topics(messages: list[Publish]) -> dict[str, list[bytes]]:
 
 @pytest.mark.timeout(150)
 @pytest.mark.promise("application-8")
-def test_members_come_and_go_under_load_and_the_broker_is_killed(place: Place) -> None:
+def test_members_come_and_go_under_load_and_the_broker_is_killed(place: Place, seed: int) -> None:
     """Nothing is lost, QoS 2 comes once and QoS 1 at least once, topics keep their order; what the pipeline
     repeats is not sent again."""
 
     async def scenario() -> None:
-        random, delays = Random(11), Random(12)  # who goes does not depend on how many answers there were
+        random, delays = (
+            Random(seed),
+            Random(seed + 1),
+        )  # who goes does not depend on how many answers there were
         came: list[Publish] = []
         workers = [Worker(place, f"appload{n}", "$share/load/load/#", came, delays) for n in range(3)]
         for worker in workers:

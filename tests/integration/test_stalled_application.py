@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 from tests.support.broker_process import BrokerProcess
@@ -20,7 +21,7 @@ MESSAGES = 120
 PACE_S = 0.005
 BACKLOG = 1_000
 BODY = bytes(16 * 1024)
-ROUNDS = 6
+ROUNDS = 5
 FACTOR = 1.5
 
 
@@ -59,7 +60,7 @@ class Watched:
 @pytest.mark.promise("application-6", "application-7")
 def test_a_stalled_client_leaves_anothers_p99_alone(tmp_path: Path) -> None:
     """Rounds with the neighbour stalled and rounds with it away follow one another, so that what else the machine does
-    is in both. More of them are made until there are enough to tell."""
+    is in both, and the median of each kind decides: what disturbs a round or two does not."""
     with BrokerProcess(tmp_path, settings=SETTINGS) as broker, PlayedPipeline(tmp_path):
 
         async def stall() -> MqttClient:
@@ -83,16 +84,15 @@ def test_a_stalled_client_leaves_anothers_p99_alone(tmp_path: Path) -> None:
             await watched.round(publisher)
             alone: list[float] = []
             beside: list[float] = []
-            for number in range(ROUNDS):
-                alone += await watched.round(publisher)
+            for _ in range(ROUNDS):
+                alone.append(p99(await watched.round(publisher)))
                 stalled = await stall()
-                beside += await watched.round(publisher)
+                beside.append(p99(await watched.round(publisher)))
                 stalled.abort()
                 await stalled.ended
-                if number and p99(beside) <= FACTOR * p99(alone):
-                    break
-            assert p99(beside) <= FACTOR * p99(alone), (
-                f"p99 is {p99(alone) * 1000:.1f} ms alone, {p99(beside) * 1000:.1f} ms beside a stalled client"
+            told = [[f"{p99_s * 1000:.1f}" for p99_s in found] for found in (alone, beside)]
+            assert median(beside) <= FACTOR * median(alone), (
+                f"p99 of rounds alone, and beside it, in ms: {told}"
             )
 
         run(scenario())

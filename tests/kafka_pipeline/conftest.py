@@ -6,11 +6,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.faults.rounds import give_seeds as pytest_generate_tests
 from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
 from tests.support.kafka_server import KafkaServer
 
-__all__ = ["kafka_pipeline_broker", "pytest_generate_tests", "running_kafka_pipeline"]
+__all__ = ["kafka_pipeline_broker", "running_kafka_pipeline"]
 
 
 @pytest.fixture(scope="package")

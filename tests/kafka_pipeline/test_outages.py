@@ -58,7 +58,7 @@ async def delivers(fleet: Fleet, subscriber: Subscriber) -> None:
 
 
 @pytest.mark.promise("application-3", "pipeline-2", "pipeline-5")
-def test_kafka_is_away_for_half_a_minute(kafka_pipeline_broker: KafkaPipelineBroker) -> None:
+def test_kafka_is_away_for_half_a_minute(seed: int, kafka_pipeline_broker: KafkaPipelineBroker) -> None:
     broker = kafka_pipeline_broker
     driver = driver_of(broker)
 
@@ -67,12 +67,12 @@ def test_kafka_is_away_for_half_a_minute(kafka_pipeline_broker: KafkaPipelineBro
         await asyncio.sleep(AWAY_S)
         await asyncio.to_thread(broker.kafka.start)
 
-    under_load(broker.port, 1, "half-a-minute", [outage])
+    under_load(broker.port, seed, f"half-a-minute-{seed}", [outage])
     assert driver_of(broker) == driver  # a query may have died, Spark has not
 
 
 @pytest.mark.promise("application-3", "pipeline-2", "pipeline-3")
-def test_one_server_of_three_is_killed(kafka_cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_one_server_of_three_is_killed(seed: int, kafka_cluster: KafkaCluster, tmp_path: Path) -> None:
     """Each in its turn, while the one before has just come back."""
     with PipelineBroker(kafka_cluster, tmp_path, {"kafka.replication_factor": 3}) as broker:
         broker.wait_for_pipeline()
@@ -85,4 +85,4 @@ def test_one_server_of_three_is_killed(kafka_cluster: KafkaCluster, tmp_path: Pa
             await asyncio.to_thread(led.start)
             await wait_for(lambda: kafka_cluster.copies_in_sync(log) == 3, 60, "it has caught up")
 
-        under_load(broker.port, 2, "one-of-three", [outage] * 3)
+        under_load(broker.port, seed, "one-of-three", [outage] * 3)

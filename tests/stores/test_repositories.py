@@ -37,7 +37,6 @@ async def back_with_nothing(broker: BrokerProcess, client_id: str) -> None:
 
 
 @pytest.mark.promise("repositories-1", "device-8")
-@pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_in_flight_is_resent_in_the_order_of_its_first_sending(
     broker: BrokerProcess, seed: int
 ) -> None:
