@@ -182,7 +182,8 @@ def test_logs_name_the_clients_address(any_broker: Broker, header: Callable[[str
     client.send(header(source) + b"\x00\x00")
     client.read_to_end()
     client.close()
-    wait_until(lambda: source in any_broker.output() and ":50000 broke the protocol" in any_broker.output())
+    peer = f'"[{source}]:50000"' if ":" in source else f"{source}:50000"
+    wait_until(lambda: f"peer={peer} " in any_broker.output())
 
 
 @HEADERS

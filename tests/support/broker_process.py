@@ -25,7 +25,8 @@ from tests.support.waiting import wait_until
 EMBERMQ = Path(sys.executable).parent / "embermq"
 START_S = 30.0
 STOP_S = 20.0
-OUTPUT_CHARACTERS = 8_000
+OUTPUT_CHARACTERS = 500_000
+SHOWN_CHARACTERS = 8_000
 _MARK = "BROKER_PROCESS_MARK"
 _PORT_FIRST = 10_240
 _given: deque[int] = deque(maxlen=250)
@@ -77,7 +78,9 @@ class BrokerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is not None:
-            sys.stderr.write(f"--- output of the broker on {self.data_dir}\n{self.output()}\n---\n")
+            sys.stderr.write(
+                f"--- output of the broker on {self.data_dir}\n{self.output()[-SHOWN_CHARACTERS:]}\n---\n"
+            )
         self.close()
 
     @property

@@ -38,10 +38,10 @@ from embermq.app.terminal import Terminal
 from embermq.authentication.build import Authentication
 from embermq.authentication.errors import ChainError
 from embermq.broker.credentials import Identity
+from embermq.observability.client_events import ClientEventLog
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError
 from embermq.ports.users import Users
-from embermq.protocol.errors import ProtocolError
 from embermq.server.listeners import compose_listeners
 from embermq.server.mqtt_server import MqttServer
 from embermq.server.tick_loop import TickLoop
@@ -90,6 +90,7 @@ class _Parts(Struct):
     service: BrokerService
     control: ControlSide
     queues: QueueAdmin
+    events: ClientEventLog
 
 
 def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
@@ -119,9 +120,9 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
         ticks,
         authentication.gate,
         settings.clients,
-        on_error=_report_peer,
-        on_refused=_report_refused,
     )
+    events = ClientEventLog(settings.logging.client_events_rate_max, loop)
+    embedded.broker.state.tell = events.tell
     authentication.watch(partial(_expel, embedded, ticks))
     supervisor = _supervisor(settings, data_dir)
     service = BrokerService(
@@ -131,7 +132,17 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
     queues = QueueAdmin(settings, data_dir, embedded.broker.state, ticks)
     service.queues = queues.desk
     return _Parts(
-        users, rule_files, embedded, authentication, ticks, server, supervisor, service, control, queues
+        users,
+        rule_files,
+        embedded,
+        authentication,
+        ticks,
+        server,
+        supervisor,
+        service,
+        control,
+        queues,
+        events,
     )
 
 
@@ -235,6 +246,7 @@ class _Application:
         parts.embedded.close()
         await parts.authentication.close()
         parts.users.close()
+        parts.events.close()
         LOG.info("stopped in %.1f s", time.monotonic() - began)
 
     async def _open(self, server: MqttServer, service: BrokerService, queues: QueueAdmin) -> "_Surfaces":
@@ -348,11 +360,3 @@ def _report_store(text: str) -> None:
         LOG.error("the store refuses writes, publishes are refused until it recovers: %s", text)
     else:
         LOG.warning("the store works again")
-
-
-def _report_refused(peer: str, text: str) -> None:
-    LOG.debug("refused %s: %s", peer, text)
-
-
-def _report_peer(peer: str, error: ProtocolError) -> None:
-    LOG.debug("client %s broke the protocol: %s", peer, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from secrets import token_hex
@@ -13,7 +12,7 @@ from embermq.authentication.slowing import Slowing
 from embermq.authentication.step import CHECK, Admit, Applicant, Deny, Talk
 from embermq.broker.authenticating import Proof, Question
 from embermq.broker.counters import Counters
-from embermq.broker.credentials import Identity
+from embermq.broker.credentials import Identity, Refusal
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode
@@ -21,7 +20,6 @@ from embermq.server.gate import Exchange, Visitor
 
 FAILURES = frozenset({ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED})
 """The client's fault; other refusals are ours."""
-LOG = logging.getLogger("embermq.authentication")
 
 
 class ChainGate:
@@ -46,12 +44,12 @@ class ChainGate:
     def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
         return self._chain.look(_applicant(packet, visitor)) is CHECK
 
-    def admit(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         answer = self._chain.look(_applicant(packet, visitor))
         assert isinstance(answer, Admit | Deny)
         return self.identify(answer, packet.client_id, visitor)
 
-    async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+    async def check(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         answer = await self._chain.check(_applicant(packet, visitor))
         if isinstance(answer, Deny):
             await self.failed(answer, visitor)
@@ -60,11 +58,6 @@ class ChainGate:
     def exchange(self, method: str, client_id: str, visitor: Visitor) -> Exchange | None:
         step = self._chain.speaking(method)
         return _Exchange(self, step.talk(method), client_id, visitor) if step is not None else None
-
-    def refuse(self, answer: Deny, client_id: str) -> ReasonCode:
-        """What the client is told; why is for the log."""
-        LOG.debug("client %r does not enter: %s", client_id, answer.why)
-        return answer.reason_code
 
     async def failed(self, answer: Deny, visitor: Visitor) -> None:
         """Count a refusal after a check, and wait when there were too many from there. Whoever succeeds never waits."""
@@ -82,10 +75,10 @@ class ChainGate:
         finally:
             self._late -= 1
 
-    def identify(self, answer: Admit | Deny, client_id: str, visitor: Visitor) -> Identity | ReasonCode:
+    def identify(self, answer: Admit | Deny, client_id: str, visitor: Visitor) -> Identity | Refusal:
         """The answer in the broker's words."""
         if isinstance(answer, Deny):
-            return self.refuse(answer, client_id)
+            return Refusal(answer.reason_code, answer.why)
         client_type = answer.client_type
         if visitor.client_type is ClientType.APPLICATION or any(
             fnmatchcase(client_id, rule) for rule in self._application_ids
@@ -110,13 +103,13 @@ class _Exchange:
         self._client_id = client_id
         self._visitor = visitor
 
-    async def step(self, data: bytes | None) -> Question | Proof | ReasonCode:
+    async def step(self, data: bytes | None) -> Question | Proof | Refusal:
         answer = await self._talk.answer(data)
         if isinstance(answer, Question):
             return answer
         if isinstance(answer, Deny):
             await self._gate.failed(answer, self._visitor)
-            return self._gate.refuse(answer, self._client_id)
+            return Refusal(answer.reason_code, answer.why)
         identity = self._gate.identify(answer.admit, self._client_id, self._visitor)
         return Proof(identity, answer.data) if isinstance(identity, Identity) else identity
 

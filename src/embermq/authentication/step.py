@@ -40,7 +40,7 @@ class Admit(Struct, frozen=True):
 
 
 class Deny(Struct, frozen=True):
-    """It may not enter. `why` is for the log at level debug, and never holds what the client showed."""
+    """It may not enter. `why` is for the log, and never holds what the client showed."""
 
     reason_code: ReasonCode
     why: str

@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from embermq.broker.client_events import EventKind, words
 from embermq.broker.connecting import Connecting
-from embermq.broker.credentials import Identity
+from embermq.broker.credentials import Identity, Refusal
 from embermq.broker.link import Link
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
@@ -60,8 +61,8 @@ class Proof(Struct, frozen=True):
     data: bytes | None
 
 
-Step: TypeAlias = Question | Proof | ReasonCode
-"""What a method makes of the client's data; a reason code refuses."""
+Step: TypeAlias = Question | Proof | Refusal
+"""What a method makes of the client's data."""
 
 
 class Authentication(Struct):
@@ -111,7 +112,7 @@ class Authenticating:
                 return
             if isinstance(packet, Disconnect):
                 if authentication.under_way:
-                    link.close()
+                    link.close("it left before it had proved who it is")
                 else:
                     link.inbox.append(packet)
             elif isinstance(packet, Auth) and authentication.under_way:
@@ -152,7 +153,7 @@ class Authenticating:
         elif isinstance(step, Proof):
             self._proved(link, authentication, step)
         else:
-            self._end(link, step)
+            self._end(link, step.code, why=step.why or words(step.code))
 
     def overdue(self, link: Link) -> None:
         """The time for proving it is over."""
@@ -162,7 +163,7 @@ class Authenticating:
         if authentication.stage in (Stage.ASKED, Stage.ASKED_AGAIN):
             self._end(link, ReasonCode.NOT_AUTHORIZED, "the authentication takes too long")
         else:
-            self._end(link, ReasonCode.SERVER_BUSY)
+            self._end(link, ReasonCode.SERVER_BUSY, why="the authentication takes too long")
 
     def _proved(self, link: Link, authentication: Authentication, proof: Proof) -> None:
         packet, authentication.packet = authentication.packet, None
@@ -188,16 +189,17 @@ class Authenticating:
             )  # [MQTT-4.12.0-5]
         )
 
-    def _end(self, link: Link, reason: ReasonCode, text: str | None = None) -> None:
-        """CONNACK [MQTT-4.12.0-4] or DISCONNECT [MQTT-4.12.1-2], and the end."""
+    def _end(self, link: Link, reason: ReasonCode, text: str | None = None, *, why: str = "") -> None:
+        """CONNACK [MQTT-4.12.0-4] or DISCONNECT [MQTT-4.12.1-2], and the end. `why` is for the log, else `text`."""
         counters = self._state.counters
         if reason is ReasonCode.PROTOCOL_ERROR:
             counters.protocol_errors += 1
         if link.session is None:
-            self._connecting.refuse(link, reason, text)
+            self._connecting.refuse(link, reason, text, kind=EventKind.LOGIN_FAILED, why=why)
             return
         if reason not in DISCONNECT_CODES_OF_SERVER:  # it can only be told before CONNACK
             reason = ReasonCode.NOT_AUTHORIZED
         if reason is not ReasonCode.PROTOCOL_ERROR:
             counters.reauthentications_refused += 1
+            self._state.tell(link.event(EventKind.LOGIN_FAILED, why or text or words(reason), reason))
         link.disconnect(reason, text)

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.authorization.rule_set import Permissions
 from embermq.authorization.rules import ADMIN_PREFIX, Principal
+from embermq.broker.client_events import EventKind, words
 from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
 from embermq.broker.holding import Holding
@@ -26,6 +28,7 @@ from embermq.topics.errors import TopicError
 from embermq.topics.names import is_system_topic, validate_topic
 
 V31_CLIENT_ID_CHARACTERS = 23
+PROTOCOLS = {ProtocolVersion.V31: "3.1", ProtocolVersion.V311: "3.1.1", ProtocolVersion.V5: "5.0"}
 UNSPEAKABLE_IN_3 = frozenset(
     {
         ReasonCode.QOS_NOT_SUPPORTED,
@@ -68,9 +71,22 @@ class Connecting:
         self.credentials = Credentials(state)
         self._opened = opened
 
-    def refuse(self, link: Link, reason: ReasonCode, text: str | None = None) -> None:
-        """CONNACK with an error, then the end [MQTT-3.2.2-7]; 3.x gets the return code that says the same."""
+    def refuse(
+        self,
+        link: Link,
+        reason: ReasonCode,
+        text: str | None = None,
+        *,
+        kind: EventKind = EventKind.REFUSED,
+        why: str = "",
+    ) -> None:
+        """CONNACK with an error, then the end [MQTT-3.2.2-7]; 3.x gets the return code that says the same. `why` is for
+        the log, and what the client is told when it is empty."""
         self._state.counters.connections_refused += 1
+        if kind is EventKind.REFUSED and reason is ReasonCode.NOT_AUTHORIZED:
+            kind = EventKind.DENIED
+        link.note_end(why or (f"{words(reason)}: {text}" if text else words(reason)), reason)
+        self._state.tell(link.event(kind, link.end_reason, reason))
         if link.version is ProtocolVersion.V5:
             link.send_packet(Connack(False, reason, Properties(reason_string=text) if text else None))
         elif reason not in UNSPEAKABLE_IN_3:  # [MQTT 3.1.1, MQTT-3.2.2-6]
@@ -80,6 +96,7 @@ class Connecting:
     def introduce(self, link: Link, packet: Connect) -> None:
         """Take from a CONNECT what holds for every answer to it."""
         link.version = packet.version
+        link.client_id, link.user = packet.client_id, packet.username or ""
         if packet.version == ProtocolVersion.V5 and packet.properties is not None:
             properties = packet.properties
             link.packet_bytes_max = properties.maximum_packet_size or UNLIMITED_PACKET_BYTES
@@ -92,6 +109,7 @@ class Connecting:
         """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
         self.introduce(link, packet)
         client_id = packet.client_id or identity.new_client_id
+        link.client_id, link.user = client_id, identity.username
         permissions = self._state.permissions(Principal(identity.username, client_id, identity.certificate))
         objection = self._objection(link, packet, permissions)
         old = self._state.sessions.get(client_id)
@@ -322,6 +340,8 @@ class Connecting:
         session.link = link
         link.session = session
         self._state.counters.connections_accepted += 1
+        event = link.event(EventKind.CONNECTED)
+        self._state.tell(replace(event, protocol=PROTOCOLS[packet.version], session_present=entrant.present))
         properties = self._connack_properties(link, session, packet, entrant.client_id)
         known = entrant.present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
@@ -371,6 +391,7 @@ class Connecting:
         if session is None:
             link.close()
             return
+        link.note_end(_farewell(packet), packet.reason_code)
         if not self._take_leave(session, link, packet):
             link.disconnect(ReasonCode.PROTOCOL_ERROR, "Session Expiry Interval was 0 in CONNECT")
             return
@@ -402,6 +423,7 @@ class Connecting:
             self._claimant_lost(link, waiting or [])
             return
         link.session = None
+        self._state.tell(link.event(EventKind.DISCONNECTED, link.end_reason, link.end_code))
         if session.link is not link:
             return
         session.link = None
@@ -487,6 +509,12 @@ class Connecting:
 def _is_kept(session: Session) -> bool:
     """Whether the session outlives its connection. It may have been resumed to end with this one."""
     return session.persistent and session.expiry_interval_s > 0
+
+
+def _farewell(packet: Disconnect) -> str:
+    if packet.reason_code == ReasonCode.NORMAL_DISCONNECTION:
+        return "the client disconnected"
+    return f"the client disconnected: {words(packet.reason_code)}"
 
 
 def _objection_to_name(names: ApplicationLogNames, client_id: str) -> tuple[ReasonCode, str] | None:

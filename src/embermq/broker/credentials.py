@@ -27,6 +27,14 @@ class Identity(Struct, frozen=True):
     certificate: str = ""
 
 
+class Refusal(Struct, frozen=True):
+    """The client may not enter, or stay. It is told `code` alone; `why` is for the log, and never holds what it
+    showed."""
+
+    code: ReasonCode
+    why: str = ""
+
+
 class Credentials:
     """Ends connections whose proof has come to its end."""
 

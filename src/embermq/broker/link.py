@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from embermq.broker.client_events import ClientEvent, EventKind, words
 from embermq.broker.timers import Timer
 from embermq.broker.token_bucket import TokenBucket
 from embermq.protocol.encoder import encode
@@ -39,14 +40,18 @@ class Link:
         "authentication",
         "bulk_bytes",
         "claimed",
+        "client_id",
         "closing",
         "dirty",
+        "end_code",
+        "end_reason",
         "flushed",
         "held",
         "identity",
         "inbox",
         "keep_alive_ms",
         "last_ms",
+        "listener",
         "out",
         "packet_bytes_max",
         "paused",
@@ -58,12 +63,20 @@ class Link:
         "throttle_ms",
         "timer",
         "unanswered",
+        "user",
         "version",
     )
 
     def __init__(self, dirty: list[Link], peer: str, now_ms: int) -> None:
         self.dirty = dirty
         self.peer = peer
+        self.listener = ""
+        """The name of the listener that it came by."""
+        self.client_id = self.user = ""
+        """As CONNECT has them; from CONNACK on those of the session."""
+        self.end_reason = ""
+        """Why the connection ends, as far as it is known; the first reason counts."""
+        self.end_code: int | None = None
         self.out: list[bytes] = []
         self.session: Session | None = None
         self.claimed: Session | None = None
@@ -116,13 +129,14 @@ class Link:
         if len(data) > self.packet_bytes_max:
             data = encode(_unexplained(packet), self.version)
             if len(data) > self.packet_bytes_max:
-                self.close()
+                self.close("a packet for it is larger than it takes")
                 return
         self.send(data)
 
-    def close(self) -> None:
-        """Ask the server to close after what is queued has been written."""
+    def close(self, why: str = "") -> None:
+        """Ask the server to close after what is queued has been written. `why` is for the log."""
         if not self.closing:
+            self.note_end(why)
             self.closing = True
             if not self.out:
                 self.dirty.append(self)
@@ -151,6 +165,26 @@ class Link:
         goes to `Authenticating.answered`, after this has returned. The server's connections know how."""
         raise NotImplementedError
 
+    def note_end(self, why: str, code: int | None = None) -> None:
+        """The connection ends for this reason, unless it has one already."""
+        if not self.end_reason:
+            self.end_reason, self.end_code = why, code
+
+    def event(
+        self, kind: EventKind, reason: str = "", code: int | None = None, *, topic: str = ""
+    ) -> ClientEvent:
+        """What happens on this connection."""
+        return ClientEvent(
+            kind=kind,
+            peer=self.peer,
+            listener=self.listener,
+            client_id=self.client_id,
+            user=self.user,
+            reason=reason,
+            code=code,
+            topic=topic,
+        )
+
     def note_refusal(self, text: str) -> None:
         """Why the client did not get what it asked for, where its version of MQTT has no word for that. The server's
         connections know who wants to hear of it."""
@@ -167,14 +201,13 @@ class Link:
         """
         if self.closing:
             return
+        self.note_end(f"{words(reason)}: {text}" if text else words(reason), reason)
         if self.version is ProtocolVersion.V5 and self.session is not None:
             said = text if self.problem_information else None
             properties = (
                 Properties(reason_string=said, server_reference=elsewhere) if said or elsewhere else None
             )
             self.send_packet(Disconnect(reason, properties))
-        elif text is not None and self.session is not None:
-            self.note_refusal(text)
         self.close()
 
 

@@ -323,7 +323,7 @@ class Publishing:
         if accepted.verdict is not None:
             return True
         if accepted.receiving is None or accepted.packet_id not in accepted.receiving:
-            link.close()
+            link.close("a PUBLISH that it repeats was refused")
             return False
         return True
 

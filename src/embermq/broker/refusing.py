@@ -3,6 +3,7 @@
 A question that is answered with True has seen to the answer of the publisher, which comes in the place of the
 acknowledgement."""
 
+from embermq.broker.client_events import EventKind
 from embermq.broker.link import Link
 from embermq.broker.publish_rate import publish_rate
 from embermq.broker.router import NO_MATCH, Match
@@ -51,10 +52,11 @@ class Refusing:
         if qos == 2 and session.receiving is not None and packet.packet_id in session.receiving:
             return False
         self._counters.publishes_denied += 1
+        self._state.tell(link.event(EventKind.DENIED, DENIED, ReasonCode.NOT_AUTHORIZED, topic=topic))
         if qos:
             self.refuse_in_place(link, packet, ReasonCode.NOT_AUTHORIZED, DENIED)
         elif link.version is not ProtocolVersion.V5 and self._state.authorization.denied_publish_3 == "close":
-            link.close()
+            link.close(DENIED)
         return True
 
     def is_refused(self, link: Link, packet: Publish, topic: str) -> bool:
@@ -214,7 +216,7 @@ class Refusing:
             if reason is ReasonCode.NOT_AUTHORIZED and self._state.authorization.denied_publish_3 == "drop":
                 link.send((puback if qos == 1 else pubrec)(packet_id))  # [MQTT 3.1.1, MQTT-3.3.5-2]
             else:
-                link.close()
+                link.close(f"PUBLISH: {text}")
             return
         properties = Properties(reason_string=text) if link.problem_information else None
         link.send_packet((Puback if qos == 1 else Pubrec)(packet_id, reason, properties))

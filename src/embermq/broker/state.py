@@ -5,6 +5,7 @@ from collections.abc import Callable
 from embermq.authorization.rule_set import Permissions, RuleSet
 from embermq.authorization.rules import Principal
 from embermq.authorization.settings import AuthorizationSettings
+from embermq.broker import client_events
 from embermq.broker.application_sessions import ApplicationSessions
 from embermq.broker.counters import Counters
 from embermq.broker.delivery_path import DeliveryPath
@@ -48,6 +49,8 @@ class BrokerState:
         self.durable = durable
         self.counters = Counters()
         self.quotas = Quotas(settings, self.counters)
+        self.tell: client_events.Tell = client_events.ignore
+        """Told of clients that come, leave and are refused something."""
         self.timers = Timers()
         self.router = Router()
         self.retained = RetainedMessages(tick, self.timers, self.counters)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from embermq.broker.client_events import EventKind
 from embermq.broker.link import Link
 from embermq.broker.logs_first import NO_REFUSALS, LogsFirst, Refusals
 from embermq.broker.queue_side import QUEUE_PREFIX
@@ -114,6 +115,8 @@ class Subscribing:
                 code, text = state.queues.subscribe(
                     link, session, asked, identifier, packet.properties, start=start
                 )
+                if code == ReasonCode.NOT_AUTHORIZED:
+                    state.tell(link.event(EventKind.DENIED, text, code, topic=asked.topic_filter))
                 codes.append(code)
                 reason = reason or text
                 has_queue = True
@@ -159,6 +162,8 @@ class Subscribing:
             return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), text
         if session.permissions is not None and not session.permissions.may_subscribe(place[1]):
             self._state.counters.subscriptions_denied += 1
+            event = link.event(EventKind.DENIED, DENIED, ReasonCode.NOT_AUTHORIZED, topic=asked.topic_filter)
+            self._state.tell(event)
             return _denied(link.version, min(asked.qos, self._state.settings.max_qos)), DENIED
         return None
 

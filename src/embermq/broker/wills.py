@@ -8,6 +8,7 @@ from functools import partial
 from msgspec import Struct
 
 from embermq.authorization.rules import Principal
+from embermq.broker.client_events import ClientEvent, EventKind
 from embermq.broker.link import Link
 from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
@@ -116,6 +117,18 @@ class Wills:
         permissions = self._state.permissions(pending.principal)
         if permissions is not None and not permissions.may_publish(pending.message.topic):
             self._state.counters.publishes_denied += 1
+            principal = pending.principal
+            self._state.tell(
+                ClientEvent(
+                    kind=EventKind.DENIED,
+                    peer="",
+                    listener="",
+                    client_id=principal.client_id,
+                    user=principal.user,
+                    reason="not allowed to publish the will there",
+                    topic=pending.message.topic,
+                )
+            )
             return
         now_ms = self._state.tick.now_ms
         self._state.counters.wills_published += 1

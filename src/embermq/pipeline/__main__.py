@@ -7,6 +7,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ def main() -> int:
         "--settings-json", required=True, metavar="FILE", help="a file, or - for standard input"
     )
     arguments = parser.parse_args()
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")  # others from WARNING on
+    logging.basicConfig(handlers=[_log_handler()])  # others from WARNING on
     logging.getLogger("embermq").setLevel(logging.INFO)
     from_parent = arguments.settings_json == "-"
     text = sys.stdin.buffer.readline() if from_parent else Path(arguments.settings_json).read_bytes()
@@ -49,6 +50,16 @@ def main() -> int:
         # With the thread that reads standard input, Python would abort instead of ending, and say nothing of this.
         logging.getLogger(__name__).exception("the driver ends")
         return 1
+
+
+def _log_handler() -> logging.Handler:
+    """Lines with times as the broker tells them: UTC, with offset and milliseconds."""
+    form = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    form.converter = time.gmtime
+    form.default_time_format, form.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03d+00:00"
+    handler = logging.StreamHandler()
+    handler.setFormatter(form)
+    return handler
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """One connection of an MQTT client, over TCP, TLS, a Unix socket or what looks like one."""
 
 import asyncio
+import logging
 from functools import partial
 from typing import cast
 
+from embermq.broker.client_events import EventKind, words
 from embermq.broker.timers import Timer
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.errors import ProtocolError
@@ -16,6 +18,7 @@ from embermq.server.entrance import Guest
 from embermq.server.settings import Address
 from embermq.topics.names import shown
 
+LOG = logging.getLogger("embermq.server")
 TURN_BYTES_MAX = 16 * 1024
 """Bytes of one client that are decided before the others get their turn: they may be thousands of packets."""
 ALIVE_BYTES_MIN = 1_000
@@ -28,6 +31,7 @@ UNREAD_BYTES_MAX = 1024 * 1024
 REST_BYTES_MAX = 256 * 1024
 """Bytes that are read ahead, for turns to come, where no more can be left to the system: over TLS what is not read when
 the client closes is lost, a DISCONNECT too."""
+LEFT = "the client closed the connection without DISCONNECT"
 CLOSE_MS = 5_000
 """How long a connection that is over may take to hand its last bytes to the client."""
 DRAINED_BYTES_MAX = 16 * 1024 * 1024
@@ -80,6 +84,7 @@ class Connection(Guest, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         door = self._door
         door.ticks.wake()
+        self.listener = door.listener_name
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=door.broker.state.settings.write_buffer_bytes_max)
         self.peer = self._name_peer(self._transport)
@@ -96,13 +101,14 @@ class Connection(Guest, asyncio.Protocol):
         if self._source is not None:
             return str(self._source)
         peer = transport.get_extra_info("peername")
-        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(self._door.listener.address)
+        return str(Address(peer[0], peer[1])) if isinstance(peer, tuple) else str(self._door.listener.address)
 
     def _check_entered(self) -> None:
         if self.closing:
             return
         if not self._entered:
             self.close()  # no CONNECT within a reasonable time [MQTT-3.1.0-1]
+            self._door.refused(self.peer, "no CONNECT in time")
         else:
             self._door.broker.authenticating.overdue(self)
 
@@ -210,7 +216,7 @@ class Connection(Guest, asyncio.Protocol):
 
     def note_refusal(self, text: str) -> None:
         client = f"client {shown(self.session.client_id)} at " if self.session is not None else ""
-        self._door.on_refused(f"{client}{self.peer}", text)
+        LOG.debug("refused %s%s: %s", client, self.peer, text)
 
     def opened(self) -> None:
         if self._early_bytes > EARLY_BYTES_MAX:
@@ -239,10 +245,11 @@ class Connection(Guest, asyncio.Protocol):
         if self.closing:
             return
         self._door.broker.state.counters.protocol_errors += 1
-        self._door.on_error(self.peer, error)
+        why = f"{words(error.reason_code)}: {error.message}"
         version = self._decoder.version
         if not self._entered or self.session is None:
             if version is None:
+                self._door.refused(self.peer, why)
                 self.close()
             elif (
                 version is ProtocolVersion.V5 or error.reason_code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
@@ -250,6 +257,7 @@ class Connection(Guest, asyncio.Protocol):
                 self.version = version
                 self._door.broker.connecting.refuse(self, error.reason_code, error.message)
             else:
+                self._state.tell(self.event(EventKind.REFUSED, why))
                 self.close()
             return
         self.disconnect(error.reason_code, error.message)
@@ -283,6 +291,7 @@ class Connection(Guest, asyncio.Protocol):
                 self._unread_bytes += max(0, len(data) - bulk_bytes)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
                     self._door.broker.state.counters.slow_readers_closed += 1
+                    self.note_end("too much is waiting to be read")
                     self.abort()
                     return
             transport.write(data)
@@ -322,6 +331,7 @@ class Connection(Guest, asyncio.Protocol):
         transport = self._transport
         self._take_rest()
         self._at_eof = True
+        self.note_end(LEFT)
         waits = transport is not None and transport.can_write_eof() and (not self.closing or bool(self.out))
         if self.unanswered and waits:
             self._close_when_answered()
@@ -371,6 +381,7 @@ class Connection(Guest, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._take_rest()
+        self.note_end(LEFT if exc is None else f"the connection broke: {exc}")
         timers = self._door.broker.state.timers
         timers.cancel(self._throttle)
         timers.cancel(self._slow)

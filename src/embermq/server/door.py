@@ -1,12 +1,11 @@
 """What the connections of one listener share."""
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embermq.broker.broker import Broker
+from embermq.broker.client_events import ClientEvent, EventKind
 from embermq.model.client_type import ClientType
-from embermq.protocol.errors import ProtocolError
 from embermq.server.admission import Admission
 from embermq.server.entrance import Entrance
 from embermq.server.gate import Gate, Visitor
@@ -31,26 +30,27 @@ class Door:
         admission: Admission,
         *,
         connect_timeout_s: float,
-        on_error: Callable[[str, ProtocolError], None],
-        on_refused: Callable[[str, str], None],
     ) -> None:
         self.broker = broker
         self.ticks = ticks
         self.gate = gate
         self.listener = listener
+        self.listener_name = str(listener)
         self.admission = admission
         self.loopback = listener.address.is_loopback
         self.tls = listener.tls
         self.client_type = ClientType[listener.own.client_type.upper()]
         self.connect_timeout_ms = int(connect_timeout_s * 1000)
-        self.on_error = on_error
-        self.on_refused = on_refused
-        """Told the peer and the text, of those who do not come as far as MQTT, or whose MQTT cannot tell them."""
         self.connections: set[Connection] = set()
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
         self.entrance = Entrance(broker, ticks, gate, self.connect_timeout_ms)
+
+    def refused(self, peer: str, reason: str) -> None:
+        """Tell of a client that does not come as far as MQTT."""
+        event = ClientEvent(kind=EventKind.REFUSED, peer=peer, listener=self.listener_name, reason=reason)
+        self.broker.state.tell(event)
 
     def visitor(self, source: Address | None, transport: asyncio.Transport | None) -> Visitor:
         """What is known of a client before it says who it is. The address that a proxy told counts as well."""

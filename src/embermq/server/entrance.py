@@ -6,10 +6,11 @@ import traceback
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from embermq.broker.authenticating import Question
+from embermq.broker.authenticating import Question, Step
 from embermq.broker.broker import Broker
+from embermq.broker.client_events import EventKind, words
 from embermq.broker.connecting import UNKNOWN_METHOD
-from embermq.broker.credentials import Identity
+from embermq.broker.credentials import Identity, Refusal
 from embermq.broker.link import Link
 from embermq.protocol.packets import Connect, Packet
 from embermq.protocol.reason_codes import ReasonCode
@@ -60,16 +61,19 @@ class Entrance:
             self._ticks.wake()
             self._answer(guest, packet, answer)
 
-    def _answer(self, guest: Guest, packet: Connect, answer: Identity | ReasonCode) -> None:
+    def _answer(self, guest: Guest, packet: Connect, answer: Identity | Refusal) -> None:
         connecting = self._broker.connecting
         if isinstance(answer, Identity):
             connecting.connect(guest, packet, answer)
         else:
-            connecting.refuse(guest, answer)
+            why = answer.why or words(answer.code)
+            connecting.refuse(guest, answer.code, kind=EventKind.LOGIN_FAILED, why=why)
 
     def _begin_exchange(self, guest: Guest, packet: Connect, rest: list[Packet]) -> None:
         if guest.exchange is None:
-            self._broker.connecting.refuse(guest, ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD)
+            self._broker.connecting.refuse(
+                guest, ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD, kind=EventKind.LOGIN_FAILED
+            )
             return
         self._broker.authenticating.begin(guest, packet, limit_ms=self._limit_ms)
         if rest:
@@ -83,7 +87,9 @@ class Entrance:
         self._run(self._take_step(guest, guest.exchange, data))
 
     async def _take_step(self, guest: Guest, exchange: Exchange | None, data: bytes | None) -> None:
-        step = ReasonCode.NOT_AUTHORIZED if exchange is None else await _unharmed(exchange.step(data))
+        step: Step = Refusal(ReasonCode.NOT_AUTHORIZED, UNKNOWN_METHOD)
+        if exchange is not None:
+            step = await _unharmed(exchange.step(data))
         if not isinstance(step, Question):
             guest.exchange = None
         if not guest.closing:
@@ -101,7 +107,7 @@ class Entrance:
             check.cancel()
 
 
-async def _unharmed(check: Coroutine[None, None, Answer]) -> Answer | ReasonCode:
+async def _unharmed(check: Coroutine[None, None, Answer]) -> Answer | Refusal:
     """The answer of a check; a defect in it must not leave the client without one. What was raised may hold what the
     client showed, so only its kind and place are told. A MemoryError goes to the event loop: it ends the process."""
     try:
@@ -113,4 +119,4 @@ async def _unharmed(check: Coroutine[None, None, Answer]) -> Answer | ReasonCode
         LOG.error(
             "a client could not be checked: %s in %s:%s", type(error).__name__, place.filename, place.lineno
         )
-        return ReasonCode.SERVER_UNAVAILABLE
+        return Refusal(ReasonCode.SERVER_UNAVAILABLE, "the check failed")

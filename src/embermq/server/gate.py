@@ -5,10 +5,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from embermq.broker.authenticating import Step
-from embermq.broker.credentials import Identity
+from embermq.broker.credentials import Identity, Refusal
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
-from embermq.protocol.reason_codes import ReasonCode
 
 
 class Visitor(Struct, frozen=True):
@@ -37,17 +36,17 @@ class Exchange(Protocol):
 
 
 class Gate(Protocol):
-    """Answers with the client's identity, or with the reason code of a refusal."""
+    """Answers with the client's identity, or with a refusal."""
 
     def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
         """True when the answer takes a while (a password, a certificate): `check` then, else `admit`."""
         ...
 
-    def admit(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         """The answer at once."""
         ...
 
-    async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+    async def check(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         """The answer after checking credentials."""
         ...
 

@@ -2,14 +2,12 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
 
 from embermq.broker.broker import Broker
-from embermq.protocol.errors import ProtocolError
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.admission import Admission, Place
 from embermq.server.connection import Connection
@@ -46,17 +44,12 @@ class MqttServer:
         ticks: TickLoop,
         gate: Gate,
         settings: ClientSettings,
-        *,
-        on_error: Callable[[str, ProtocolError], None],
-        on_refused: Callable[[str, str], None],
     ) -> None:
         self._broker = broker
         self._ticks = ticks
         self._gate = gate
         self._settings = settings
-        self._on_error = on_error
-        self._on_refused = on_refused
-        self._listening: list[tuple[Listener, Listening]] = []
+        self._listening: list[tuple[Door, Listening]] = []
         self._doors: list[Door] = []
         counters = broker.state.counters
         self._admission = Admission(settings, counters)
@@ -67,7 +60,6 @@ class MqttServer:
 
         Raises OSError when one cannot be bound, TlsFileError for certificates that cannot be used.
         """
-        context = self._context(listener)
         timeout_s = self._settings.connect_timeout_s
         door = Door(
             self._broker,
@@ -76,9 +68,8 @@ class MqttServer:
             listener,
             self._admission,
             connect_timeout_s=timeout_s,
-            on_error=self._on_error,
-            on_refused=self._on_refused,
         )
+        context = _context(door)
         factory = self._factory(door, listener)
         sockets = await bind(listener.address, listener.own.unix_mode)
         listening = Listening(
@@ -88,20 +79,14 @@ class MqttServer:
             self._handshakes,
             handshake_s=timeout_s,
             proxied=listener.own.proxy_protocol,
-            on_refused=self._on_refused,
+            on_refused=door.refused,
         )
         self._doors.append(door)
-        self._listening.append((listener, listening))
+        self._listening.append((door, listening))
         listening.serve(context)
         if isinstance(listener.address, UnixAddress):
             return [listener.address]
         return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
-
-    def _context(self, listener: Listener) -> ssl.SSLContext | None:
-        if listener.tls is None:
-            return None
-        protocols = ("http/1.1",) if listener.kind in OVER_WEBSOCKET else ("mqtt",)
-        return server_context(listener.tls, protocols, partial(self._on_refused, str(listener.address)))
 
     def _factory(self, door: Door, listener: Listener) -> Factory:
         if listener.websocket is not None:
@@ -127,11 +112,12 @@ class MqttServer:
         Returns the TLS listeners, with "" or with why one keeps the certificates that it has.
         """
         done: list[tuple[Listener, str]] = []
-        for listener, listening in self._listening:
+        for door, listening in self._listening:
+            listener = door.listener
             if listener.tls is None:
                 continue
             try:
-                listening.serve(self._context(listener))
+                listening.serve(_context(door))
             except TlsFileError as error:
                 done.append((listener, f"{listener.key(error.name)}: {error}"))
             else:
@@ -141,7 +127,7 @@ class MqttServer:
     @property
     def listeners(self) -> list[Listener]:
         """Those that are open."""
-        return [listener for listener, _ in self._listening]
+        return [door.listener for door, _ in self._listening]
 
     @property
     def connections(self) -> int:
@@ -183,3 +169,12 @@ class MqttServer:
             door.entrance.stop()
             for connection in list(door.connections):
                 connection.abort()
+
+
+def _context(door: Door) -> ssl.SSLContext | None:
+    """TLS as the files of its listener are now. Raises TlsFileError."""
+    listener = door.listener
+    if listener.tls is None:
+        return None
+    protocols = ("http/1.1",) if listener.kind in OVER_WEBSOCKET else ("mqtt",)
+    return server_context(listener.tls, protocols, partial(door.refused, ""))

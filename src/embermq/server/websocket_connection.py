@@ -80,7 +80,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def _end(self, network: asyncio.Transport) -> None:
         if self._websocket.fault:
-            self._door.on_refused(self._mqtt.peer, self._websocket.fault)
+            self._door.refused(self._mqtt.peer, self._websocket.fault)
         if self._mqtt.closing:
             network.close()
         else:

@@ -47,7 +47,7 @@ async def answer(
         found = await made.gate.check(packet, visitor)
     else:
         found = made.gate.admit(packet, visitor)
-    return found.username if isinstance(found, Identity) else found
+    return found.username if isinstance(found, Identity) else found.code
 
 
 def answered(users: Users, visitor: Visitor, **settings: object) -> str | ReasonCode:

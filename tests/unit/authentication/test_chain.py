@@ -19,7 +19,7 @@ from embermq.authentication.generated_passwords import hash_generated, make_pass
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.broker.counters import Counters
-from embermq.broker.credentials import Identity
+from embermq.broker.credentials import Identity, Refusal
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User, Users
@@ -66,7 +66,7 @@ def authentication(users: Users | None = None, **settings: object) -> Authentica
     )
 
 
-async def asked(gate: ChainGate, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+async def asked(gate: ChainGate, packet: Connect, visitor: Visitor) -> Identity | Refusal:
     if gate.needs_check(packet, visitor):
         return await gate.check(packet, visitor)
     return gate.admit(packet, visitor)
@@ -74,8 +74,8 @@ async def asked(gate: ChainGate, packet: Connect, visitor: Visitor) -> Identity 
 
 def entered(
     packet: Connect, visitor: Visitor, users: Users | None = None, **settings: object
-) -> Identity | ReasonCode:
-    async def scenario() -> Identity | ReasonCode:
+) -> Identity | Refusal:
+    async def scenario() -> Identity | Refusal:
         made = authentication(users, **settings)
         try:
             return await asked(made.gate, packet, visitor)
@@ -97,14 +97,14 @@ def admitted(
     loopback: bool = True,
     users: Users | None = None,
     **settings: object,
-) -> Identity | ReasonCode:
+) -> Identity | Refusal:
     """What a client hears that comes to a listener with no word of its own."""
     visitor = Visitor(loopback, None, ClientType.DEVICE, None)
     return entered(connect(username, password, client_id), visitor, users, **settings)
 
 
-def code_of(answer: Identity | ReasonCode) -> ReasonCode:
-    return ReasonCode.SUCCESS if isinstance(answer, Identity) else answer
+def code_of(answer: Identity | Refusal) -> ReasonCode:
+    return ReasonCode.SUCCESS if isinstance(answer, Identity) else answer.code
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_type_comes_with_the_user_or_the_client_id(
 @pytest.mark.parametrize(("username", "password"), [("ann", b"wrong"), ("nobody", b"wrong")])
 def test_an_unknown_user_costs_as_much_as_a_wrong_password(username: str, password: bytes) -> None:
     before = HASHES.checks
-    assert admitted(username, password) is ReasonCode.BAD_USER_NAME_OR_PASSWORD
+    assert code_of(admitted(username, password)) is ReasonCode.BAD_USER_NAME_OR_PASSWORD
     assert HASHES.checks == before + 1
 
 
@@ -233,7 +233,7 @@ def test_nobody_who_can_be_known_quickly_waits_behind_slow_hashes() -> None:
 def test_accounts_that_cannot_be_read_refuse_without_a_crash() -> None:
     users = UsersInMemory(ANN)
     users.error = StoreUnavailable("locked")
-    assert admitted("ann", b"secret", users=users) is ReasonCode.SERVER_UNAVAILABLE
+    assert code_of(admitted("ann", b"secret", users=users)) is ReasonCode.SERVER_UNAVAILABLE
 
 
 def test_a_hash_that_cannot_be_read_is_no_password() -> None:
@@ -300,4 +300,7 @@ def test_a_certificate_is_who_one_is_whatever_connect_says(name: str, client_typ
 
 
 def test_a_certificate_of_a_disabled_account_does_not_enter() -> None:
-    assert entered(connect(), Visitor(True, True, ClientType.DEVICE, "gone")) is ReasonCode.NOT_AUTHORIZED
+    assert (
+        code_of(entered(connect(), Visitor(True, True, ClientType.DEVICE, "gone")))
+        is ReasonCode.NOT_AUTHORIZED
+    )

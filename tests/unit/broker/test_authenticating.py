@@ -9,7 +9,7 @@ from tests.conformance.clause import V5, of_5
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.broker.authenticating import Proof, Question, Step
-from embermq.broker.credentials import Identity
+from embermq.broker.credentials import Identity, Refusal
 from embermq.model.client_type import ClientType
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import (
@@ -55,9 +55,10 @@ class Entrance:
         hand.broker.connecting.introduce(self.link, packet)
         hand.broker.authenticating.begin(self.link, packet, limit_ms=LIMIT_MS)
 
-    def says(self, step: Step) -> None:
+    def says(self, step: Step | ReasonCode) -> None:
         """The method has made up its mind."""
-        self.hand.broker.authenticating.answered(self.link, step)
+        answer = Refusal(step) if isinstance(step, ReasonCode) else step
+        self.hand.broker.authenticating.answered(self.link, answer)
         self.hand.settle()
 
     def does(self, *packets: Packet) -> None:

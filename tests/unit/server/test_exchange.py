@@ -12,7 +12,7 @@ from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for
 
 from embermq.broker.authenticating import Proof, Question, Step
-from embermq.broker.credentials import Identity
+from embermq.broker.credentials import Identity, Refusal
 from embermq.model.client_type import ClientType
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.tick_store import Logged, Stored
@@ -51,7 +51,7 @@ class Echo:
         await self._gate.think()
         if data == b"done":
             return Proof(Identity(self._gate.user, ClientType.DEVICE, "given-id"), b"well done")
-        return ReasonCode.NOT_AUTHORIZED if data == b"wrong" else Question(data)
+        return Refusal(ReasonCode.NOT_AUTHORIZED) if data == b"wrong" else Question(data)
 
 
 class EchoGate:
@@ -67,10 +67,10 @@ class EchoGate:
     def needs_check(self, packet: Connect, visitor: Visitor) -> bool:
         return packet.username is not None
 
-    def admit(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+    def admit(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         return Identity("", ClientType.DEVICE, "given-id")
 
-    async def check(self, packet: Connect, visitor: Visitor) -> Identity | ReasonCode:
+    async def check(self, packet: Connect, visitor: Visitor) -> Identity | Refusal:
         raise RuntimeError("s3cret")
 
     def exchange(self, method: str, client_id: str, visitor: Visitor) -> Echo | None:
@@ -108,8 +108,6 @@ class Serving:
             ticks,
             self.gate,
             ClientSettings(connect_timeout_s=timeout_s),
-            on_error=lambda peer, error: None,
-            on_refused=lambda peer, text: None,
         )
         listeners = ListenerSettings(mqtt="127.0.0.1:0", http=())
         (listener,) = compose_listeners(listeners, {}, TlsSettings(), WebSocketSettings())

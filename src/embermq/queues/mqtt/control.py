@@ -1,5 +1,6 @@
 """Control messages: `$ack`, `$nack`, `$reject` and `$extend` of consumers [queues-5] [queues-28]."""
 
+from embermq.broker.client_events import EventKind
 from embermq.broker.link import Link
 from embermq.broker.refusing import Refusing
 from embermq.broker.session import Session
@@ -35,14 +36,16 @@ class Control:
             return
         if not self._arriving.takes(link, session, packet):
             return
-        verdict = self._settle(session, packet, name, verb)
+        verdict = self._settle(link, session, packet, name, verb)
         if packet.qos:
             self._arriving.answer(link, session, packet, verdict)
 
-    def _settle(self, session: Session, packet: Publish, name: str, verb: Verb) -> Verdict:
+    def _settle(self, link: Link, session: Session, packet: Publish, name: str, verb: Verb) -> Verdict:
         permissions = session.permissions
         if permissions is not None and not permissions.may_subscribe(QUEUE_PREFIX + name):
             self._state.counters.publishes_denied += 1
+            event = link.event(EventKind.DENIED, DENIED, ReasonCode.NOT_AUTHORIZED, topic=packet.topic)
+            self._state.tell(event)
             return Verdict(ReasonCode.NOT_AUTHORIZED, DENIED)
         if packet.payload:
             return Verdict(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, NO_BODY)

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.authorization.rule_set import Permissions
+from embermq.broker.client_events import EventKind
 from embermq.broker.link import Link
 from embermq.broker.publishing import deadline_of, kept_properties
 from embermq.broker.refusing import Refusing
@@ -184,12 +185,15 @@ class Publishes:
             accepted.repeats = repeated
 
     def _refuse(self, link: Link, packet: Publish, refusal: QueueRefusal) -> None:
+        if refusal.reason_code is ReasonCode.NOT_AUTHORIZED:
+            event = link.event(EventKind.DENIED, refusal.message, refusal.reason_code, topic=packet.topic)
+            self._state.tell(event)
         if packet.qos:
             self._refusing.answer_later(link, packet, refusal.reason_code, refusal.message)
             return
         self._state.counters.publishes_refused += 1
         if isinstance(refusal, TooLarge) and link.version is not ProtocolVersion.V5:
-            link.close()
+            link.close(f"PUBLISH: {refusal.message}")
 
     def committed(self, batch: Batch, base_offset: int) -> None:
         """The records are durable: groups may see the messages."""
