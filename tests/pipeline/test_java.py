@@ -70,7 +70,7 @@ def test_no_java_at_all_names_what_was_tried(tmp_path: Path, monkeypatch: pytest
         (PipelineSettings(master="yarn"), "remote Spark master"),
         (PipelineSettings(master="local[0]"), "pipeline.master"),
         (PipelineSettings(queries=("lake", "lake")), "named twice"),
-        (PipelineSettings(heap_mb=64), "pipeline.heap_mb = 64: must be at least 256"),
+        (PipelineSettings(heap_mb=64), "pipeline.heap_mb = 64: must be at least 480"),
     ],
 )
 def test_what_the_embedded_profile_cannot_run_is_refused_by_name(

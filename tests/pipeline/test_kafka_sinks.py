@@ -22,6 +22,10 @@ from embermq.pipeline.status import read_status
 
 BATCH = 300
 RECORDS = 1_200
+LARGE = 20_000
+LARGE_RECORDS = 28_000
+LARGE_HEAP_MB = 512
+"""Less than the bytes of one batch, which has at most `max_records_per_batch` records."""
 STORED = 'SELECT "partition", "offset", topic, payload FROM {table} ORDER BY "partition", "offset"'
 
 Row = tuple[object, ...]
@@ -121,3 +125,29 @@ def check_status(places: Places) -> None:
     assert status.log_end == status.waiting == RECORDS + 1, "without dispatch application logs wait"
     assert {query.mode for query in status.queries} == {"microbatch"}
     assert all(sum(query.positions.values()) == RECORDS + 1 for query in status.queries)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.promise("pipeline-7")
+def test_a_batch_larger_than_the_heap_is_archived(
+    kafka: KafkaServer, tmp_path: Path, drivers: list[DriverProcess]
+) -> None:
+    """The archive shares its JVM with dispatch: nothing of a batch is collected there."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    places = Places(folder)
+    log = LogInKafka(kafka.bootstrap, kafka.prefix())
+    now_ms = time.time_ns() // 1_000_000
+    log.append(record(f"r{i % 7}/x", bytes(LARGE), accepted_ms=now_ms) for i in range(LARGE_RECORDS))
+    settings = DriverSettings(
+        queries=("archive",), kafka=log.kafka, archive_trigger_ms=0, heap_mb=LARGE_HEAP_MB
+    )
+    driver = DriverProcess(places, settings)
+    drivers.append(driver)
+    log.wait_for_progress("archive")
+    assert [query.restarts for query in read_status(places.data_dir).queries] == [0]
+    driver.process.terminate()
+    assert driver.process.wait(GONE_S) == 0
+    assert rows_of(places.messages, "SELECT COUNT(*), MIN(LENGTH(payload)) FROM kafka_message") == [
+        (LARGE_RECORDS, LARGE)
+    ]

@@ -14,6 +14,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local, is_on_loopback
 
 LOOPBACK = "127.0.0.1"
+ARROW_BATCH_BYTES = 8 * 1024 * 1024
 _EXTRA_SLOTS = 2
 _FIRST_WEIGHT = 1_000
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -136,7 +137,9 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
         "spark.python.unix.domain.socket.dir": str(socket_dir),
         # Small batches: adaptive planning costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
+        # What a worker in Python, and the JVM beside it, hold at a time: whichever of the two is reached first.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
         # How often Spark asks a source again after it had nothing; the sources wait by themselves.
         "spark.sql.streaming.pollingDelay": "1ms",
         "spark.sql.streaming.noDataProgressEventInterval": "60000",

@@ -50,7 +50,7 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Where the jars are with which Spark reads Kafka (`embermq pipeline fetch-jars`); else `share/embermq/jars` of the
     Python environment in which EmberMQ is installed."""
     heap_mb: int = 512
-    """The largest heap of the JVM, MiB."""
+    """The largest heap of the JVM, MiB; Spark starts with no less than 480."""
     nice: int = 5
     """How far the pipeline steps back when there is too little CPU for all, 0 (not at all) to 19: clients first."""
     shuffle_partitions: int = 2
@@ -59,7 +59,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_records_per_batch: int = 50_000
     """Records of the message log read for one batch."""
     max_bytes_per_batch: int = 32 * 1024 * 1024
-    """Bodies read for one batch; one batch of the log is always read, however large."""
+    """Bodies of the embedded log read for one batch; one batch of the log is always read, however large. A log in Kafka
+    is read without this limit, since no query collects its records."""
     split_records: int = 10_000
     """A batch of at least twice this many records is read by two tasks."""
 
@@ -128,7 +129,7 @@ NICE_MAX = 19
 _REMOTE = ("spark://", "yarn", "k8s://")
 
 _AT_LEAST: dict[str, int] = {
-    "heap_mb": 256,
+    "heap_mb": 480,
     "nice": 0,
     "executors_wait_s": 0,
     "realtime_batch_s": 5,

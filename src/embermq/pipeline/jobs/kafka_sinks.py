@@ -5,7 +5,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -16,6 +15,7 @@ from embermq.pipeline.jobs.query_job import JobSetup
 from embermq.pipeline.schema import Columns
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sinks.message_store import MessageStoreSink
+from embermq.pipeline.sinks.message_tasks import write_by_tasks
 from embermq.pipeline.sinks.traffic_windows import TrafficWindows
 from embermq.pipeline.sources.kafka_positions import Positions
 from embermq.pipeline.transforms.archive import stored_messages
@@ -135,12 +135,15 @@ class KafkaArchive(KafkaSinkJob):
             self._sink(number).begin_at(offset)
 
     def write(self, records: DataFrame) -> int:
-        table = stored_messages(records).toArrow()
-        numbers = table["partition"].unique().to_pylist()
-        return sum(
-            self._sink(number).write_table(table.filter(pc.equal(table["partition"], number)))
-            for number in numbers
+        sinks = self._sinks.values()
+        covered = write_by_tasks(
+            stored_messages(records),
+            {number: sink.task_writer() for number, sink in self._sinks.items()},
+            side_by_side=all(sink.side_by_side for sink in sinks),
         )
+        for sink in sinks:
+            sink.follow()
+        return covered
 
     def keep_up(self, now_ms: int) -> None:
         older_than_ms = now_ms - self.settings.archive_retention_hours * _MS_PER_HOUR

@@ -6,7 +6,7 @@ after that transaction, so that it is never ahead; the broker's retention and st
 
 import time
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from embermq.model.message_table import ARCHIVE, COLUMNS, SERVER_MESSAGES, SERVE
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.message_file import rows_of
 from embermq.pipeline.sinks.message_store import Batch, MessageStoreSink, batch_from
+from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sinks.sql_server import SqlServer
 from embermq.pipeline.sources.log_file import LogFile
@@ -67,35 +68,26 @@ class _Kept(Struct, frozen=True):
         )
 
 
-class MessageServer(MessageStoreSink):
-    """Raises MessageServerError while the server does not answer; the next call tries again."""
+class ServerMessages:
+    """Rows and position of one partition on the server. Needs no file of the broker's machine."""
 
-    def __init__(
-        self, server: SqlServer, copy: Path, log: Path | Callable[[], int], partition: int | None = None
-    ) -> None:
-        """`copy` is archive.db, `log` broker.db, whose identity is that of the rows.
-
-        For one partition of a log in Kafka `log` says which one it is.
-        """
-        self.file = SinkFile(copy, ARCHIVE if partition is None else f"{ARCHIVE};{partition}")
+    def __init__(self, server: SqlServer, log_id: int, partition: int) -> None:
         self._server = server
-        self._log = log
-        self._of = PARTITION if partition is None else partition
-        self._partition = (0, self._of)
+        self._partition = (log_id, partition)
 
-    def open(self) -> None:
-        self._partition = (self._log_id(), self._of)
+    def kept(self) -> _Kept | None:
+        """What the server has confirmed; None before its first."""
         with self._server.transaction() as cursor:
-            kept = self._kept(cursor)
-        self.file.copy(kept.next_offset if kept else None, kept.totals() if kept else {})
+            return self._kept(cursor)
 
     def begin_at(self, offset: int) -> None:
+        """Say where a new store starts; no effect when it has started."""
         with self._server.transaction() as cursor:
             if self._kept(cursor) is None:
                 self._begin(cursor, offset)
-        self.open()
 
     def write_table(self, table: pa.Table) -> int:
+        """As `MessageStoreSink.write_table`."""
         with self._server.transaction() as cursor:
             kept = self._kept(cursor)
             batch = batch_from(table, kept.next_offset if kept else 0)
@@ -106,10 +98,10 @@ class MessageServer(MessageStoreSink):
             kept = kept.after(batch)
             values = (kept.next_offset, kept.records, kept.entries, kept.rejected, _now_ms())
             cursor.execute(_MOVE, (*values, *self._partition, ARCHIVE))
-        self.file.copy(kept.next_offset, kept.totals())
         return batch.end - batch.begin
 
     def prune(self, older_than_ms: int, rows_max: int) -> int:
+        """As `MessageStoreSink.prune`."""
         with self._server.transaction() as cursor:
             cursor.execute(_LAST_OLDER, (*self._partition, rows_max, older_than_ms))
             (last,) = cursor.fetchone()
@@ -119,8 +111,8 @@ class MessageServer(MessageStoreSink):
             return int(cursor.rowcount)
 
     def close(self) -> None:
+        """Release the connection."""
         self._server.close()
-        super().close()
 
     def _kept(self, cursor: Any) -> _Kept | None:
         """The store's position, locked until the transaction ends; None before its first."""
@@ -137,7 +129,56 @@ class MessageServer(MessageStoreSink):
         for row in rows_of(messages, _ROWS_AT_A_TIME):
             yield (*row, log_id, _hash(row[_TOPIC]))
 
-    def _log_id(self) -> int:
+
+class MessageServer(MessageStoreSink):
+    """Raises MessageServerError while the server does not answer; the next call tries again."""
+
+    side_by_side = True
+
+    def __init__(
+        self, server: SqlServer, copy: Path, log: Path | Callable[[], int], partition: int | None = None
+    ) -> None:
+        """`copy` is archive.db, `log` broker.db, whose identity is that of the rows.
+
+        For one partition of a log in Kafka `log` says which one it is.
+        """
+        self.file = SinkFile(copy, ARCHIVE if partition is None else f"{ARCHIVE};{partition}")
+        self._server = server
+        self._log = log
+        self._of = PARTITION if partition is None else partition
+        self._log_id = 0
+        self._messages = ServerMessages(server, self._log_id, self._of)
+
+    def open(self) -> None:
+        self._log_id = self._found_log_id()
+        self._messages = ServerMessages(self._server, self._log_id, self._of)
+        self.follow()
+
+    def begin_at(self, offset: int) -> None:
+        self._messages.begin_at(offset)
+        self.open()
+
+    def write_table(self, table: pa.Table) -> int:
+        covered = self._messages.write_table(table)
+        if covered:
+            self.follow()
+        return covered
+
+    def task_writer(self) -> OpenWriter:
+        return partial(ServerMessages, self._server, self._log_id, self._of)
+
+    def follow(self) -> None:
+        kept = self._messages.kept()
+        self.file.copy(kept.next_offset if kept else None, kept.totals() if kept else {})
+
+    def prune(self, older_than_ms: int, rows_max: int) -> int:
+        return self._messages.prune(older_than_ms, rows_max)
+
+    def close(self) -> None:
+        self._messages.close()
+        super().close()
+
+    def _found_log_id(self) -> int:
         if not isinstance(self._log, Path):
             return self._log()
         log = LogFile(self._log)

@@ -8,6 +8,7 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 
 from embermq.model.message_table import COLUMNS
+from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 
 
@@ -31,6 +32,8 @@ class MessageStoreSink(ABC):
     """
 
     file: SinkFile
+    side_by_side: bool
+    """Whether partitions of a log in Kafka may be written at the same time."""
 
     @abstractmethod
     def open(self) -> None:
@@ -47,6 +50,14 @@ class MessageStoreSink(ABC):
     @abstractmethod
     def write_table(self, table: pa.Table) -> int:
         """As `write`. Positions below the progress are skipped."""
+
+    @abstractmethod
+    def task_writer(self) -> OpenWriter:
+        """How a task of Spark opens this store, which has begun, to write to it; `follow` afterwards."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Bring `file` to what the store says after tasks have written to it."""
 
     @abstractmethod
     def prune(self, older_than_ms: int, rows_max: int) -> int:

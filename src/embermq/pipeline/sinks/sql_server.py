@@ -23,13 +23,20 @@ _NAMES = ", ".join(f'"{name}"' for name in COLUMNS_THERE)
 
 
 class SqlServer(ABC):
-    """Statements in one transaction. Names are quoted as the standard has it, in both kinds."""
+    """Statements in one transaction. Names are quoted as the standard has it, in both kinds.
+
+    It is pickled on its way to a task of Spark, without its connection.
+    """
 
     def __init__(self, url: DatabaseUrl, settings: SqlSettings, timeout_s: float) -> None:
         self.place = url.shown
+        self._made_of = (url, settings, timeout_s)
         self._password = url.password
         self._connect = connector(url, settings, timeout_s)
         self._connection: Any = None
+
+    def __reduce__(self) -> tuple[type["SqlServer"], tuple[DatabaseUrl, SqlSettings, float]]:
+        return type(self), self._made_of
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
