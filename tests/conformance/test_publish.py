@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.conformance.clause import V5, V311, in_3x_and_5, in_311_and_5, of_5, of_31, of_311
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
+from tests.support.broker_process import BrokerProcess
 
 from embermq.protocol.packets import (
     Pingreq,
@@ -53,6 +55,34 @@ def test_dup_says_that_the_broker_sends_again(enter: Enter, name: str, version: 
     for message in second:
         again.acknowledge(message)
     again.leave()
+
+
+@of_5("3.3.1-1")
+@of_311("3.3.1-1")
+@pytest.mark.promise("device-11")
+@in_311_and_5
+def test_after_a_crash_what_was_not_written_comes_as_if_for_the_first_time(
+    tmp_path: Path, opened: Opened, name: str, version: ProtocolVersion
+) -> None:
+    """Of QoS 1: the first is not acknowledged, the second is, and both are sent within the linger."""
+    with BrokerProcess(tmp_path, settings={"device.linger_ms": 10_000}) as broker:
+        subscriber = opened(broker.port, version, f"{name}-s")
+        subscriber.connect(clean=False, expiry=100)
+        subscriber.subscribe(name)
+        publisher = opened(broker.port, version, f"{name}-p")
+        publisher.connect()
+        for payload in (b"1", b"2"):
+            publisher.publish(name, payload, qos=1)
+        first = [subscriber.message(answers=False) for _ in range(2)]
+        subscriber.acknowledge(first[1])
+        subscriber.nothing()
+        broker.kill()
+        broker.start()
+        again = opened(broker.port, version, f"{name}-s")
+        again.connect(clean=False, expiry=100)
+        second = [again.message() for _ in range(2)]
+    assert [(message.payload, message.dup) for message in first] == [(b"1", False), (b"2", False)]
+    assert [(message.payload, message.dup) for message in second] == [(b"1", False), (b"2", False)]
 
 
 @of_5("3.3.1-2", "4.3.1-1", "3.3.1-3")
