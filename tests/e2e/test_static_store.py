@@ -24,7 +24,7 @@ V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 SUCCESS = ReasonCode.SUCCESS
 WRONG = ReasonCode.BAD_USER_NAME_OR_PASSWORD
 AWAY = {V311: 3, V5: ReasonCode.SERVER_UNAVAILABLE}
-QUICK = {"sql.timeout_s": 3.0, "sql.connect_timeout_s": 2, "sql.retry_s": 0.5}
+QUICK = {"sql.timeout_s": 3.0, "sql.retry_s": 0.5}
 SOON_S = 30.0
 
 

@@ -384,10 +384,11 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             check()
         except ValueError as error:
             yield str(error)
-    if settings.device.queue_limit + settings.mqtt.inflight_max > PACKET_IDS:
+    in_redis = settings.stores.session != store_settings.SQLITE  # where every stored message has a packet id
+    if in_redis and settings.device.queue_limit + settings.mqtt.inflight_max > PACKET_IDS:
         yield (
             f"device.queue_limit: {settings.device.queue_limit} and mqtt.inflight_max, {settings.mqtt.inflight_max}, "
-            f"are together more than the {PACKET_IDS} packet identifiers of a session"
+            f"are together more than the {PACKET_IDS} packet identifiers of a session, which its messages in Redis have"
         )
     if settings.device.queue_bytes_max < settings.mqtt.packet_bytes_max:
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Generator
+from math import ceil
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 IDLE_TRANSACTION_S = 60
 """A process that vanished in the middle of a change holds up others for so long."""
+CONNECT_S_MIN = 2
+"""PostgreSQL's library takes whole seconds, and 1 for 2."""
 IDLE_S = 300
 """MySQL ends connections that did nothing for so long; ours are renewed before."""
 
@@ -25,7 +28,8 @@ Connect = Callable[[], DBAPIConnection]
 
 
 def connector(url: DatabaseUrl, settings: SqlSettings, timeout_s: float) -> Connect:
-    """What opens a connection whose statements take `timeout_s` at most, whatever becomes of the server."""
+    """What opens a connection whose statements take `timeout_s` at most, whatever becomes of the server. Opening
+    takes no longer than the settings say, also where statements may take longer."""
     tls = settings.tls if settings.tls != "auto" else "off" if url.is_local else "verify"
     if url.kind == "postgresql":
         return _postgresql(url, settings, tls, timeout_s)
@@ -41,7 +45,7 @@ def _postgresql(url: DatabaseUrl, settings: SqlSettings, tls: str, timeout_s: fl
         "user": url.user or None,
         "password": url.password or None,
         "dbname": url.database,
-        "connect_timeout": settings.connect_timeout_s,
+        "connect_timeout": max(CONNECT_S_MIN, ceil(settings.timeout_s)),
         "application_name": "embermq",
         "sslmode": {"off": "disable", "require": "require", "verify": "verify-full"}[tls],
         "sslrootcert": (settings.tls_ca or _system_authorities()) if tls == "verify" else None,
@@ -110,7 +114,7 @@ def _mysql(url: DatabaseUrl, settings: SqlSettings, tls: str, timeout_s: float) 
         "database": url.database,
         "charset": "utf8mb4",
         "client_flag": FOUND_ROWS,  # an UPDATE tells how many rows it found, as SQLAlchemy expects
-        "connect_timeout": settings.connect_timeout_s,
+        "connect_timeout": settings.timeout_s,
         "read_timeout": timeout_s,
         "write_timeout": timeout_s,
         # Without strictness MySQL cuts what is too long, and says nothing.

@@ -12,10 +12,9 @@ class SqlSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     connections_max: Annotated[int, Meta(ge=1, le=100)] = 5
     """Connections that one process keeps open at most."""
-    connect_timeout_s: Annotated[int, Meta(ge=2, le=60)] = 5
-    """How long opening a connection may take."""
     timeout_s: Annotated[float, Meta(ge=0.5, le=3_600)] = 5.0
-    """How long the answer to a statement may take, and how long a call waits for a free connection."""
+    """How long opening a connection may take, with PostgreSQL in whole seconds and at least 2; how long the answer to a
+    statement may, and how long a call waits for a free connection."""
     retry_s: Annotated[float, Meta(ge=0, le=60)] = 1.0
     """After the server was not reached, calls fail at once for so long; then one call tries again."""
     tls: Tls = "auto"

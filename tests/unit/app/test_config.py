@@ -184,9 +184,15 @@ def test_large_packets_need_a_large_heap_unless_there_is_no_pipeline() -> None:
     assert "needs pipeline.heap_mb of at least 3815, it is 512" in problem
 
 
-def test_queue_and_window_share_the_packet_ids() -> None:
-    with_set("device.queue_limit=64511", "mqtt.inflight_max=1024")
-    (problem,) = refused("device.queue_limit=64512", environment={"EMBERMQ_MQTT__INFLIGHT_MAX": "1024"})
+def test_a_queue_may_have_as_many_messages_as_there_are_packet_ids() -> None:
+    assert with_set("device.queue_limit=65535", "mqtt.inflight_max=65535").device.queue_limit == 65_535
+
+
+def test_queue_and_window_share_the_packet_ids_in_redis() -> None:
+    redis = "stores.session=redis://127.0.0.1:6379"
+    with_set(redis, "device.queue_limit=64511", "mqtt.inflight_max=1024")
+    environment = {"EMBERMQ_MQTT__INFLIGHT_MAX": "1024"}
+    (problem,) = refused(redis, "device.queue_limit=64512", environment=environment)
     assert problem.startswith("device.queue_limit: 64512 and mqtt.inflight_max, 1024, are together more than")
     assert "device.queue_limit from --set" in problem
     assert "mqtt.inflight_max from EMBERMQ_MQTT__INFLIGHT_MAX" in problem
@@ -407,7 +413,7 @@ def test_the_password_of_kafka_may_be_in_a_file(
         ("kafka.partitions=0", "kafka.partitions"),
         ("sql.tls_key=k.pem", "there is no sql.tls_cert"),
         ("sql.tls=sometimes", "is not one of auto, off, require, verify"),
-        ("sql.connect_timeout_s=1", "less than the smallest allowed 2"),
+        ("sql.timeout_s=0.1", "less than the smallest allowed 0.5"),
     ],
 )
 def test_what_names_no_store_is_refused_without_its_password(assignment: str, problem: str) -> None:

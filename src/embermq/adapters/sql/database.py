@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError, TimeoutError
 
 from embermq.adapters.sql.errors import is_away, to_store_error
 from embermq.database.database_url import DatabaseUrl, Kind
-from embermq.database.drivers import IDLE_S, connector
+from embermq.database.drivers import CONNECT_S_MIN, IDLE_S, connector
 from embermq.database.settings import SqlSettings
 from embermq.ports.errors import StoreError, StoreUnavailable
 
@@ -45,7 +45,7 @@ class Database:
             isolation_level="READ COMMITTED",
             hide_parameters=True,
         )
-        self._away = _Away(settings.retry_s, settings.connect_timeout_s + settings.timeout_s)
+        self._away = _Away(settings.retry_s, 2 * max(CONNECT_S_MIN, settings.timeout_s))
 
     @contextmanager
     def begin(self, doing: str) -> Iterator[Connection]:
