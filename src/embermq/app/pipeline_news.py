@@ -32,23 +32,28 @@ class PipelineNews:
     def since(self, supervisor: "SupervisorStatistics", found: PipelineStatus) -> list[News]:
         """What is worth a line now."""
         news: list[News] = []
-        if supervisor.restarts > self._restarts:
+        before = self._state
+        self._state = _state(supervisor, found)
+        if supervisor.restarts > self._restarts and self._state != "failed":
             news.append((logging.WARNING, f"the pipeline was started again: {supervisor.last_error}"))
         self._restarts = supervisor.restarts
-        state = found.state if supervisor.state == "running" else supervisor.state
-        if state != self._state:
-            self._state = state
-            if state == "running":
-                news.append((logging.INFO, f"the pipeline runs (Spark {found.spark}, Java {found.java})"))
-            elif state == "degraded":
-                news.append((logging.WARNING, f"the pipeline has a query that fails: {_told(found)}"))
-            elif state == "failed":
-                news.append(
-                    (
-                        logging.ERROR,
-                        f"the pipeline is given up, application logs wait: {supervisor.last_error}",
-                    )
+        if self._state == before:
+            return news
+        if self._state == "running":
+            news.append((logging.INFO, f"the pipeline runs (Spark {found.spark}, Java {found.java})"))
+        elif self._state == "degraded":
+            news.append((logging.WARNING, f"the pipeline has a query that fails: {_told(found)}"))
+        elif self._state == "down":
+            news.append(
+                (logging.ERROR, f"the pipeline is down, its driver is begun anew: {supervisor.stalled}")
+            )
+        elif self._state == "failed":
+            news.append(
+                (
+                    logging.ERROR,
+                    f"the pipeline fails again and again, tried at growing intervals: {supervisor.last_error}",
                 )
+            )
         return news
 
 
@@ -59,6 +64,12 @@ def waiting_text(found: PipelineStatus) -> str:
         return "ok"
     age = f", the oldest for {dispatch.lag_s:.1f} s" if dispatch is not None else ""
     return f"{found.waiting} records are to come{age}"
+
+
+def _state(supervisor: "SupervisorStatistics", found: PipelineStatus) -> str:
+    if supervisor.stalled and supervisor.state != "failed":
+        return "down"
+    return found.state if supervisor.state == "running" else supervisor.state
 
 
 def _told(found: PipelineStatus) -> str:

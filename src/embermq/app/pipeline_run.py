@@ -24,11 +24,10 @@ from embermq.pipeline.supervisor import PipelineSupervisor
 
 LOG = logging.getLogger("embermq")
 LOOK_S = 1.0
-EXIT_FAILED = 1
 
 
 def run_pipeline(settings: Settings) -> int:
-    """Until SIGTERM or SIGINT, or until it is given up; the exit code. Raises StartError, UserError."""
+    """Until SIGTERM or SIGINT; the exit code. Raises StartError, UserError."""
     settings = replace(settings, pipeline=replace(settings.pipeline, enabled=True))
     if problem := missing_jars(settings):
         raise StartError(problem)
@@ -53,16 +52,14 @@ async def _run(supervisor: PipelineSupervisor, places: Places) -> int:
     await supervisor.start()
     sys.stdout.write(f"the pipeline starts on {places.data_dir.absolute()}; Ctrl-C ends it\n")
     sys.stdout.flush()
-    state = ""
-    while not stop.is_set() and state != "failed":
+    while not stop.is_set():
         found = await asyncio.to_thread(read_status, places.data_dir)
-        statistics = supervisor.statistics()
-        for level, text in news.since(statistics, found):
+        supervisor.note(found)
+        for level, text in news.since(supervisor.statistics(), found):
             LOG.log(level, text)
-        state = statistics.state
         try:
             await asyncio.wait_for(stop.wait(), LOOK_S)
         except TimeoutError:
             continue
     await supervisor.stop()
-    return EXIT_FAILED if state == "failed" else 0
+    return 0

@@ -82,7 +82,7 @@ class BrokerService:
 
     def ready(self) -> Readiness:
         failing = self._ticks.statistics().failing or self._embedded.log_side.failing
-        pipeline = self._supervisor.statistics().state if self._supervisor is not None else "off"
+        pipeline, is_out = self._pipeline_part()
         parts = {
             "listeners": "open" if self.bound else "closed",
             "log": failing or "ok",
@@ -94,7 +94,16 @@ class BrokerService:
         away = apart.trouble if apart is not None else ""
         if apart is not None:
             parts["session_store"] = away or "ok"
-        return Readiness(bool(self.bound) and not failing and not away and pipeline != "failed", parts)
+        is_missed = is_out and self._settings.pipeline.counts_for_ready
+        return Readiness(bool(self.bound) and not failing and not away and not is_missed, parts)
+
+    def _pipeline_part(self) -> tuple[str, bool]:
+        """What `ready` says of the pipeline, and whether nobody can rely on it now."""
+        if self._supervisor is None:  # it may run apart from the broker
+            state = self._pipeline.state if self._pipeline is not None else "down"
+            return "off", state in ("down", "failed")
+        found = self._supervisor.statistics()
+        return ("down" if found.stalled and found.state != "failed" else found.state), found.is_out
 
     def pipeline_status(self) -> Mapping[str, object]:
         found: dict[str, object] = msgspec.to_builtins(self._pipeline or read_status(self._data_dir))
@@ -207,6 +216,7 @@ class BrokerService:
             is_wanted = self._pipeline.waiting > 0 and any(session.is_application for session in sessions)
             news = self._news.without_pipeline(self._pipeline.waiting if is_wanted else 0)
         else:
+            self._supervisor.note(self._pipeline)
             news = self._news.since(self._supervisor.statistics(), self._pipeline)
         for level, text in news:
             LOG.log(level, text)

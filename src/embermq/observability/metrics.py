@@ -11,7 +11,7 @@ from embermq.broker.counters import Counters
 from embermq.broker.quotas import Quotas
 from embermq.delivery.retention import RetentionState
 from embermq.observability.queue_metrics import queue_metrics
-from embermq.pipeline.status import PipelineStatus
+from embermq.pipeline.status import PIPELINE_STATES, PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
@@ -190,6 +190,10 @@ def _retention(state: RetentionState) -> Iterator[Metric]:
 
 
 def _pipeline(status: PipelineStatus) -> Iterator[Metric]:
+    state = GaugeMetricFamily("embermq_pipeline_state", "1 for the state it is in, else 0", labels=["state"])
+    for name in PIPELINE_STATES:
+        state.add_metric([name], int(status.state == name))
+    yield state
     lag = GaugeMetricFamily("embermq_pipeline_lag_messages", "records behind the log's end", labels=["query"])
     seconds = GaugeMetricFamily(
         "embermq_pipeline_lag_seconds", "age of the oldest record not read", labels=["query"]

@@ -97,13 +97,19 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """First topic levels with a directory of their own in one batch; the rest share `root=__other__`."""
 
     restarts_max: int = 5
-    """Restarts of the driver within `restart_window_s` that are tried."""
+    """Restarts of the driver within `restart_window_s` before its state is `failed`."""
     restart_window_s: int = 300
-    """More than `restarts_max` restarts of the driver in this time: state `failed`, which ready shows."""
+    """More than `restarts_max` restarts of the driver in this time: state `failed`, in which it is tried again at
+    growing intervals."""
     backoff_first_ms: int = 500
     """Pause before the first restart of a query or of the driver; it doubles each time."""
     backoff_max_ms: int = 30_000
-    """The longest such pause."""
+    """The longest such pause; 20 times that while the state is `failed`."""
+    progress_timeout_s: int = 120
+    """A query that gets nothing done for so long, and the time between two of its batches, while records wait: the
+    pipeline counts as down, and its driver is begun anew. Doubles each time that was in vain."""
+    counts_for_ready: bool = False
+    """Whether `/ready` says no while the pipeline is `failed` or `down`. MQTT is served without it."""
     stop_timeout_s: float = 4.0
     """How long the driver may take to stop before it is killed with all that it started."""
     driver_log_bytes_max: int = 4 * 1024 * 1024
@@ -157,6 +163,7 @@ _AT_LEAST: dict[str, int] = {
     "restart_window_s": 1,
     "backoff_first_ms": 1,
     "backoff_max_ms": 1,
+    "progress_timeout_s": 1,
     "driver_log_bytes_max": 4_096,
 }
 

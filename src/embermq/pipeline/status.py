@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ CANNOT_READ = "cannot read"
 """How the error of a sink's file begins that is damaged or locked."""
 
 PipelineState = Literal["starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
+PIPELINE_STATES: tuple[PipelineState, ...] = get_args(PipelineState)
 QueryState = Literal["starting", "running", "backoff", "stopped", "down"]
 
 
@@ -67,6 +68,8 @@ class SupervisorReport(Struct, frozen=True, kw_only=True):
     pid: int = 0
     restarts: int = 0
     last_error: str = ""
+    stalled: str = ""
+    """Which query gets nothing done although records wait, and for how long; "" for none."""
 
 
 class QueryStatus(Struct, frozen=True, kw_only=True):
@@ -163,7 +166,7 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
         last_error=supervisor.last_error if supervisor else "",
         log_end=bounds.end,
         waiting=waiting,
-        warnings=_warnings(state, waiting, queries),
+        warnings=_warnings(state, waiting, supervisor.stalled if supervisor else "", queries),
         queries=queries,
         waits_for=driver.waits_for if driver and alive else "",
     )
@@ -286,17 +289,23 @@ def _read_sink(path: Path, reader: str) -> _Sink:
 def _state(
     driver: DriverReport | None, supervisor: SupervisorReport | None, queries: tuple[QueryStatus, ...]
 ) -> PipelineState:
-    if driver is None:
-        return "failed" if supervisor and supervisor.state == "failed" else "down"
+    if supervisor and supervisor.state == "failed":
+        return "failed"
+    if driver is None or (supervisor and supervisor.stalled):
+        return "down"
     if driver.state == "running" and any(query.state == "backoff" for query in queries):
         return "degraded"
     return driver.state
 
 
-def _warnings(state: PipelineState, waiting: int, queries: tuple[QueryStatus, ...]) -> tuple[str, ...]:
+def _warnings(
+    state: PipelineState, waiting: int, stalled: str, queries: tuple[QueryStatus, ...]
+) -> tuple[str, ...]:
     found: list[str] = []
     if state in ("down", "failed") and waiting:
         found.append(f"the pipeline is {state}: application logs wait for {waiting} records")
+    if stalled:
+        found.append(stalled)
     for query in queries:
         missing = query.totals.get("missing", 0)
         if missing:

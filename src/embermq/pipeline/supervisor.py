@@ -19,14 +19,17 @@ import msgspec
 from msgspec import Struct
 
 from embermq.pipeline.places import Places
+from embermq.pipeline.progress_watch import ProgressWatch
 from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.status import SupervisorReport, write_report
+from embermq.pipeline.status import PipelineStatus, SupervisorReport, write_report
 
 SupervisorState = Literal["stopped", "starting", "running", "backoff", "failed"]
 
 LOG = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _HEALTHY_S = 60
+FAILED_PAUSES = 20
+"""While the state is `failed` a pause is at most so many times the usual longest one."""
 _TAIL_BYTES = 4_096
 _ERROR_CHARACTERS_MAX = 500
 
@@ -38,10 +41,18 @@ class SupervisorStatistics(Struct, frozen=True):
     pid: int
     restarts: int
     last_error: str
+    stalled: str = ""
+    """Which query gets nothing done although records wait, in words: then the pipeline is down, whatever `state` is."""
+
+    @property
+    def is_out(self) -> bool:
+        """Whether nobody can rely on the pipeline now."""
+        return self.state == "failed" or bool(self.stalled)
 
 
 class PipelineSupervisor:
-    """Owns the driver process. `failed` means more than `restarts_max` restarts in `restart_window_s`: it gave up."""
+    """Owns the driver process. `failed` means more than `restarts_max` restarts in `restart_window_s`, and no driver
+    since that has run for a minute; it is tried again for ever, at growing intervals."""
 
     def __init__(self, settings: PipelineSettings, data_dir: Path) -> None:
         self._settings = settings
@@ -52,6 +63,10 @@ class PipelineSupervisor:
         self._restarts = 0
         self._restart_times: deque[float] = deque()
         self._failures = 0
+        self._has_failed = False
+        self._running_since_s = 0.0
+        self._progress = ProgressWatch(settings)
+        self._is_to_begin_anew = False
         self._last_error = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -75,12 +90,23 @@ class PipelineSupervisor:
     def statistics(self) -> SupervisorStatistics:
         """State, process id (0 when there is none), restarts and the last error."""
         pid = self._child.pid if self._child is not None else 0
-        return SupervisorStatistics(self._state, pid, self._restarts, self._last_error)
+        return SupervisorStatistics(
+            self._state, pid, self._restarts, self._last_error, self._progress.stalled
+        )
+
+    def note(self, found: PipelineStatus) -> None:
+        """Take what a look at the pipeline has found: a driver that gets nothing done is begun anew."""
+        if self._task is None:
+            return
+        before = self._progress.stalled
+        if self._progress.look(found, time.monotonic()) and self._child is not None:
+            self._is_to_begin_anew = True
+        if self._progress.stalled != before:
+            self._enter(self._state)
 
     async def _keep(self) -> None:
         while True:
             self._enter("starting")
-            began = time.monotonic()
             try:
                 await self._start_child()
                 await self._watch_child()
@@ -90,17 +116,13 @@ class PipelineSupervisor:
                 LOG.exception("watching the pipeline's driver has failed, it is started anew")
                 self._last_error = f"watching the driver: unexpected {error!r}"
             await self._end_child(0)
-            healthy = time.monotonic() - began > _HEALTHY_S
-            self._failures = 1 if healthy else self._failures + 1
-            if self._gives_up():
-                self._enter("failed")
-                return
+            self._failures += 1
+            self._has_failed = self._has_failed or self._dies_too_often()
             self._enter("backoff")
-            doubled = self._settings.backoff_first_ms << min(self._failures - 1, 20)
-            await asyncio.sleep(min(doubled, self._settings.backoff_max_ms) / 1000)
+            await asyncio.sleep(pause_ms(self._settings, self._failures, self._has_failed) / 1000)
             self._restarts += 1
 
-    def _gives_up(self) -> bool:
+    def _dies_too_often(self) -> bool:
         now = time.monotonic()
         self._restart_times.append(now)
         while now - self._restart_times[0] > self._settings.restart_window_s:
@@ -110,6 +132,8 @@ class PipelineSupervisor:
     async def _start_child(self) -> None:
         self._rotate_log()
         self._places.status.unlink(missing_ok=True)
+        self._is_to_begin_anew = False
+        self._progress.begin(time.monotonic())
         with self._open_log() as output:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -129,7 +153,7 @@ class PipelineSupervisor:
         self._child.stdin.write(msgspec.json.encode(self._settings) + b"\n")
         with suppress(ConnectionError):
             await self._child.stdin.drain()
-        self._enter("starting")
+        self._enter("starting")  # now with its process id
 
     async def _watch_child(self) -> None:
         """Returns when the child has ended, with the reason in `_last_error`."""
@@ -139,14 +163,25 @@ class PipelineSupervisor:
             try:
                 code = await asyncio.wait_for(child.wait(), _LOOK_S)
             except TimeoutError:
-                if self._state == "starting" and self._driver_runs(child.pid):
-                    self._enter("running")
-                self._bound_log()
+                self._look_at(child.pid)
+                if self._is_to_begin_anew:
+                    self._last_error = self._progress.stalled
+                    return
                 continue
             self._last_error = f"the driver ended with code {code}: {self._log_tail()}"[
                 :_ERROR_CHARACTERS_MAX
             ]
             return
+
+    def _look_at(self, pid: int) -> None:
+        """Once a second while the driver lives."""
+        now_s = time.monotonic()
+        if self._state != "running" and self._driver_runs(pid):
+            self._running_since_s = now_s
+            self._enter("running")
+        elif self._state == "running" and now_s - self._running_since_s > _HEALTHY_S:
+            self._failures, self._has_failed = 0, False
+        self._bound_log()
 
     def _driver_runs(self, pid: int) -> bool:
         try:
@@ -172,10 +207,15 @@ class PipelineSupervisor:
         await child.wait()
 
     def _enter(self, state: SupervisorState) -> None:
-        self._state = state
+        """What was `failed` is so until it runs."""
+        self._state = "failed" if self._has_failed and state in ("starting", "backoff") else state
         found = self.statistics()
         report = SupervisorReport(
-            state=found.state, pid=found.pid, restarts=found.restarts, last_error=found.last_error
+            state=found.state,
+            pid=found.pid,
+            restarts=found.restarts,
+            last_error=found.last_error,
+            stalled=found.stalled,
         )
         try:
             write_report(self._places.supervisor, report)
@@ -205,6 +245,12 @@ class PipelineSupervisor:
         except FileNotFoundError:
             return "no output"
         return lines[-1].strip() if lines else "no output"
+
+
+def pause_ms(settings: PipelineSettings, failures: int, has_failed: bool) -> int:
+    """Before the next try, after so many in a row that did not last."""
+    longest = settings.backoff_max_ms * (FAILED_PAUSES if has_failed else 1)
+    return min(settings.backoff_first_ms << min(failures - 1, 20), longest)
 
 
 def session_members(session: int) -> list[int]:

@@ -69,12 +69,27 @@ def test_a_restart_is_told_even_when_nobody_saw_it_go() -> None:
     ]
 
 
-def test_giving_up_is_an_error() -> None:
+def test_failing_again_and_again_is_one_error_whatever_is_tried_meanwhile() -> None:
     news = PipelineNews()
-    given_up = SupervisorStatistics("failed", 0, 0, "cannot start")
-    assert news.since(given_up, replace(FOUND, state="failed")) == [
-        (logging.ERROR, "the pipeline is given up, application logs wait: cannot start")
+    failed = SupervisorStatistics("failed", 0, 5, "cannot start")
+    down = replace(FOUND, state="failed")
+    ((level, text),) = news.since(failed, down)
+    assert level == logging.ERROR and text.endswith("tried at growing intervals: cannot start")
+    for restarts in (6, 7):
+        assert news.since(SupervisorStatistics("failed", 0, restarts, "cannot start"), down) == []
+    back = SupervisorStatistics("running", 8, 8, "cannot start")
+    assert [level for level, _ in news.since(back, FOUND)] == [logging.WARNING, logging.INFO]
+
+
+def test_standing_still_is_an_error_while_every_process_says_that_it_runs() -> None:
+    news = PipelineNews()
+    news.since(RUNNING, FOUND)
+    still = SupervisorStatistics("running", 7, 0, "", "dispatch has got nothing done")
+    assert news.since(still, FOUND) == [
+        (logging.ERROR, "the pipeline is down, its driver is begun anew: dispatch has got nothing done")
     ]
+    assert news.since(still, FOUND) == []
+    assert [level for level, _ in news.since(RUNNING, FOUND)] == [logging.INFO]
 
 
 def test_application_logs_that_wait_without_a_pipeline_are_said_once() -> None:

@@ -1,0 +1,92 @@
+"""Whether the pipeline gets anything done, whatever its processes say of themselves.
+
+Judged by what the sinks have confirmed: a driver whose threads, JVM or workers have stopped working still says that it
+runs.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.status import PipelineStatus, QueryStatus
+
+DOUBLED_MAX = 4
+
+
+class _Seen(Struct):
+    """One query: where it was when it last got something done, or had nothing to do."""
+
+    position: int
+    restarts: int
+    since_s: float
+
+
+class ProgressWatch:
+    """Compares each look at the status with the ones before; times are of one monotonic clock.
+
+    Patience doubles with each driver that was begun anew in vain: a machine may be that slow, or a batch that large.
+    """
+
+    def __init__(self, settings: PipelineSettings) -> None:
+        self._patience_s = patience_s(settings)
+        self._seen: dict[str, _Seen] = {}
+        self._in_vain = 0
+        self._stalled = ""
+        self._stalled_query = ""
+
+    @property
+    def stalled(self) -> str:
+        """Which query has got nothing done for too long, in words; "" for none. Holds until it gets something done."""
+        return self._stalled
+
+    def begin(self, now_s: float) -> None:
+        """A driver begins: it has its time from now on."""
+        for seen in self._seen.values():
+            seen.since_s = now_s
+
+    def look(self, found: PipelineStatus, now_s: float) -> bool:
+        """Whether the driver is to be begun anew."""
+        if found.waits_for:  # there is nothing to be done before that comes
+            self.begin(now_s)
+            return False
+        overdue = [query for query in found.queries if self._is_overdue(query, now_s)]
+        if not overdue:
+            return False
+        first = next((query for query in overdue if query.name == "dispatch"), overdue[0])
+        lasts_s = now_s - self._seen[first.name].since_s
+        self._stalled_query = first.name
+        self._stalled = (
+            f"{first.name} has got nothing done for {lasts_s:.0f} s, although {first.lag_messages} "
+            "records wait"
+        )
+        self._in_vain += 1
+        self.begin(now_s)
+        return True
+
+    def _is_overdue(self, query: QueryStatus, now_s: float) -> bool:
+        if query.name not in self._patience_s:
+            return False
+        seen = self._seen.setdefault(query.name, _Seen(query.position, query.restarts, now_s))
+        if query.position != seen.position or not query.lag_messages:
+            if query.name == self._stalled_query:
+                self._stalled = self._stalled_query = ""
+                self._in_vain = 0
+            seen.position, seen.since_s = query.position, now_s
+        elif query.name != "dispatch" and (query.state == "backoff" or query.restarts != seen.restarts):
+            # It fails and says why, mostly since a database is away: another driver would only interrupt the others.
+            seen.since_s = now_s
+        seen.restarts = query.restarts
+        patience_s = self._patience_s[query.name] * (1 << min(self._in_vain, DOUBLED_MAX))
+        return now_s - seen.since_s > patience_s
+
+
+def patience_s(settings: PipelineSettings) -> Mapping[str, float]:
+    """Seconds that each query may take from one batch to the next."""
+    between_ms = {
+        "dispatch": max(settings.dispatch_trigger_ms, settings.realtime_batch_s * 1_000),
+        "archive": settings.archive_trigger_ms,
+        "lake": settings.lake_trigger_ms,
+        "traffic": settings.traffic_trigger_ms,
+    }
+    return {query: settings.progress_timeout_s + between_ms[query] / 1_000 for query in settings.queries}

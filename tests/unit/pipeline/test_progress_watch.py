@@ -1,0 +1,116 @@
+"""When a pipeline that says it runs counts as down."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from embermq.pipeline.progress_watch import DOUBLED_MAX, ProgressWatch
+from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.status import PipelineStatus, QueryStatus
+
+SETTINGS = PipelineSettings(
+    queries=("dispatch", "archive"), progress_timeout_s=100, archive_trigger_ms=20_000, realtime_batch_s=5
+)
+DISPATCH = QueryStatus(
+    name="dispatch",
+    state="running",
+    mode="microbatch",
+    position=7,
+    lag_messages=3,
+    lag_s=1.0,
+    last_batch_records=0,
+    last_batch_ms=0,
+    last_batch_at_ms=0,
+    last_error="",
+    restarts=0,
+    totals={},
+)
+ARCHIVE = replace(DISPATCH, name="archive")
+
+
+def status(*queries: QueryStatus, waits_for: str = "") -> PipelineStatus:
+    return PipelineStatus(
+        state="running",
+        pid=1,
+        started_ms=0,
+        updated_ms=0,
+        java="",
+        spark="",
+        driver_restarts=0,
+        last_error="",
+        log_end=10,
+        waiting=3,
+        warnings=(),
+        queries=queries,
+        waits_for=waits_for,
+    )
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_query_that_stands_still_while_records_wait_counts_as_down() -> None:
+    watch = ProgressWatch(SETTINGS)
+    assert not watch.look(status(DISPATCH), 0) and not watch.look(status(DISPATCH), 105)
+    assert watch.stalled == ""
+    assert watch.look(status(DISPATCH), 106)
+    assert watch.stalled == "dispatch has got nothing done for 106 s, although 3 records wait"
+    watch.begin(110)
+    assert not watch.look(status(DISPATCH), 120) and watch.stalled, "until it gets something done"
+    assert not watch.look(status(replace(DISPATCH, position=8)), 121)
+    assert watch.stalled == ""
+
+
+@pytest.mark.promise("pipeline-14")
+def test_patience_doubles_with_each_driver_that_was_begun_in_vain() -> None:
+    watch = ProgressWatch(SETTINGS)
+    now_s = 0.0
+    for begun in range(DOUBLED_MAX + 3):
+        watch.begin(now_s)
+        patience_s = 105 * (1 << min(begun, DOUBLED_MAX))
+        assert not watch.look(status(DISPATCH), now_s) and not watch.look(
+            status(DISPATCH), now_s + patience_s
+        )
+        now_s += patience_s + 1
+        assert watch.look(status(DISPATCH), now_s)
+    watch.look(status(replace(DISPATCH, position=8)), now_s)
+    assert watch.look(status(replace(DISPATCH, position=8)), now_s + 106)
+
+
+@pytest.mark.promise("pipeline-14")
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [status(replace(DISPATCH, lag_messages=0))] * 5,
+        [status(replace(DISPATCH, position=position)) for position in range(5)],
+        [status(DISPATCH, waits_for="Kafka does not answer")] * 5,
+        [status(replace(DISPATCH, name="lake"))] * 5,
+        [status(replace(ARCHIVE, state="backoff"))] * 5,
+        [status(replace(ARCHIVE, restarts=restarts)) for restarts in range(5)],
+    ],
+    ids=[
+        "nothing waits",
+        "goes on",
+        "waits for the log",
+        "not wanted",
+        "fails by itself",
+        "is started again",
+    ],
+)
+def test_what_is_no_standstill(looks: list[PipelineStatus]) -> None:
+    watch = ProgressWatch(SETTINGS)
+    assert not any(watch.look(found, 90.0 * number) for number, found in enumerate(looks))
+    assert watch.stalled == ""
+
+
+@pytest.mark.promise("pipeline-14")
+def test_dispatch_stands_still_also_when_it_fails_again_and_again() -> None:
+    watch = ProgressWatch(SETTINGS)
+    looks = [status(replace(DISPATCH, state="backoff", restarts=restarts)) for restarts in range(3)]
+    assert [watch.look(found, 60.0 * number) for number, found in enumerate(looks)] == [False, False, True]
+
+
+@pytest.mark.promise("pipeline-14")
+def test_each_query_has_the_time_between_its_batches_besides() -> None:
+    watch = ProgressWatch(SETTINGS)
+    assert not watch.look(status(ARCHIVE), 0) and not watch.look(status(ARCHIVE), 120)
+    assert watch.look(status(ARCHIVE), 121) and watch.stalled.startswith("archive")
