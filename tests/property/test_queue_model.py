@@ -318,6 +318,8 @@ class QueueModel(RuleBasedStateMachine):
             if (each.client_id, each.stamps.group) == (delivery.client_id, group)
         ]
         assert len(holds) < PREFETCH
+        if delivery.handed.attempts.is_suspect or any(each.handed.attempts.is_suspect for each in holds):
+            assert not holds, "a suspect is handed to a consumer that has nothing else"
         owners = self.queues.queue(QUEUE).groups[group].lanes.owners()
         assert not owners or owners[stamps.partition] == delivery.client_id, "from a partition of its own"
         key = self.keys[offset]

@@ -37,6 +37,17 @@ name = "impatient"
 retry_policy.max_retries = 2
 retry_policy.nack_delay = "immediate"
 [[queues]]
+name = "crash"
+retry_policy.max_retries = 2
+[[queues]]
+name = "worked"
+performance.delivery_timeout = "1s"
+retry_policy.initial_backoff = "10ms"
+[[queues]]
+name = "worked2"
+performance.delivery_timeout = "1s"
+retry_policy.initial_backoff = "10ms"
+[[queues]]
 name = "total"
 retry_policy.total_timeout = "500ms"
 retry_policy.initial_backoff = "100ms"
@@ -284,6 +295,52 @@ def test_what_waits_for_a_slow_socket_has_no_lease_and_is_not_charged(broker: Br
         assert len({taken.id for taken in fresh}) == 4, "they were never in the socket, and are nowhere else"
 
     run(scenario(), 60)
+
+
+@pytest.mark.promise("queues-19", "queues-25")
+def test_a_message_that_crashes_its_consumers_is_buried_alone(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        topic, acked, crashes = "$queue/crash", set[bytes](), 0
+        publisher = await worker(broker, "publisher")
+        await publisher.enqueues(topic, *(b"%d" % number for number in range(32)))
+        while len(acked) < 31:
+            taker = await worker(broker, "crash-1")
+            await taker.consumes(topic)
+            while len(acked) < 31:
+                taken = await taker.next()
+                if taken.payload == b"5":
+                    crashes += 1
+                    taker.abort()
+                    break
+                await taker.acks(taken)
+                acked.add(taken.payload)
+        dead = await worker(broker, "mourner-1")
+        await dead.consumes("$queue/dlq/crash")
+        letter = await dead.next()
+        assert (letter.payload, letter.properties["dlq-reason"]) == (b"5", "max_retries")
+        assert letter.properties["dlq-last-error"] == "the consumer is gone"
+        await dead.gets_nothing()
+        assert crashes == 4, "the first one is free, then max_retries is 2"
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-22")
+@pytest.mark.parametrize("concurrency", ["", "2"])
+def test_leases_run_for_what_a_consumer_works_on(broker: BrokerProcess, concurrency: str) -> None:
+    async def scenario() -> None:
+        topic = "$queue/worked" + concurrency
+        taker = await worker(broker, f"worked{concurrency}-1")
+        assert (await taker.consumes(topic, concurrency="0")).reason_codes == (0x83,)
+        await taker.consumes(topic, concurrency=concurrency)
+        await taker.enqueues(topic, *(b"%d" % number for number in range(4)))
+        held = await taker.take(4)
+        again = await taker.take(2 if concurrency else 1)
+        expected = held[: len(again)]
+        assert sorted(taken.id for taken in again) == sorted(taken.id for taken in expected)
+        assert {taken.count for taken in again} == {2}
+
+    run(scenario())
 
 
 @pytest.mark.promise("queues-23")

@@ -76,6 +76,14 @@ class Worker(MqttClient):
     async def take(self, count: int) -> list[Taken]:
         return [await self.next() for _ in range(count)]
 
+    async def take_and_ack(self, count: int) -> list[Taken]:
+        """One after the other, as suspects come."""
+        taken: list[Taken] = []
+        for _ in range(count):
+            taken.append(await self.next())
+            await self.acks(taken[-1])
+        return taken
+
     async def gets_nothing(self, *others: Worker) -> None:
         """Nothing is on its way, neither to this one nor to the others: what the broker has decided to send is before
         the answers to two pings."""

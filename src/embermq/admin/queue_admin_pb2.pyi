@@ -204,7 +204,7 @@ class ListConsumersResponse(_message.Message):
     def __init__(self, consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ...) -> None: ...
 
 class Consumer(_message.Message):
-    __slots__ = ("group", "client_id", "joined", "away_until", "in_flight", "prefetch", "partitions")
+    __slots__ = ("group", "client_id", "joined", "away_until", "in_flight", "prefetch", "partitions", "concurrency")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +212,7 @@ class Consumer(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     PREFETCH_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
     group: str
     client_id: str
     joined: _timestamp_pb2.Timestamp
@@ -219,7 +220,8 @@ class Consumer(_message.Message):
     in_flight: int
     prefetch: int
     partitions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., joined: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., away_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., in_flight: _Optional[int] = ..., prefetch: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+    concurrency: int
+    def __init__(self, group: _Optional[str] = ..., client_id: _Optional[str] = ..., joined: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., away_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., in_flight: _Optional[int] = ..., prefetch: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., concurrency: _Optional[int] = ...) -> None: ...
 
 class PeekMessagesRequest(_message.Message):
     __slots__ = ("name", "after", "limit")
@@ -280,7 +282,7 @@ class Message(_message.Message):
     def __init__(self, id: _Optional[str] = ..., sequence: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[str] = ..., arrived: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., states: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ..., dead_letter: _Optional[_Union[DeadLetter, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("group", "state", "holder", "lease_until", "next_retry", "deliveries", "failures", "last_error", "first_delivered", "blocked_by")
+    __slots__ = ("group", "state", "holder", "lease_until", "next_retry", "deliveries", "failures", "last_error", "first_delivered", "blocked_by", "suspect")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +293,7 @@ class Standing(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
     FIRST_DELIVERED_FIELD_NUMBER: _ClassVar[int]
     BLOCKED_BY_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: str
     holder: str
@@ -301,7 +304,8 @@ class Standing(_message.Message):
     last_error: str
     first_delivered: _timestamp_pb2.Timestamp
     blocked_by: str
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., holder: _Optional[str] = ..., lease_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_retry: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deliveries: _Optional[int] = ..., failures: _Optional[int] = ..., last_error: _Optional[str] = ..., first_delivered: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., blocked_by: _Optional[str] = ...) -> None: ...
+    suspect: bool
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., holder: _Optional[str] = ..., lease_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_retry: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deliveries: _Optional[int] = ..., failures: _Optional[int] = ..., last_error: _Optional[str] = ..., first_delivered: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., blocked_by: _Optional[str] = ..., suspect: _Optional[bool] = ...) -> None: ...
 
 class ExplainQueueResponse(_message.Message):
     __slots__ = ("reasons",)

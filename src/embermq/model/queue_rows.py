@@ -39,6 +39,8 @@ class Attempts(Struct, frozen=True, gc=False):
     steps: int = 0
     first_delivered_ms: int = 0
     last_error: str = ""
+    is_suspect: bool = False
+    """Its consumer was lost while it had this and perhaps others: whoever gets it next has nothing else."""
 
 
 class DeadLetter(Struct, frozen=True):

@@ -19,8 +19,8 @@ NAMED_MAX = 3
 
 class Reason(Struct, frozen=True):
     """`group` is "" for what holds for the whole queue. `code` is for machines: full, empty, delayed, no_group,
-    no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, key_blocked, backoff, filling,
-    under_way."""
+    no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, suspect, key_blocked, backoff,
+    filling, under_way."""
 
     group: str
     code: str
@@ -136,7 +136,23 @@ def _about_consumers(group: Group, members: list[Consumer], away: list[Consumer]
                 f" {', '.join(sorted({str(each.prefetch) for each in full}))}",
             )
         )
-    return found
+    return found + _about_suspects(group, members)
+
+
+def _about_suspects(group: Group, members: list[Consumer]) -> list[Reason]:
+    trying = [each for each in members if each.client.trial is each]
+    waiting = group.lanes.suspects()
+    draining = [each for each in members if each in each.client.draining]
+    if not (trying or waiting):
+        return []
+    told = "what consumers had when their connection was lost is handed out one at a time, to one that has nothing else"
+    if trying:
+        told += f"; {_names(trying)} has one and gets no other message until it has settled it"
+    if waiting:
+        told += f"; {_count(waiting, 'message')} wait for that"
+    if draining:
+        told += f"; {_names(draining)} gets one after settling what it has"
+    return [Reason(group.name, "suspect", told)]
 
 
 def _about_partitions(queue: Queue, group: Group, away: set[str]) -> list[Reason]:

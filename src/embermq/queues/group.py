@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Container
+from functools import partial
 
 from msgspec.structs import replace
 
 from embermq.model.queue_rows import Attempts, DeadLetterReason, Mark, MessageState
-from embermq.queues.consumer import Consumer
+from embermq.queues.consumer import Client, Consumer, Newcomer
 from embermq.queues.entries import Entries
 from embermq.queues.lanes import Lanes
 from embermq.queues.leases import Leases
@@ -45,8 +46,11 @@ class Group:
         entries: Entries,
         *,
         is_for: Callable[[str, int], bool],
+        client_of: Callable[[str], Client],
+        touch: Callable[[], None],
     ) -> None:
-        """`is_for` tells whether a message is for the group of this name."""
+        """`is_for` tells whether a message is for the group of this name, `client_of` who has a client id; `touch` has
+        the queue run, since something may be handed out because of what a client has settled elsewhere."""
         self.name = name
         self.first_sequence = first_sequence
         """It owes nothing below."""
@@ -71,6 +75,8 @@ class Group:
         self._timing = timing
         self._entries = entries
         self._is_for = is_for
+        self._client_of = client_of
+        self._touch = touch
         self._buries = kind_of(settings.name) is not QueueKind.DEAD_LETTERS
         self.lanes = Lanes(entries, settings, self.owes)
         self._stalled: set[str] = set()
@@ -78,6 +84,8 @@ class Group:
         self._standings: dict[int, Standing] = {}
         self._leases = Leases(settings.performance.delivery_timeout)
         self._waits = RetryWaits(self._waits_until)
+        self._freed: dict[Consumer, None] = {}
+        """Consumers that work on one message less than before: the lease of the next one begins."""
         self._rebalance_at_ms = 0
 
     def offer(self, sequence: int, mark: Mark | None = None) -> None:
@@ -89,6 +97,9 @@ class Group:
             if mark.state is MessageState.RETRY:
                 standing.due_ms = mark.due_ms
                 self._waits.add(sequence, mark.due_ms, len(self._standings))
+                return
+            if mark.attempts.is_suspect:
+                self.lanes.give_back(sequence, is_suspect=True)
                 return
         self.lanes.add(sequence)
 
@@ -181,25 +192,30 @@ class Group:
         standing = self._standings.get(sequence)
         return MessageState.QUEUED if standing is None else standing.state
 
-    def join(self, client_id: str, epoch: int, prefetch: int, now_ms: int, kept: Container[int] = ()) -> None:
+    def join(self, newcomer: Newcomer, now_ms: int, kept: Container[int] = ()) -> None:
         """A consumer subscribes, or comes back with another epoch: of what it held it has `kept`; the rest is given
         back [queues-16] [queues-19]."""
+        client_id, epoch = newcomer.client_id, newcomer.epoch
         consumer = self.members.get(client_id)
         takes_part = consumer is not None and not consumer.is_stalled
         if consumer is None:
-            consumer = self.members[client_id] = Consumer(client_id, epoch, prefetch, now_ms)
+            client = self._client_of(client_id)
+            consumer = self.members[client_id] = Consumer(newcomer, now_ms, client)
+            client.places[consumer] = partial(self._wake, consumer)
         elif consumer.epoch != epoch:
             consumer.epoch = epoch
             for sequence in sorted(consumer.held):
                 standing = self._standings[sequence]
                 if sequence in kept:
                     standing.epoch = epoch
+                    standing.is_carried = True
                 else:
                     self._apply(sequence, standing, Event.HOLDER_GONE, now_ms)
         consumer.away_until_ms = 0
         self._away.pop(client_id, None)
         self.left.pop(hash(client_id), None)
-        consumer.prefetch = prefetch
+        consumer.prefetch, consumer.concurrency = newcomer.prefetch, newcomer.concurrency
+        self._freed[consumer] = None
         self.idle_since_ms = 0
         if not takes_part:
             self._seat(consumer, now_ms)
@@ -218,7 +234,7 @@ class Group:
 
     def leave(self, client_id: str, now_ms: int) -> None:
         """A consumer has unsubscribed, or is gone for good. Unknown ones are none of ours."""
-        consumer = self.members.pop(client_id, None)
+        consumer = self.members.get(client_id)
         if consumer is None:
             return
         if self._standings:
@@ -227,12 +243,23 @@ class Group:
                 self.left.popitem(last=False)
         for sequence in sorted(consumer.held):
             self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
+        del self.members[client_id]
         self.lanes.forget(consumer)
+        consumer.client.leave(consumer)
+        self._freed.pop(consumer, None)
         self._away.pop(client_id, None)
         self._stalled.discard(client_id)
         if not self.members:
             self.idle_since_ms = now_ms
         self._rebalance_at_ms = now_ms  # once for all that leave in this tick
+
+    def disband(self) -> None:
+        """The group is removed: its members are none any more."""
+        for consumer in self.members.values():
+            for sequence in sorted(consumer.held):
+                consumer.let_go(sequence)
+            consumer.client.leave(consumer)
+        self.members.clear()
 
     def go_away(self, client_id: str, now_ms: int) -> None:
         """The connection of a consumer with a kept session is gone: it has a while to come back [queues-19]."""
@@ -279,7 +306,10 @@ class Group:
         ):
             return False
         standing.is_written = True
-        self._leases.begin(sequence, now_ms)
+        self._leases.wrote(sequence)
+        consumer = self.members[standing.holder]
+        consumer.unbegun[sequence] = None
+        self._begin_leases(consumer, now_ms)
         before = standing.attempts
         standing.attempts = replace(
             before, deliveries=before.deliveries + 1, first_delivered_ms=before.first_delivered_ms or first_ms
@@ -305,8 +335,9 @@ class Group:
         while (late := self._leases.first_unwritten(now_ms)) is not None:
             self._stall(late, now_ms)
         while left > 0 and (over := self._leases.first_over(now_ms)) is not None:
-            left -= 1
-            self._apply(over, self._standings[over], Event.LEASE_OVER, now_ms)
+            left -= self._end_lease(over, now_ms)
+        while self._freed:
+            self._begin_leases(self._freed.popitem()[0], now_ms)
         while left > 0 and (due := self._waits.take(now_ms)) is not None:
             left -= 1
             if due:
@@ -322,7 +353,7 @@ class Group:
 
     def next_due_ms(self) -> int | None:
         """When `advance` or `deliver` has something to do next; 0 for at once."""
-        if self.lanes.has_work():
+        if self.lanes.has_work() or self._freed:
             return 0
         times = [next(iter(self._away.values())).away_until_ms] if self._away else []
         times += self._leases.due_ms()
@@ -349,10 +380,40 @@ class Group:
         standing.state = MessageState.DELIVERED
         standing.holder = consumer.client_id
         standing.epoch = consumer.epoch
-        standing.is_written = False
+        standing.is_written = standing.is_carried = False
         standing.handed = Handed(sequence, consumer.client_id, consumer.epoch, standing.attempts)
-        consumer.held.add(sequence)
+        consumer.hold(sequence, is_suspect=standing.attempts.is_suspect)
         return standing.handed
+
+    def _begin_leases(self, consumer: Consumer, now_ms: int) -> None:
+        """A consumer works on the oldest that it has, as many at a time as it has said; the others wait for their
+        lease [queues-22]."""
+        while consumer.unbegun and len(consumer.working) < consumer.concurrency:
+            sequence = consumer.unbegun.popitem(last=False)[0]
+            consumer.working.add(sequence)
+            self._leases.begin(sequence, now_ms)
+
+    def _end_lease(self, sequence: int, now_ms: int) -> int:
+        """The lease of a message is over; returns of how many it was the end. Its consumer may not know of it: its
+        connection is lost, or it has come back without what it had before. That is the end for all that it has from
+        there."""
+        standing = self._standings[sequence]
+        consumer = self.members[standing.holder]
+        if standing.is_carried:
+            gone = [each for each in sorted(consumer.held) if self._standings[each].is_carried]
+        elif consumer.away_until_ms:
+            gone = [sequence]
+        else:
+            self._apply(sequence, standing, Event.LEASE_OVER, now_ms)
+            return 1
+        for each in gone:
+            self._apply(each, self._standings[each], Event.HOLDER_GONE, now_ms)
+        return len(gone)
+
+    def _wake(self, consumer: Consumer) -> None:
+        """It may have room again, by what it has settled elsewhere."""
+        self.lanes.update_room(consumer)
+        self._touch()
 
     def _apply(
         self,
@@ -370,7 +431,7 @@ class Group:
                 standing.attempts = replace(standing.attempts, last_error=request.reason)
             self._finish(sequence, standing, DeadLetterReason.REJECTED if self._buries else "")
         elif action is Action.RENEW:
-            if standing.is_written:
+            if self._leases.until_ms(sequence):  # else it waits for its lease
                 self._leases.begin(sequence, now_ms)
         elif action is Action.QUEUE:
             self._after_failure(sequence, standing, 0, now_ms)
@@ -380,9 +441,11 @@ class Group:
             self._fail(sequence, standing, now_ms, request)
         elif action is Action.GIVE_BACK:
             self._unhold(sequence, standing)
-            if standing.is_written:
-                before = standing.attempts
+            before = standing.attempts
+            if standing.is_written and before.is_suspect:  # it was alone
                 standing.attempts = replace(before, failures=before.failures + 1, last_error=CONSUMER_GONE)
+            elif standing.is_written:
+                standing.attempts = replace(before, is_suspect=True)
             self._after_failure(sequence, standing, 0, now_ms)
         return action
 
@@ -401,6 +464,7 @@ class Group:
             nacks=before.nacks + (request is not None),
             steps=before.steps + uses_step,
             last_error=error,
+            is_suspect=before.is_suspect and request is None,  # who nacks it is well
         )
         self._after_failure(sequence, standing, wait_ms, now_ms)
 
@@ -419,8 +483,8 @@ class Group:
             self._waits.add(sequence, due_ms, len(self._standings))
         else:
             standing.state, standing.due_ms = MessageState.QUEUED, 0
-            self.lanes.give_back(sequence)
-        if attempts.failures:
+            self.lanes.give_back(sequence, is_suspect=attempts.is_suspect)
+        if attempts.failures or attempts.is_suspect:
             self.marks[sequence] = Mark(standing.state, attempts, standing.due_ms)
 
     def _waits_until(self, sequence: int) -> int:
@@ -444,7 +508,9 @@ class Group:
         self._leases.end(sequence)
         consumer = self.members.get(standing.holder)
         if consumer is not None:
-            consumer.held.discard(sequence)
+            consumer.let_go(sequence)
+            if consumer.unbegun:
+                self._freed[consumer] = None
             self.lanes.update_room(consumer)
 
     def _rebalance(self) -> None:

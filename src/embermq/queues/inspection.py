@@ -97,6 +97,7 @@ class ConsumerView(Struct, frozen=True, kw_only=True):
     away_until: datetime | None
     in_flight: int
     prefetch: int
+    concurrency: int
     partitions: tuple[int, ...] | None
 
 
@@ -114,6 +115,8 @@ class StandingView(Struct, frozen=True, kw_only=True):
     last_error: str
     first_delivered: datetime | None
     blocked_by: str
+    suspect: bool
+    """Its consumer was lost while it had this: it goes to one that has nothing else."""
 
 
 class DeadLetterView(Struct, frozen=True, kw_only=True):
@@ -257,6 +260,7 @@ def _consumers(group: Group, members: Sequence[Consumer]) -> list[ConsumerView]:
             away_until=_time(member.away_until_ms),
             in_flight=len(member.held),
             prefetch=member.prefetch,
+            concurrency=member.concurrency,
             partitions=tuple(owned.get(member.client_id, ())) if is_pinned else None,
         )
         for member in members
@@ -351,6 +355,7 @@ def _standing(queue: Queue, group: Group, sequence: int) -> StandingView:
         last_error=attempts.last_error,
         first_delivered=_time(attempts.first_delivered_ms),
         blocked_by=queue.message_id(blocker) if blocker else "",
+        suspect=attempts.is_suspect,
     )
 
 

@@ -27,13 +27,15 @@ class Turn(Struct):
 class Lane:
     """Sequences of one partition. `owes` tells whether the group still owes one: what it does not is passed over."""
 
-    __slots__ = ("_owes", "blocked", "listed", "owner", "ready", "returned", "turns")
+    __slots__ = ("_owes", "blocked", "listed", "owner", "ready", "returned", "suspects", "turns")
 
     def __init__(self, owes: Callable[[int], bool]) -> None:
         self._owes = owes
         self.ready = SequenceLine()
         self.returned: list[int] = []
         """A heap. All of it is older than what is ready."""
+        self.suspects: list[int] = []
+        """A heap of what goes to a consumer that has nothing else, before everything else [queues-19]."""
         self.turns: dict[str, Turn] = {}
         self.blocked = 0
         """Keys behind whose message others wait."""
@@ -42,16 +44,22 @@ class Lane:
         """Whose work it stands in."""
 
     def has_work(self) -> bool:
-        """Whether there may be something to take."""
+        """Whether there may be something to take, besides suspects."""
         return bool(self.returned or self.ready)
+
+    def has_suspect(self) -> bool:
+        """Whether one is owed; what is not is forgotten."""
+        while self.suspects and not self._owes(self.suspects[0]):
+            heappop(self.suspects)
+        return bool(self.suspects)
 
     def next(self) -> int:
         """Take the oldest; the caller knows that there is one."""
         return heappop(self.returned) if self.returned else self.ready.popleft()
 
-    def give_back(self, sequence: int) -> None:
+    def give_back(self, sequence: int, *, is_suspect: bool = False) -> None:
         """It is owed again, in its old place."""
-        heappush(self.returned, sequence)
+        heappush(self.suspects if is_suspect else self.returned, sequence)
 
     def take_turn(self, key: str, sequence: int) -> bool:
         """Whether a message may go out now; else it waits in the line of its key [queues-30]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop
 from itertools import islice
 
 from embermq.queues.assignment import assign
@@ -28,6 +29,8 @@ class Lanes:
         self._loads = LoadTable()
         self._awake: OrderedDict[str, Consumer] = OrderedDict()
         """Consumers that may have room and work."""
+        self._draining: Consumer | None = None
+        """Where nothing is ordered: who gets nothing until it holds nothing, since a suspect waits for it."""
         self._lay(settings)
 
     def configure(self, settings: QueueSettings, members: Iterable[Consumer]) -> None:
@@ -44,6 +47,8 @@ class Lanes:
         self.is_pinned = settings.ordering is not Ordering.NONE
         """Whether partitions belong to consumers."""
         self._lanes = [Lane(self._owes) for _ in range(settings.partitions if self.is_pinned else 1)]
+        self._suspected: dict[Lane, None] = {}
+        """Those that may have suspects."""
 
     # Messages.
 
@@ -59,10 +64,12 @@ class Lanes:
         if key is not None:
             self._lane(sequence).take_turn(key, sequence)
 
-    def give_back(self, sequence: int) -> None:
-        """One is ready again, in its old place."""
+    def give_back(self, sequence: int, *, is_suspect: bool = False) -> None:
+        """One is ready again, in its old place; a suspect for a consumer that has nothing else."""
         lane = self._lane(sequence)
-        lane.give_back(sequence)
+        lane.give_back(sequence, is_suspect=is_suspect)
+        if is_suspect:
+            self._suspected[lane] = None
         self._list(lane)
 
     def end_turn(self, sequence: int) -> None:
@@ -90,9 +97,20 @@ class Lanes:
                 consumer = self._awake.popitem(last=False)[1]
             else:
                 least = self._loads.least()
-                if least is None or not self._lanes[0].has_work():
+                if least is None or not self.has_work():
+                    self._end_draining()
                     return
                 consumer = least
+                if not consumer.has_room():
+                    self._loads.update(consumer)  # it holds a suspect of another group
+                    continue
+            looked_at -= 1
+            suspect = self._suspect_for(consumer)
+            if suspect is not None:
+                yield suspect, consumer
+            if suspect is not None or not consumer.has_room():
+                self.update_room(consumer)
+                continue
             room = batch
             while room and looked_at > 0 and consumer.has_room():
                 lane = self._work_of(consumer)
@@ -112,19 +130,26 @@ class Lanes:
         """Whether `take` has something to look at."""
         if self.is_pinned:
             return bool(self._awake)
-        return self._lanes[0].has_work() and self._loads.least() is not None
+        least, lane = self._loads.least(), self._lanes[0]
+        if least is None:
+            return False
+        is_suspect_next = lane.has_suspect() and (self._draining is None or not least.client.held)
+        return is_suspect_next or lane.has_work()
 
     # Consumers.
 
     def update_room(self, consumer: Consumer) -> None:
         """What it holds has changed, or whether it takes something."""
+        if not consumer.is_taking:
+            self._give_up(consumer)
         if not self.is_pinned:
             self._loads.update(consumer)
-        elif consumer.work and consumer.has_room():
+        elif consumer.has_room() and (consumer.work or consumer in consumer.client.draining):
             self._awake[consumer.client_id] = consumer
 
     def forget(self, consumer: Consumer) -> None:
         """It gets nothing."""
+        self._give_up(consumer)
         self._loads.remove(consumer)
         self._awake.pop(consumer.client_id, None)
 
@@ -147,6 +172,9 @@ class Lanes:
             if lane.owner is not owner:
                 lane.owner = owner
                 self._list(lane)
+        for consumer in everybody:
+            if consumer in consumer.client.draining:  # perhaps the suspect has another owner
+                self.update_room(consumer)
 
     # What there is to see.
 
@@ -169,7 +197,50 @@ class Lanes:
         turns = ((key, turn) for lane in self._lanes if lane.blocked for key, turn in lane.turns.items())
         return list(islice(((key, turn.head) for key, turn in turns if turn.waiting), limit))
 
+    def suspects(self) -> int:
+        """Messages that wait for a consumer that has nothing else; a late ack may have settled some since."""
+        return sum(len(lane.suspects) for lane in self._lanes)
+
     # Inside.
+
+    def _suspect_for(self, consumer: Consumer) -> int | None:
+        """Take a suspect for a consumer that has room, if it has nothing else; else it gets nothing until that is so.
+        Where nothing is ordered one consumer does that, the others go on."""
+        lane = self._lane_with_suspect(consumer)
+        if lane is None:
+            self._give_up(consumer)
+            self._end_draining()
+            return None
+        if not consumer.client.held:
+            self._give_up(consumer)
+            return heappop(lane.suspects)
+        if self.is_pinned:
+            consumer.client.drain(consumer)
+        elif self._draining is None:
+            self._draining = consumer
+            consumer.client.drain(consumer)
+        return None
+
+    def _lane_with_suspect(self, consumer: Consumer) -> Lane | None:
+        for lane in list(self._suspected):
+            if not lane.has_suspect():
+                del self._suspected[lane]
+            elif lane.owner is consumer or not self.is_pinned:
+                return lane
+        return None
+
+    def _give_up(self, consumer: Consumer) -> None:
+        """No suspect waits for it any more."""
+        consumer.client.end_draining(consumer)
+        if consumer is self._draining:
+            self._draining = None
+
+    def _end_draining(self) -> None:
+        """Where nothing is ordered: who was to get a suspect goes on as before, when there is none left."""
+        consumer = self._draining
+        if consumer is not None and not self._lanes[0].has_suspect():
+            self._give_up(consumer)
+            self._loads.update(consumer)
 
     def _work_of(self, consumer: Consumer) -> Lane | None:
         """A lane of the consumer with work, another one each time."""
@@ -191,7 +262,7 @@ class Lanes:
     def _list(self, lane: Lane) -> None:
         """The lane may have work: its owner hears of it."""
         owner = lane.owner
-        if owner is None or not lane.has_work():
+        if owner is None or not (lane.has_work() or lane.suspects):
             return
         if lane.listed is not owner:
             lane.listed = owner

@@ -33,9 +33,12 @@ class Leases:
         """A consumer is to be sent it; it has no lease yet."""
         self._unwritten[sequence] = now_ms
 
-    def begin(self, sequence: int, now_ms: int) -> None:
-        """It is written to the socket, or its consumer asks for more time."""
+    def wrote(self, sequence: int) -> None:
+        """It has reached its socket; its lease begins when its consumer works on it."""
         self._unwritten.pop(sequence, None)
+
+    def begin(self, sequence: int, now_ms: int) -> None:
+        """Its consumer works on it, or asks for more time."""
         self._older.pop(sequence, None)
         self._running[sequence] = now_ms + self._length_ms
         self._running.move_to_end(sequence)

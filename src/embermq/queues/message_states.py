@@ -24,6 +24,7 @@ class Event(Enum):
     EXTEND = auto()
     LEASE_OVER = auto()
     HOLDER_GONE = auto()
+    """Its consumer has left, or its connection is lost."""
     DUE = auto()
     """The time of a retry has come."""
 
@@ -40,7 +41,7 @@ class Action(Enum):
     RENEW = auto()
     """The lease begins anew."""
     GIVE_BACK = auto()
-    """QUEUED at once, charged if it had reached the socket."""
+    """QUEUED at once. What had reached the socket is a suspect, and charged if it was one before."""
     QUEUE = auto()
     """QUEUED, or DLQ when the total time is over."""
     IGNORE = auto()

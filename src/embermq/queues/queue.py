@@ -22,7 +22,7 @@ from embermq.model.queue_rows import (
     StoredQueue,
 )
 from embermq.protocol.reason_codes import ReasonCode
-from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
+from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
 from embermq.queues.entries import Entry
 from embermq.queues.errors import PropertyRefused, QueueRefusal, TooLarge
 from embermq.queues.group import Group
@@ -53,8 +53,14 @@ class Queue:
         settings: QueueSettings,
         timing: GroupSettings,
         writes: Callable[[], QueueWrites],
+        *,
+        client_of: Callable[[str], Client],
+        touch: Callable[[], None],
     ) -> None:
+        """`client_of` tells who has a client id; `touch` has the queue run though nothing has come to it."""
         self.generation = generation
+        self._client_of = client_of
+        self._run_soon = touch
         self.settings = settings
         self.counts = QueueCounts()
         self._timing = timing
@@ -171,6 +177,8 @@ class Queue:
 
     def delete(self) -> None:
         """Nothing of it stays in the store. It is not to be used any more."""
+        for group in self.groups.values():
+            group.disband()
         self._writes().end_queue(self.generation)
 
     # Consumers come, settle and go.
@@ -193,6 +201,7 @@ class Queue:
     def remove_group(self, name: str) -> None:
         """What only this group owed is deleted, in pieces, unless it was the last one [queues-17]."""
         group = self.groups.pop(name)
+        group.disband()
         writes = self._writes()
         key = (self.generation, name)
         writes.groups.pop(key, None)
@@ -206,7 +215,7 @@ class Queue:
         group = self.group(name, now_ms, start=consumer.start)
         was_idle = group.idle_since_ms
         kept = frozenset(self.sequence_of(name, message_id) for message_id in consumer.kept_ids)
-        group.join(consumer.client_id, consumer.epoch, consumer.prefetch, now_ms, kept)
+        group.join(consumer, now_ms, kept)
         if was_idle:
             self._store_group(group)
         self._drain(group, now_ms)
@@ -372,7 +381,16 @@ class Queue:
 
     def _open_group(self, name: str, first_sequence: int, idle_since_ms: int) -> Group:
         is_for = self._ledger.identities.is_for
-        group = Group(name, first_sequence, self.settings, self._timing, self.entries, is_for=is_for)
+        group = Group(
+            name,
+            first_sequence,
+            self.settings,
+            self._timing,
+            self.entries,
+            is_for=is_for,
+            client_of=self._client_of,
+            touch=self._run_soon,
+        )
         group.idle_since_ms = idle_since_ms
         self.groups[name] = group
         self.pieces.fill(group)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from weakref import WeakValueDictionary
 
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import QueueWrites, StoredQueue
-from embermq.queues.consumer import EARLIEST, Newcomer
+from embermq.queues.consumer import EARLIEST, Client, Newcomer
 from embermq.queues.pieces import PIECE
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, Delivery, Queue
@@ -43,6 +44,7 @@ class Queues:
         self._touched: dict[str, Queue] = {}
         self._due: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
+        self._clients: WeakValueDictionary[str, Client] = WeakValueDictionary()
 
     def take_alerts(self) -> list[DeadLetterAlert]:
         """Of dead letters that stand in the tick's writes: to be told once those are durable."""
@@ -138,11 +140,11 @@ class Queues:
         member = found.members.get(client_id) if found is not None else None
         if found is None or member is None:
             return
-        if member.is_stalled or member.away_until_ms:
+        if not member.is_taking:
             member.prefetch = prefetch  # it gets nothing now
             return
         self._touch(name)
-        found.join(client_id, member.epoch, prefetch, now_ms)
+        found.join(Newcomer(client_id, member.epoch, prefetch, concurrency=member.concurrency), now_ms)
 
     def written(self, delivery: Delivery, now_ms: int) -> None:
         """A delivery has been written to the socket."""
@@ -281,9 +283,24 @@ class Queues:
 
     def _make(self, generation: int, settings: QueueSettings) -> Queue:
         self._next_generation = max(self._next_generation, generation + 1)
-        queue = Queue(generation, settings, self._timing, self._present_writes)
-        self._queues[settings.name] = self._touched[settings.name] = queue
+        name = settings.name
+        queue = Queue(
+            generation,
+            settings,
+            self._timing,
+            self._present_writes,
+            client_of=self._client_of,
+            touch=lambda: self._touched.update({name: queue}),
+        )
+        self._queues[name] = self._touched[name] = queue
         return queue
+
+    def _client_of(self, client_id: str) -> Client:
+        """One for all places of a client, as long as it has any."""
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._clients[client_id] = Client()
+        return client
 
     def _touch(self, name: str) -> Queue:
         queue = self._touched[name] = self.queue(name)

@@ -34,6 +34,8 @@ class Standing(Struct):
     holder: str = ""
     epoch: int = 0
     is_written: bool = False
+    is_carried: bool = False
+    """Its holder has been on another connection since it got it."""
     due_ms: int = 0
     attempts: Attempts = NO_ATTEMPTS
     handed: Handed | None = None

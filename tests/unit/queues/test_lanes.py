@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embermq.queues.consumer import Consumer
+from embermq.queues.consumer import Client, Consumer, Newcomer
 from embermq.queues.entries import Entries
 from embermq.queues.lanes import Lanes
 from embermq.queues.settings import Ordering, QueueSettings
@@ -22,7 +22,9 @@ class LanesBench:
         self.settled: set[int] = set()
         self.settings = QueueSettings(name="q", partitions=partitions, ordering=ordering)
         self.lanes = Lanes(self.entries, self.settings, lambda sequence: sequence not in self.settled)
-        self.members = [Consumer(name, 1, prefetch, at_ms) for at_ms, name in enumerate(consumers, 1)]
+        self.members = [
+            Consumer(Newcomer(name, 1, prefetch), at_ms, Client()) for at_ms, name in enumerate(consumers, 1)
+        ]
         for consumer in self.members:
             self.lanes.update_room(consumer)
         self.lanes.rebalance(self.members)
@@ -34,13 +36,13 @@ class LanesBench:
     def taken(self, batch: int = 1) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
         for sequence, consumer in self.lanes.take(batch):
-            consumer.held.add(sequence)
+            consumer.hold(sequence, is_suspect=False)
             found.append((sequence, consumer.client_id))
         return found
 
     def settles(self, sequence: int, number: int = 0) -> None:
         self.settled.add(sequence)
-        self.members[number].held.discard(sequence)
+        self.members[number].let_go(sequence)
         self.lanes.update_room(self.members[number])
         self.lanes.end_turn(sequence)
 
@@ -66,7 +68,7 @@ def test_a_lane_belongs_to_one_consumer_and_only_what_moves_is_listed_again() ->
     bench = LanesBench(4, Ordering.PARTITION, "a")
     for sequence in range(1, 5):
         bench.comes(sequence, partition=sequence - 1)
-    late = Consumer("b", 1, PREFETCH, 2)
+    late = Consumer(Newcomer("b", 1, PREFETCH), 2, Client())
     bench.lanes.rebalance([late, *bench.members])
     assert bench.lanes.owners() == ["a", "a", "b", "b"], "by the time of joining, whatever the order told"
     assert bench.taken() == [(1, "a"), (3, "b"), (2, "a"), (4, "b")], (
@@ -92,7 +94,7 @@ def test_one_of_a_key_is_out_and_the_others_wait_behind_it() -> None:
     bench.lanes.drop(2)
     bench.settles(1)
     assert bench.taken() == [(5, "a")] and bench.lanes.blocked_keys() == 0
-    bench.members[0].held.discard(5)
+    bench.members[0].let_go(5)
     bench.lanes.update_room(bench.members[0])
     bench.lanes.give_back(5)
     bench.comes(6, key="k")

@@ -7,6 +7,7 @@ from tests.support.queue_bench import START_MS, TIMING
 from tests.support.queue_writes import GatheredWrites
 
 from embermq.model.queue_rows import EntryRow, Mark, MessageState
+from embermq.queues.consumer import Client
 from embermq.queues.group import Group
 from embermq.queues.latency import LatencyWindow
 from embermq.queues.ledger import Ledger
@@ -24,7 +25,14 @@ class LedgerBench:
     def opens(self, name: str, first_sequence: int) -> Group:
         is_for = self.ledger.identities.is_for
         group = Group(
-            name, first_sequence, QueueSettings(name="q"), TIMING, self.ledger.entries, is_for=is_for
+            name,
+            first_sequence,
+            QueueSettings(name="q"),
+            TIMING,
+            self.ledger.entries,
+            is_for=is_for,
+            client_of=lambda _: Client(),
+            touch=lambda: None,
         )
         self.ledger.groups[name] = group
         return group

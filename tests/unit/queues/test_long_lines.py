@@ -19,7 +19,7 @@ MANY = 2 * ADVANCED_MAX + 500
 
 def fills(bench: Bench, groups: tuple[str, ...], prefetch: int = MANY) -> None:
     for group in groups:
-        bench.join(f"c-{group}", group, prefetch=prefetch)
+        bench.join(f"c-{group}", group, prefetch=prefetch, concurrency=prefetch)
     bench.publish(count=MANY)
     bench.wait("0s")
 

@@ -7,6 +7,7 @@ from tests.support.queue_bench import START_MS, TIMING
 from tests.support.queue_writes import GatheredWrites
 
 from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, EntryRow, Mark, MessageState
+from embermq.queues.consumer import Client, Newcomer
 from embermq.queues.group import Group
 from embermq.queues.latency import LatencyWindow
 from embermq.queues.ledger import Ledger
@@ -29,7 +30,14 @@ class LossesBench:
         self.losses = Losses(self.ledger, self.settings)
         for name in groups:
             self.ledger.groups[name] = Group(
-                name, 0, self.settings, TIMING, self.ledger.entries, is_for=self.ledger.identities.is_for
+                name,
+                0,
+                self.settings,
+                TIMING,
+                self.ledger.entries,
+                is_for=self.ledger.identities.is_for,
+                client_of=lambda _: Client(),
+                touch=lambda: None,
             )
         self.ledger.put(EntryRow(7, 1, 0, 40, -1, "k", START_MS))
 
@@ -53,7 +61,7 @@ def test_each_group_that_owes_it_has_a_dead_letter_of_its_own() -> None:
 def test_whoever_holds_it_keeps_it() -> None:
     bench = LossesBench("g", "h")
     holder = bench.ledger.groups["g"]
-    holder.join("c", 1, 1, START_MS)
+    holder.join(Newcomer("c", 1, 1), START_MS)
     assert [each.sequence for each in holder.deliver(START_MS)] == [1]
     bench.losses.end(1, OVERFLOW, START_MS)
     assert bench.letters() == [("h", OVERFLOW)] and 1 in bench.ledger.entries

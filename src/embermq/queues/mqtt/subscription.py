@@ -3,6 +3,7 @@
     consumer-group    the group; without one that of the `$share` filter, or the client id up to its first `-`
     start-position    earliest, latest, a sequence, or a time with its zone: of the group, when this founds it
     prefetch          messages that the consumer may have unsettled
+    concurrency       messages of these that it works on at a time
     ack-mode          explicit (MQTT 5), puback (MQTT 3, which knows no other), none
 
 None of them may stand there twice.
@@ -25,10 +26,12 @@ from embermq.topics.names import shown
 CONSUMER_GROUP = "consumer-group"
 START_POSITION = "start-position"
 PREFETCH = "prefetch"
+CONCURRENCY = "concurrency"
 ACK_MODE = "ack-mode"
 GROUP_BYTES_MAX = 255
 PREFETCH_MAX = 65_535
-_READ = frozenset({CONSUMER_GROUP, START_POSITION, PREFETCH, ACK_MODE})
+CONCURRENCY_MAX = PREFETCH_MAX
+_READ = frozenset({CONSUMER_GROUP, START_POSITION, PREFETCH, CONCURRENCY, ACK_MODE})
 
 
 class AckMode(StrEnum):
@@ -61,6 +64,7 @@ class QueueSubscription(Struct, frozen=True):
     identifier: int
     prefetch: int
     ack_mode: AckMode
+    concurrency: int = 1
 
     @property
     def place(self) -> tuple[str, str]:
@@ -70,13 +74,15 @@ class QueueSubscription(Struct, frozen=True):
     @property
     def stored(self) -> str:
         """What is stored of it beside the filter, its options and its identifier."""
-        return msgspec.json.encode(_Stored(self.group, self.prefetch, self.ack_mode)).decode()
+        stored = _Stored(self.group, self.prefetch, self.ack_mode, self.concurrency)
+        return msgspec.json.encode(stored).decode()
 
 
 class _Stored(Struct, frozen=True, omit_defaults=True):
     group: str
     prefetch: int = 0
     ack_mode: AckMode = AckMode.EXPLICIT
+    concurrency: int = 1
 
 
 class Asker(Struct, frozen=True):
@@ -104,8 +110,9 @@ def read_subscription(
         _group(found.get(CONSUMER_GROUP), named.group, asker),
         qos,
         identifier,
-        _prefetch(found.get(PREFETCH)),
+        _number(PREFETCH, found.get(PREFETCH), PREFETCH_MAX) or 0,
         _ack_mode(found.get(ACK_MODE), qos, kind_of(named.name), asker),
+        _number(CONCURRENCY, found.get(CONCURRENCY), CONCURRENCY_MAX) or 1,
     )
     return subscription, _start(found.get(START_POSITION))
 
@@ -115,7 +122,7 @@ def restored(topic_filter: str, qos: int, identifier: int, stored: str) -> Queue
     named = parse_filter(topic_filter)
     rest = msgspec.json.decode(stored, type=_Stored)
     return QueueSubscription(
-        topic_filter, named.name, rest.group, qos, identifier, rest.prefetch, rest.ack_mode
+        topic_filter, named.name, rest.group, qos, identifier, rest.prefetch, rest.ack_mode, rest.concurrency
     )
 
 
@@ -134,11 +141,11 @@ def _group(asked: str | None, shared: str, asker: Asker) -> str:
     return group
 
 
-def _prefetch(asked: str | None) -> int:
+def _number(name: str, asked: str | None, most: int) -> int | None:
     if asked is None:
-        return 0
-    if not (asked.isascii() and asked.isdigit() and len(asked) <= 5 and 1 <= int(asked) <= PREFETCH_MAX):
-        raise PropertyRefused(f"{PREFETCH} is {shown(asked)}; it is a number from 1 to {PREFETCH_MAX}")
+        return None
+    if not (asked.isascii() and asked.isdigit() and len(asked) <= len(str(most)) and 1 <= int(asked) <= most):
+        raise PropertyRefused(f"{name} is {shown(asked)}; it is a number from 1 to {most}")
     return int(asked)
 
 

@@ -191,7 +191,9 @@ class Subscriptions:
         limit = self._prefetch(session, subscription)
         held = self._core.held_ids(queue, group, session.client_id)
         kept = tuple(each for each in held if not consumer.lacks(queue, group, each))
-        newcomer = Newcomer(session.client_id, session.held_under, limit, kept, start)
+        newcomer = Newcomer(
+            session.client_id, session.held_under, limit, kept, start, concurrency=subscription.concurrency
+        )
         self._core.join(queue, group, newcomer, self._state.tick.now_ms)
 
     def _prefetch(self, session: Session, subscription: QueueSubscription) -> int:

@@ -1,4 +1,4 @@
-"""When a PUBLISH has reached the socket: that is when its lease begins [queues-22].
+"""When a PUBLISH has reached the socket: from then on its consumer may work on it [queues-22].
 
 A link tells how many bytes it hands to the network, and how many of them the socket has not taken. Links that were just
 flushed are looked at again with the next ticks; those that stay behind a few times a second, whatever others do.
