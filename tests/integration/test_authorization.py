@@ -45,6 +45,10 @@ user = "bob"
 allow = "publish"
 user = "bob"
 topics = "shared/%u"
+
+[[rule]]
+allow = "takeover"
+user = "ann"
 """
 
 
@@ -196,7 +200,7 @@ def test_a_file_that_changes(tmp_path: Path) -> None:
         broker.changes(RULES.replace('"ann/#", ', ""))
         assert await ann.publish("ann/1", b"4", qos=1) == 0x87
         for broken, told in (
-            (RULES + "\n[[rule]]\nalow = 1\n", "rules.toml:20: unknown key 'alow'; the nearest is allow"),
+            (RULES + "\n[[rule]]\nalow = 1\n", "rules.toml:24: unknown key 'alow'; the nearest is allow"),
             (None, f"cannot read {broker.rules}: No such file or directory"),
         ):
             if broken is None:

@@ -20,10 +20,9 @@ from starlette.types import ASGIApp
 from embermq.admin.http import json_answer, mounted, problem, problem_handlers
 from embermq.admin.parked_routes import parked_routes
 from embermq.admin.parked_service import ParkedService
+from embermq.admin.session_routes import session_routes
 from embermq.admin.session_service import LogsRefused, SessionService
 from embermq.ports.errors import StoreError
-
-PAGE_MAX = 1_000
 
 
 class _Restore(Struct, frozen=True):
@@ -49,27 +48,6 @@ def create_control_app(
 ) -> Starlette:
     """The application over both services, and the API of queues. Client ids are query parameters: they may hold any
     character."""
-
-    async def sessions(request: Request) -> Response:
-        found = service.sessions(request.query_params.get("after", ""), PAGE_MAX)
-        return json_answer(found, HTTPStatus.OK)
-
-    async def session(request: Request) -> Response:
-        client_id = request.query_params.get("client_id", "")
-        if request.method == "DELETE":
-            done = await service.delete(client_id)
-            return Response(status_code=HTTPStatus.NO_CONTENT) if done else _unknown(client_id)
-        found = service.session(client_id)
-        return _unknown(client_id) if found is None else json_answer(found, HTTPStatus.OK)
-
-    async def disconnect(request: Request) -> Response:
-        client_id = request.query_params.get("client_id", "")
-        done = service.disconnect(client_id)
-        if done is None:
-            return _unknown(client_id)
-        if not done:
-            return problem(HTTPStatus.CONFLICT, f"the client {client_id!r} is not connected", {})
-        return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def pins(_: Request) -> Response:
         return json_answer(service.pins(), HTTPStatus.OK)
@@ -101,9 +79,7 @@ def create_control_app(
 
     return Starlette(
         routes=[
-            Route("/api/v1/sessions", sessions),
-            Route("/api/v1/session", session, methods=["GET", "DELETE"]),
-            Route("/api/v1/session/disconnect", disconnect, methods=["POST"]),
+            *session_routes(service),
             Route("/api/v1/pins", pins),
             Route("/api/v1/application-logs", application_logs, methods=["GET", "DELETE"]),
             Route("/application-logs/restore", restore, methods=["POST"]),
@@ -114,7 +90,3 @@ def create_control_app(
         ],
         exception_handlers=problem_handlers() | {LogsRefused: not_now, StoreError: not_now},
     )
-
-
-def _unknown(client_id: str) -> Response:
-    return problem(HTTPStatus.NOT_FOUND, f"there is no session of the client id {client_id!r}", {})

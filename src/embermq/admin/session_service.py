@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 
 class SessionView(Struct, frozen=True, kw_only=True):
-    """One session as it is now. Times are ISO 8601 in UTC.
+    """One session as it is now. Times are ISO 8601 in UTC. It belongs to `username`; `connected_as` is the user who is
+    connected, whom a rule may have let in. "" is no user.
 
     `queued` messages are stored for it, `waiting` ones are in memory behind its window, `in_flight` ones are sent and
     not acknowledged, `receiving` are its own QoS 2 messages that it has not released. `behind` is how many records an
@@ -22,6 +23,7 @@ class SessionView(Struct, frozen=True, kw_only=True):
     client_id: str
     type: str
     username: str
+    connected_as: str
     version: str
     connected: bool
     peer: str
@@ -117,6 +119,11 @@ class SessionService(Protocol):
     async def delete(self, client_id: str) -> bool:
         """End session and connection, queue and subscriptions included; returns when that is durable. False when there
         is no such session."""
+        ...
+
+    async def give(self, client_id: str, username: str) -> bool | None:
+        """From now on the session belongs to this user; returns when that is durable. False when it is not kept, None
+        when there is no such session."""
         ...
 
     async def application_logs(self) -> Sequence[ApplicationLogView]:

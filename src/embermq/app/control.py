@@ -80,7 +80,7 @@ def _short_path(data_dir: Path) -> Iterator[str]:
 
 
 class ControlClient:
-    """The command's end; a context manager. Raises UserError when no broker runs on the data directory."""
+    """The command's end; a context manager. Raises NoAnswer when no broker runs on the data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -91,7 +91,7 @@ class ControlClient:
         import httpx
 
         if not (self._data_dir / FILE_NAME).exists():
-            raise UserError(f"no broker is running on {self._data_dir}; another one is named with --data-dir")
+            raise NoAnswer(f"no broker is running on {self._data_dir}; another one is named with --data-dir")
         self._opened = _short_path(self._data_dir)
         path = self._opened.__enter__()
         self._client = httpx.Client(

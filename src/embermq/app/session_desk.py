@@ -98,6 +98,18 @@ class SessionDesk:
         await durable
         return True
 
+    async def give(self, client_id: str, username: str) -> bool | None:
+        session = self._broker.state.sessions.get(client_id)
+        if session is None:
+            return None
+        self._ticks.look_at_clock()
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._broker.connecting.give(session, username, partial(_tell, durable)):
+            return False
+        self._ticks.wake()
+        await durable
+        return True
+
     async def application_logs(self) -> Sequence[ApplicationLogView]:
         found = await self._ask(self._log_life().overview)
         return [
@@ -176,6 +188,7 @@ def _view(session: Session, behind: dict[int, int]) -> SessionView:
         client_id=session.client_id,
         type=session.client_type.name.lower(),
         username=session.username,
+        connected_as=link.identity.username if link is not None and link.identity is not None else "",
         version=VERSION_NAMES[session.version],
         connected=link is not None,
         peer=link.peer if link is not None else "",

@@ -80,6 +80,7 @@ class Authentication:
         self.gate = ChainGate(
             self._chain,
             clients.application_ids,
+            username_as_client_id=clients.username_as_client_id,
             slowing=Slowing(
                 free=settings.failures_free,
                 window_s=settings.failures_window_s,

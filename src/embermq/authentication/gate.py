@@ -20,22 +20,26 @@ from embermq.server.gate import Exchange, Visitor
 
 FAILURES = frozenset({ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED})
 """The client's fault; other refusals are ours."""
+NO_USERNAME = Deny(ReasonCode.NOT_AUTHORIZED, "it has no user name, which is to be its client id")
 
 
 class ChainGate:
-    """A client is of type APPLICATION when what it showed, its listener, or a rule over client ids says so."""
+    """A client is of type APPLICATION when what it showed, its listener, or a rule over client ids says so.
+    `username_as_client_id`: a user name is the client id too, and nobody enters without one."""
 
     def __init__(
         self,
         chain: Chain,
         application_ids: Sequence[str],
         *,
+        username_as_client_id: bool = False,
         slowing: Slowing,
         late_max: int,
         counters: Counters,
     ) -> None:
         self._chain = chain
         self._application_ids = application_ids
+        self._username_as_client_id = username_as_client_id
         self._slowing = slowing
         self._late_max = late_max
         self._late = 0
@@ -79,6 +83,10 @@ class ChainGate:
         """The answer in the broker's words."""
         if isinstance(answer, Deny):
             return Refusal(answer.reason_code, answer.why)
+        own_id = answer.username if self._username_as_client_id else ""
+        if self._username_as_client_id and not own_id:
+            return Refusal(NO_USERNAME.reason_code, NO_USERNAME.why)
+        client_id = own_id or client_id
         client_type = answer.client_type
         if visitor.client_type is ClientType.APPLICATION or any(
             fnmatchcase(client_id, rule) for rule in self._application_ids
@@ -91,6 +99,7 @@ class ChainGate:
             certificate=visitor.certificate,
             expires_ms=answer.expires_ms,
             account_version=answer.account_version,
+            client_id=own_id,
         )
 
 

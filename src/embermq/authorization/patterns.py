@@ -7,7 +7,7 @@ more than `REGEX_INPUT_MAX` characters, where an allow then does not match and a
 
 import re
 from collections.abc import Iterator
-from fnmatch import translate
+from fnmatch import fnmatchcase, translate
 from itertools import pairwise
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ WAYS_BITS_MAX = 22
 """Ways to match one text that an expression may have, as a power of 2: they are tried in less than a second."""
 USER, CLIENT_ID = "%u", "%c"
 _SHELL = frozenset("*?[")
+_WILDCARD = re.compile(r"([*?[])")
 _UNSAFE = frozenset("/+#\0")
 """In a value that is put into a filter these would make other levels of it, or more of them."""
 _TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?#[^)]*\)|\(|\)|[*+?]|\{\d*,?\d*\}|\||.", re.DOTALL)
@@ -173,7 +174,10 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 class Names(Struct, frozen=True):
-    """Users, client ids or certificate subjects. A name that is absent, "", is none of them."""
+    """Users, client ids or certificate subjects. A name that is absent, "", is none of them.
+
+    `of_user` holds patterns in which %u stands for the client's user name; those are nobody's without one.
+    """
 
     exact: frozenset[str] = frozenset()
     shell: tuple[str, ...] = ()
@@ -181,26 +185,40 @@ class Names(Struct, frozen=True):
     regex: Regex | None = None
     compiled: tuple[re.Pattern[str], ...] = ()
     """`shell`, made ready when the rules are read: that takes far longer than to match."""
+    of_user: tuple[str, ...] = ()
 
-    def match(self, name: str, *, deny: bool) -> bool:
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is a list of names, and nothing has to be tried."""
+        return bool(self.exact) and not self.shell and not self.of_user and self.regex is None
+
+    def match(self, name: str, *, deny: bool, user: str = "") -> bool:
         """Whether the name is one of them. `deny` tells what the rule does, for names too long to be tried."""
         if not name:
             return False
         if name in self.exact or any(pattern.match(name) for pattern in self.compiled):
             return True
+        if self.of_user and user:
+            if len(user) > REGEX_INPUT_MAX:
+                return deny
+            own = _WILDCARD.sub(r"[\1]", user)  # what a client brings is never a wildcard
+            if any(fnmatchcase(name, text.replace(USER, own)) for text in self.of_user):
+                return True
         return self.regex is not None and self.regex.matches(name, if_too_long=deny)
 
     def __str__(self) -> str:
         if self.regex is not None:
             return f"matching {self.regex.text!r}"
-        return " or ".join(map(repr, [*sorted(self.exact), *self.shell]))
+        return " or ".join(map(repr, [*sorted(self.exact), *self.shell, *self.of_user]))
 
 
-def read_names(texts: list[str]) -> Names:
-    """Exact names, and those with shell wildcards."""
+def read_names(texts: list[str], *, fills_in: bool = False) -> Names:
+    """Exact names, and those with shell wildcards. `fills_in`: %u in them stands for the client's user name."""
+    of_user = tuple(text for text in texts if fills_in and USER in text)
+    texts = [text for text in texts if text not in of_user]
     exact = frozenset(text for text in texts if not _SHELL & set(text))
     shell = tuple(text for text in texts if text not in exact)
-    return Names(exact, shell, compiled=tuple(re.compile(translate(text)) for text in shell))
+    return Names(exact, shell, compiled=tuple(re.compile(translate(text)) for text in shell), of_user=of_user)
 
 
 def check_filter(text: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from embermq.authorization.patterns import fill_in, has_placeholder, widest
-from embermq.authorization.rules import ADMIN_PREFIX, Action, Principal, Rule
+from embermq.authorization.rules import ADMIN_PREFIX, ON_CLIENT_IDS, Action, Principal, Rule
 from embermq.topics.names import covers, matches, overlap
 
 CACHED_TOPIC_CHARACTERS_MAX = 256
@@ -43,7 +43,10 @@ class _Applied(Struct, frozen=True):
 
 
 class RuleSet:
-    """Rules in the order in which they are asked; `no_match_allows` is the answer when none matches."""
+    """Rules in the order in which they are asked; `no_match_allows` is the answer when none matches.
+
+    Two answers differ when none matches: CONNECT is allowed unless some rule is about it, TAKEOVER is denied.
+    """
 
     def __init__(self, rules: Iterable[Rule], *, no_match_allows: bool) -> None:
         self.rules = tuple(rules)
@@ -51,14 +54,23 @@ class RuleSet:
         self._of_user: dict[str, list[int]] = {}
         self._of_client_id: dict[str, list[int]] = {}
         self._others: list[int] = []
+        self._guards_client_ids = any(Action.CONNECT in rule.actions for rule in self.rules)
         for index, rule in enumerate(self.rules):
             for names, index_of in ((rule.users, self._of_user), (rule.client_ids, self._of_client_id)):
-                if names is not None and names.exact and not names.shell and names.regex is None:
+                if names is not None and names.is_exact:
                     for name in names.exact:
                         index_of.setdefault(name, []).append(index)
                     break
             else:
                 self._others.append(index)
+
+    def no_match(self, action: Action, topic: str) -> bool:
+        """The answer when no rule matches."""
+        if action is Action.TAKEOVER:
+            return False
+        if action is Action.CONNECT and not self._guards_client_ids:
+            return True
+        return self.no_match_allows and not topic.startswith(ADMIN_PREFIX)
 
     def about(self, principal: Principal) -> list[Rule]:
         """The rules that concern a client, in their order."""
@@ -108,7 +120,7 @@ class Permissions:
 
     def may_subscribe(self, topic_filter: str) -> bool:
         """`topic_filter` is a valid filter, without `$share/<group>/`."""
-        return self._answer(self._rule(Action.SUBSCRIBE, topic_filter), topic_filter)
+        return self._answer(Action.SUBSCRIBE, topic_filter)
 
     def may_consume(self, topic: str) -> bool:
         """Whether it may be given messages of a durable queue, whose topic this is: it has to settle them too."""
@@ -123,10 +135,18 @@ class Permissions:
 
     def may_create(self, topic: str) -> bool:
         """`topic` is that of a queue which is not there."""
-        return self._answer(self._rule(Action.CREATE, topic), topic)
+        return self._answer(Action.CREATE, topic)
+
+    def may_connect(self) -> bool:
+        """Whether it may use its client id."""
+        return self._answer(Action.CONNECT, "")
+
+    def may_take_over(self) -> bool:
+        """Whether it may come for a session of its client id that belongs to another user."""
+        return self._answer(Action.TAKEOVER, "")
 
     def _find(self, known: dict[str, bool], action: Action, topic: str) -> bool:
-        answer = self._answer(self._rule(action, topic), topic)
+        answer = self._answer(action, topic)
         self._remember(known, topic, answer)
         return answer
 
@@ -146,10 +166,9 @@ class Permissions:
                 return rule
         return None
 
-    def _answer(self, rule: Rule | None, topic: str) -> bool:
-        if rule is not None:
-            return rule.allow
-        return self._rules.no_match_allows and not topic.startswith(ADMIN_PREFIX)
+    def _answer(self, action: Action, topic: str) -> bool:
+        rule = self._rule(action, topic)
+        return self._rules.no_match(action, topic) if rule is None else rule.allow
 
     def _own(self) -> list[_Applied]:
         applied = self._applied
@@ -168,13 +187,16 @@ class Permissions:
             return Decision(
                 False, None, f"no rule has `topics` that name {ADMIN_PREFIX}, and those alone allow it"
             )
-        word = "allowed" if self._rules.no_match_allows else "denied"
+        allowed = self._rules.no_match(action, topic)
+        word = "allowed" if allowed else "denied"
+        if action in ON_CLIENT_IDS and allowed is not self._rules.no_match_allows:
+            return Decision(allowed, None, f"no rule about {action} matches, and without one it is {word}")
         why = f"no rule matches, and what no rule matches is {word}"
         if action is Action.SUBSCRIBE:
             parts = [str(rule.place) for rule in self._partly(topic)]
             if parts:
                 why = f"no rule covers the whole of {topic} ({', '.join(parts)}: a part of it), and that is {word}"
-        return Decision(self._rules.no_match_allows, None, why)
+        return Decision(allowed, None, why)
 
     def _partly(self, topic_filter: str) -> list[Rule]:
         return [

@@ -13,12 +13,22 @@ rule about every topic, nor by a regular expression, nor by what holds where no 
 
 class Action(StrEnum):
     """What can be allowed. RECEIVE is every delivery, retained messages included; CREATE is making a durable queue by
-    being the first to use its topic."""
+    being the first to use its topic.
+
+    The last two are about client ids instead of topics: CONNECT is using one at all, TAKEOVER is coming for a session
+    that belongs to another user.
+    """
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     RECEIVE = "receive"
     CREATE = "create"
+    CONNECT = "connect"
+    TAKEOVER = "takeover"
+
+
+ON_CLIENT_IDS = frozenset({Action.CONNECT, Action.TAKEOVER})
+ON_TOPICS = frozenset(Action) - ON_CLIENT_IDS
 
 
 class Principal(Struct, frozen=True):
@@ -64,7 +74,10 @@ class Rule(Struct, frozen=True):
         return (
             (self.anonymous is None or self.anonymous is (not principal.user))
             and (self.users is None or self.users.match(principal.user, deny=deny))
-            and (self.client_ids is None or self.client_ids.match(principal.client_id, deny=deny))
+            and (
+                self.client_ids is None
+                or self.client_ids.match(principal.client_id, deny=deny, user=principal.user)
+            )
             and (self.certificates is None or self.certificates.match(principal.certificate, deny=deny))
         )
 
@@ -86,6 +99,8 @@ class Rule(Struct, frozen=True):
         ):
             if names is not None:
                 words.append(f"for {what} {names}")
+        if self.actions <= ON_CLIENT_IDS:
+            return " ".join(words)
         if self.topic_regex is not None:
             words.append(f"on topics matching {self.topic_regex.text!r}")
         else:

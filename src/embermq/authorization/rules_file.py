@@ -1,8 +1,9 @@
 """Rules in TOML: one table `[[rule]]` each.
 
 [[rule]]
-allow = ["publish", "receive"]     # or deny = ...; "read" is subscribe and receive, "all" is everything
+allow = ["publish", "receive"]     # or deny = ...; "read" is subscribe and receive, "all" is everything on topics
 user = "meter-*"                   # or user_regex, client_id, client_id_regex, certificate, anonymous = true
+                                   # in client_id %u stands for the client's user name
 topics = ["meters/%u/#"]           # or topic_regex; absent = every topic
 """
 
@@ -14,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 from embermq.authorization.errors import RulesError
 from embermq.authorization.patterns import Names, check_filter, read_names, read_regex
-from embermq.authorization.rules import Action, Place, Rule
+from embermq.authorization.rules import ON_CLIENT_IDS, ON_TOPICS, Action, Place, Rule
 from embermq.topics.errors import TopicError
 from embermq.topics.names import SHARE_PREFIX
 
@@ -24,7 +25,7 @@ READ = frozenset({Action.SUBSCRIBE, Action.RECEIVE})
 ACTIONS: Mapping[str, frozenset[Action]] = {
     **{str(action): frozenset({action}) for action in Action},
     "read": READ,
-    "all": frozenset(Action),
+    "all": ON_TOPICS,
 }
 _WHO = ("user", "client_id", "certificate")
 _KEYS = ("allow", "deny", "anonymous", *_WHO, *(f"{who}_regex" for who in _WHO), "topics", "topic_regex")
@@ -115,6 +116,10 @@ class _Table:
                 hint = f"; the nearest is {near[0]}" if near else ""
                 self._refuse(key, f"{key}: {word!r} is not one of {', '.join(ACTIONS)}{hint}")
             actions |= ACTIONS[word]
+        on_ids = sorted(actions & ON_CLIENT_IDS)
+        for given in ("topics", "topic_regex"):
+            if on_ids and given in self._table:
+                self._refuse(given, f"{given}: {on_ids[0]} is about client ids; give it a rule of its own")
         return actions
 
     def _names(self, who: str) -> Names | None:
@@ -129,7 +134,7 @@ class _Table:
         if "" in texts:
             hint = "; clients without a user are said with anonymous = true" if who == "user" else ""
             self._refuse(who, f"{who}: is empty{hint}")
-        return read_names(texts)
+        return read_names(texts, fills_in=who == "client_id")
 
     def _filters(self, key: str) -> tuple[str, ...]:
         texts = self._texts(key)

@@ -175,7 +175,7 @@ class Authenticating:
             self._connecting.connect(link, packet, proof.identity)
             return
         self._state.timers.cancel(authentication.timer)
-        if link.session is None or proof.identity.username != link.session.username:
+        if link.identity is None or proof.identity.username != link.identity.username:
             self._end(link, ReasonCode.NOT_AUTHORIZED, "the user of a connection stays the same")
             return
         self._connecting.credentials.hold(link, proof.identity)

@@ -13,6 +13,7 @@ from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
 from embermq.broker.holding import Holding
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
+from embermq.broker.ownership import ANOTHER_USERS, may_keep, objection_to_user, take_possession
 from embermq.broker.queue_side import QUEUE_PREFIX
 from embermq.broker.session import PACKET_IDS, Delivery, Session
 from embermq.broker.state import BrokerState
@@ -108,11 +109,16 @@ class Connecting:
     def connect(self, link: Link, packet: Connect, identity: Identity) -> None:
         """Decide about a CONNECT of an authenticated client. CONNACK follows when what it says is durable."""
         self.introduce(link, packet)
-        client_id = packet.client_id or identity.new_client_id
+        client_id = identity.client_id or packet.client_id or identity.new_client_id
+        principal = Principal(identity.username, client_id, identity.certificate)
         link.client_id, link.user = client_id, identity.username
-        permissions = self._state.permissions(Principal(identity.username, client_id, identity.certificate))
-        objection = self._objection(link, packet, permissions)
+        permissions = self._state.permissions(principal)
+        objection = self._objection(link, packet, identity.client_id or packet.client_id, permissions)
         old = self._state.sessions.get(client_id)
+        if objection is None:
+            owned = old if old is not None and not self._is_over(old) else None
+            objection = objection_to_user(owned, principal, permissions)
+            self._state.counters.connects_denied += objection is not None
         expiry_s = self._expiry_s(packet)
         if objection is None and self._state.strict_names is not None:
             kept = old if old is not None and not packet.clean_start else None
@@ -145,12 +151,14 @@ class Connecting:
             session.epoch += 1
             session.version = packet.version
             session.expiry_interval_s = expiry_s if session.persistent else 0
-        self._identify(session, identity, permissions)
+        take_possession(session, principal)
+        self._state.quotas.moves(session, session.username)
         session.window_max = self._window_max(packet)
         session.expires_ms = 0
         self._state.timers.cancel(session.timer)
         session.claimant = link
         link.claimed = session
+        self._judge(session, permissions)
         if session.persistent:
             self._state.tick.session_writes.sessions.append(session.row())
         if packet.will is not None:
@@ -174,27 +182,25 @@ class Connecting:
             self.refuse(link, ReasonCode.SERVER_UNAVAILABLE, STORE_AWAY)
             self.link_lost(link)
 
-    def _identify(self, session: Session, identity: Identity, permissions: Permissions | None) -> None:
-        """From now on the session is this client's, who may be another user than before; who may receive what has been
-        remembered for that one."""
-        if session.subscriptions and permissions is not None and permissions.principal != session.principal:
+    def _judge(self, session: Session, permissions: Permissions | None) -> None:
+        """The session is judged by these permissions from now on; who may receive what has been remembered for the
+        client before, who may be another user."""
+        before = session.permissions
+        if before is not None and permissions is not None and permissions.principal != before.principal:
             self._state.router.forget()
-        self._state.quotas.moves(session, identity.username)
-        session.username = identity.username
-        session.certificate = identity.certificate
         session.permissions = permissions
 
     def _objection(
-        self, link: Link, packet: Connect, permissions: Permissions | None
+        self, link: Link, packet: Connect, client_id: str, permissions: Permissions | None
     ) -> tuple[ReasonCode, str] | None:
-        """Why the client may not enter with this CONNECT, if it may not."""
-        if not packet.client_id:
+        """Why the client may not enter with this CONNECT, if it may not; `client_id` is "" for one that we make."""
+        if not client_id:
             empty_allowed = packet.version == ProtocolVersion.V5 or (
                 packet.version == ProtocolVersion.V311 and packet.clean_start  # [MQTT 3.1.1, MQTT-3.1.3-8]
             )
             if not empty_allowed or not self._state.settings.allow_empty_client_id:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
-        elif packet.version == ProtocolVersion.V31 and len(packet.client_id) > V31_CLIENT_ID_CHARACTERS:
+        elif packet.version == ProtocolVersion.V31 and len(client_id) > V31_CLIENT_ID_CHARACTERS:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "more than 23 characters"
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
@@ -321,6 +327,21 @@ class Connecting:
         any more."""
         self._cut_off(session, ReasonCode.ADMINISTRATIVE_ACTION, goes_on=False)
         self.end_session(session, durable)
+
+    def give(self, session: Session, username: str, durable: Callable[[], None]) -> bool:
+        """An operator gives a kept session to a user; `durable` is called when that is stored. Its client is sent away
+        if it may not come for a session of that user. False when the session is not kept."""
+        if not _is_kept(session):
+            return False
+        session.username, session.certificate = username, ""
+        self._state.quotas.moves(session, username)
+        for link in (session.link, session.claimant):
+            if link is not None and not may_keep(session, link):
+                link.disconnect(*ANOTHER_USERS)
+        self._judge(session, self._state.permissions(session.principal))
+        self._state.tick.session_writes.sessions.append(session.row())
+        self._state.tick.batch.after_commit.append(durable)
+        return True
 
     def _is_over(self, session: Session) -> bool:
         return session.expires_ms != 0 and self._state.tick.now_ms >= session.expires_ms
@@ -450,6 +471,8 @@ class Connecting:
         self._leave_queues(session)
         self._handover.leave(session, ended=False)
         state.path(session).suspend(session)
+        if session.permissions is not None and session.permissions.principal != session.principal:
+            self._judge(session, state.permissions(session.principal))
         if session.expiry_interval_s != NEVER_EXPIRES:
             session.expires_ms = state.tick.now_ms + session.expiry_interval_s * 1000
             self.watch_expiry(session)

@@ -56,6 +56,7 @@ class Delivery(Struct, gc=False):
 class Session:
     """The state that MQTT calls Session, and where its client is connected.
 
+    It belongs to the user `username`, and to nobody while that is empty; `certificate` is the subject of that user's.
     `generation` is new at each birth; `epoch` rises at each takeover. `window` maps the packet ids in flight to
     their deliveries, in the order in which they were first sent. `waiting` holds deliveries that arrived while the
     window was full; they are neither stored nor sent; `waiting_bytes` is what their publishers have said. `resend`
@@ -158,8 +159,12 @@ class Session:
 
     @property
     def principal(self) -> Principal:
-        """Who its client is, for the rules."""
-        return Principal(self.username, self.client_id, self.certificate)
+        """Who its client is, for the rules: who is connected, or while nobody is, whose session it is."""
+        link = self.link or self.claimant
+        who = link.identity if link is not None else None
+        if who is None:
+            return Principal(self.username, self.client_id, self.certificate)
+        return Principal(who.username, self.client_id, who.certificate)
 
     @property
     def is_application(self) -> bool:

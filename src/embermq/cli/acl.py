@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from embermq.cli.options import AsJson, Assignments, ConfigFile, configuration
+from embermq.app.control import NoAnswer
+from embermq.app.errors import UserError
+from embermq.cli.control import running_broker
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
-    from embermq.authorization.rule_set import RuleSet
-    from embermq.authorization.rules import Action, Rule
+    from embermq.authorization.rule_set import Decision, RuleSet
+    from embermq.authorization.rules import Action, Principal, Rule
 
 EXIT_DENIED = 1
 
@@ -57,19 +61,51 @@ def check(
     create: Annotated[
         str | None, typer.Option("--create", metavar="TOPIC", help="May it make this queue?")
     ] = None,
+    connect: Annotated[
+        bool,
+        typer.Option("--connect", help="May it connect with its client id, and have the session there is?"),
+    ] = False,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            "--owner",
+            metavar="NAME",
+            help="To whom that session belongs; else the broker that runs is asked.",
+        ),
+    ] = None,
     rules: RulesFile = None,
     mosquitto_acl: AclFile = None,
+    data_dir: DataDir = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether a client may do something, by which rule, and why. Exit code 0: allowed, 1: denied."""
-    from embermq.authorization.rules import Principal
+    from embermq.authorization.rules import Action, Principal
 
-    action, topic = _asked(publish, subscribe, receive, create)
+    principal = Principal(user, client_id, certificate)
     rule_set = _rules(rules, mosquitto_acl, config, assignments)
-    decision = rule_set.decide(Principal(user, client_id, certificate), action, topic)
-    word = "allowed" if decision.allowed else "denied"
+    if connect:
+        if not client_id or (publish, subscribe, receive, create) != (None, None, None, None):
+            raise typer.BadParameter("--connect goes with --client-id, and with no other question")
+        action, topic = Action.CONNECT, ""
+        if owner is None:
+            owner, note = _owner(client_id, data_dir, config, assignments)
+        else:
+            note = f"its session belongs to {shown(owner)}"
+        decision = _may_connect(rule_set, principal, owner, note)
+    else:
+        action, topic = _asked(publish, subscribe, receive, create)
+        decision = rule_set.decide(principal, action, topic)
+    about = {"client_id": client_id, "owner": owner} if connect else {}
+    _print_answer(decision, action, topic, about, as_json=as_json)
+    raise typer.Exit(0 if decision.allowed else EXIT_DENIED)
+
+
+def _print_answer(
+    decision: Decision, action: Action, topic: str, about: dict[str, str | None], *, as_json: bool
+) -> None:
+    """`about` is what else belongs to the question; it holds the client id when there is no topic."""
     if as_json:
         found = {
             "allowed": decision.allowed,
@@ -78,10 +114,39 @@ def check(
             "rule": str(decision.rule.place) if decision.rule is not None else None,
             "why": decision.why,
         }
-        print(json.dumps(found, indent=2))
-    else:
-        print(f"{word}: {action} {topic}\n  {decision.why}")
-    raise typer.Exit(0 if decision.allowed else EXIT_DENIED)
+        print(json.dumps(found | about, indent=2))
+        return
+    word = "allowed" if decision.allowed else "denied"
+    print(f"{word}: {action} {topic or shown(about['client_id'] or '')}\n  {decision.why}")
+
+
+def _may_connect(rule_set: RuleSet, principal: Principal, owner: str, note: str) -> Decision:
+    """By the rules about client ids, and by whose session there is; `owner` is "" for nobody."""
+    from embermq.authorization.rule_set import Decision
+    from embermq.authorization.rules import Action
+
+    decision = rule_set.decide(principal, Action.CONNECT, "")
+    if decision.allowed and owner not in ("", principal.user):
+        takeover = rule_set.decide(principal, Action.TAKEOVER, "")
+        return Decision(takeover.allowed, takeover.rule, f"{note}\n  {takeover.why}")
+    return Decision(decision.allowed, decision.rule, f"{decision.why}\n  {note}")
+
+
+def _owner(
+    client_id: str, data_dir: str | None, config: Path | None, assignments: list[str] | None
+) -> tuple[str, str]:
+    """To whom the session of the client id belongs, "" for nobody, and that in words."""
+    from embermq.admin.session_service import SessionDetail
+
+    try:
+        with running_broker(data_dir, config, assignments) as broker:
+            body = broker.ask("GET", "/api/v1/session", client_id=client_id)
+    except NoAnswer as error:
+        return "", f"whose session it would have has not been asked: {error}"
+    except UserError:
+        return "", "there is no session of this client id"
+    username = msgspec.json.decode(body, type=SessionDetail).session.username
+    return username, f"its session belongs to {shown(username) if username else 'no user'}"
 
 
 @app.command("list")
@@ -137,7 +202,7 @@ def _asked(
         if topic is not None
     ]
     if len(given) != 1:
-        raise typer.BadParameter("say one of --publish, --subscribe, --receive and --create")
+        raise typer.BadParameter("say one of --publish, --subscribe, --receive, --create and --connect")
     action, topic = given[0]
     try:
         if action is not Action.SUBSCRIBE:

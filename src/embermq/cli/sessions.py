@@ -113,6 +113,21 @@ def disconnect(
     print(f"disconnected {shown(client_id)}")
 
 
+@app.command("give")
+def give(
+    client_id: ClientId,
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user to whom it belongs from now on.")],
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Give a kept session to a user. A client of that user may then connect with its client id; nothing is lost."""
+    with running_broker(data_dir, config, assignments) as broker:
+        broker.ask("POST", "/api/v1/session/give", client_id=client_id, user=user)
+    print(f"{shown(client_id)} belongs to {shown(user)}")
+
+
 @app.command("delete")
 def delete(
     client_id: ClientId,

@@ -12,8 +12,8 @@ class SessionRow(Struct, frozen=True):
     """One persistent session.
 
     `generation` is new at each birth and never used again; `epoch` rises at each takeover.
-    `expires_ms` is the absolute deadline while offline, 0 while connected or when it never expires. `username` and
-    `certificate` (a subject) are the client's that was last connected, "" for none.
+    `expires_ms` is the absolute deadline while offline, 0 while connected or when it never expires. `username` is the
+    user to whom it belongs, `certificate` the subject of that user's last one; "" for none.
     """
 
     client_id: str

@@ -179,6 +179,9 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     application_ids: tuple[str, ...] = ()
     """Shell wildcards over client ids: a client that matches one is of type APPLICATION."""
+    username_as_client_id: bool = False
+    """Whether a client's user name is its client id, whatever it sends; one without a user name is refused with 0x87.
+    Mosquitto's `use_username_as_clientid`."""
     allow_anonymous: bool = False
     """Whether clients without a user name may enter elsewhere than on loopback listeners, where they always may."""
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0

@@ -304,3 +304,14 @@ def test_a_certificate_of_a_disabled_account_does_not_enter() -> None:
         code_of(entered(connect(), Visitor(True, True, ClientType.DEVICE, "gone")))
         is ReasonCode.NOT_AUTHORIZED
     )
+
+
+def test_a_user_name_may_be_the_client_id() -> None:
+    ann = admitted("ann", b"secret", username_as_client_id=True, application_ids=("ann",))
+    assert isinstance(ann, Identity)
+    assert (ann.client_id, ann.client_type) == ("ann", ClientType.APPLICATION)
+    other = admitted("ann", b"secret", username_as_client_id=True, application_ids=("c1",))
+    assert isinstance(other, Identity) and other.client_type is ClientType.DEVICE
+    assert code_of(admitted(None, None, username_as_client_id=True)) is ReasonCode.NOT_AUTHORIZED
+    own = admitted("ann", b"secret")
+    assert isinstance(own, Identity) and own.client_id == ""

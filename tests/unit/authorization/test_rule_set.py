@@ -9,6 +9,7 @@ from embermq.authorization.rules import Action, Principal, Rule
 from embermq.authorization.rules_file import read_rules
 
 PUBLISH, SUBSCRIBE, RECEIVE, CREATE = Action.PUBLISH, Action.SUBSCRIBE, Action.RECEIVE, Action.CREATE
+CONNECT, TAKEOVER = Action.CONNECT, Action.TAKEOVER
 
 
 def rules(text: str, *, no_match_allows: bool = False) -> RuleSet:
@@ -60,12 +61,41 @@ def test_whom_a_rule_is_about(who: str, expected: tuple[bool, bool]) -> None:
         ('"read"', {SUBSCRIBE, RECEIVE}),
         ('["publish", "read"]', {PUBLISH, SUBSCRIBE, RECEIVE}),
         ('"create"', {CREATE}),
-        ('"all"', set(Action)),
+        ('"all"', {PUBLISH, SUBSCRIBE, RECEIVE, CREATE}),
+        ('"connect"', {CONNECT}),
+        ('["all", "connect", "takeover"]', set(Action)),
     ],
 )
 def test_actions(words: str, expected: set[Action]) -> None:
-    rule_set = rules(f"[[rule]]\nallow = {words}")
+    rule_set = rules(f'[[rule]]\nallow = {words}\n[[rule]]\ndeny = "connect"')
     assert {action for action in Action if allowed(rule_set, ALICE, action, "t")} == expected
+
+
+@pytest.mark.parametrize("no_match", [True, False])
+def test_client_ids_are_free_until_a_rule_is_about_them_and_sessions_never(no_match: bool) -> None:
+    free = RuleSet(read_rules('[[rule]]\nallow = "all"', "r"), no_match_allows=no_match)
+    assert allowed(free, ALICE, CONNECT, "") and not allowed(free, ALICE, TAKEOVER, "")
+    text = '[[rule]]\nallow = "connect"\nuser = "somebody else"'
+    guarded = RuleSet(read_rules(text, "r"), no_match_allows=no_match)
+    assert allowed(guarded, ALICE, CONNECT, "") is no_match
+    assert not allowed(guarded, ALICE, TAKEOVER, "")
+
+
+def test_a_user_name_in_a_client_id_is_no_wildcard_and_not_too_long() -> None:
+    text = (
+        '[[rule]]\ndeny = "connect"\nclient_id = "x-%u"\n[[rule]]\nallow = "connect"\nclient_id = "%u-[0-9]"'
+    )
+    rule_set = RuleSet(read_rules(text, "r"), no_match_allows=False)
+
+    def may(user: str, client_id: str) -> bool:
+        return allowed(rule_set, Principal(user, client_id), CONNECT, "")
+
+    assert may("ann", "ann-7") and not may("ann", "ann-x")
+    assert may("[a]*?", "[a]*?-1") and not may("[a]*?", "abc-1")
+    assert may("%u", "%u-1") and not may("%u", "%u-1-1")
+    assert not may("", "-1"), "%u is nobody's without a user"
+    long = "u" * 257
+    assert not may(long, f"{long}-1"), "a deny hits what is too long to be tried"
 
 
 def test_the_first_that_matches_decides() -> None:

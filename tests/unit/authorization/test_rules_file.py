@@ -30,11 +30,11 @@ RULE = '# rules\n\n[[rule]]  # a comment\nallow = "all"\n'
         (RULE + "deny = 'all'", "r:5: a rule has either allow or deny, with what it is about"),
         (
             "[[rule]]\nallow = 'write'",
-            "r:2: allow: 'write' is not one of publish, subscribe, receive, create, read, all",
+            "r:2: allow: 'write' is not one of publish, subscribe, receive, create, connect, takeover, read, all",
         ),
         (
             "[[rule]]\ndeny = ['read', 'publich']",
-            "r:2: deny: 'publich' is not one of publish, subscribe, receive, create, read, all; the nearest is publish",
+            "r:2: deny: 'publich' is not one of publish, subscribe, receive, create, connect, takeover, read, all; the",
         ),
         ("[[rule]]\nallow = 1", "r:2: allow: 1 is not a text"),
         ("[[rule]]\nallow = []", "r:2: allow: is an empty list"),
@@ -63,6 +63,10 @@ RULE = '# rules\n\n[[rule]]  # a comment\nallow = "all"\n'
             "r:5: topic_regex: 't/%u': %u and %c stand in topics, not in a regular expression",
         ),
         (RULE + "topic_regex = '(a+)+'", "r:5: topic_regex: '(a+)+': a repeated group that repeats or"),
+        (
+            "[[rule]]\nallow = ['publish', 'connect']\ntopics = 'a'",
+            "r:3: topics: connect is about client ids; give it a rule of its own",
+        ),
         (RULE + RULE + "deni = 1", "r:9: unknown key 'deni'; the nearest is deny"),
         ("x = " + "[" * 5000, "r: "),
     ],

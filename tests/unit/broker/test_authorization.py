@@ -381,7 +381,9 @@ class TestChange:
 
     def test_the_same_client_id_as_another_user_starts_with_nothing_remembered(self) -> None:
         """What was decided for one user is not the next one's, neither here nor in what topics have matched."""
-        hand = under(rules("allow all # trusted", "allow read open stranger", "allow publish #"))
+        text = '[[rule]]\nallow = "takeover"\n[[rule]]\nallow = "all"\nuser = "trusted"\n'
+        text += '[[rule]]\nallow = "read"\nuser = "stranger"\ntopics = "open"\n[[rule]]\nallow = "publish"\n'
+        hand = under(RuleSet(read_rules(text, "r"), no_match_allows=False))
         trusted = hand.keeps("c", user="trusted")
         trusted.subscribes("#")
         publisher = hand.connects("p")

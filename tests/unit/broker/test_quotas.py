@@ -80,6 +80,7 @@ def test_a_session_counts_for_the_user_who_has_it() -> None:
     hand = limited(sessions_user_max=1, subscriptions_bytes_user_max=ONE)
     hand.keeps("1", user="ann").subscribes("a/+")
     assert codes(hand.keeps("2", user="ann")) == [QUOTA]
+    assert hand.broker.connecting.give(hand.state.sessions["1"], "bob", lambda: None)
     moved = hand.keeps("1", user="bob")
     again = hand.keeps("2", user="ann")
     assert codes(moved, again) == [0, 0]

@@ -142,8 +142,16 @@ def test_list(rules: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "say one of --publish, --subscribe, --receive and --create"),
-        (["--publish", "a", "--receive", "b"], "say one of --publish, --subscribe, --receive and --create"),
+        ([], "say one of --publish, --subscribe, --receive, --create and --connect"),
+        (
+            ["--publish", "a", "--receive", "b"],
+            "say one of --publish, --subscribe, --receive, --create and --connect",
+        ),
+        (["--connect"], "--connect goes with --client-id, and with no other question"),
+        (
+            ["--connect", "--client-id", "c", "--publish", "a"],
+            "--connect goes with --client-id, and with no other",
+        ),
         (["--publish", "a/+"], "--publish: topic name 'a/+' contains a wildcard"),
         (["--receive", ""], "--receive: topic name is empty"),
         (["--subscribe", "a/#/b"], "--subscribe: topic filter 'a/#/b': '#' is not the last level"),
@@ -160,3 +168,56 @@ def test_mistakes_are_not_answers(words: list[str], told: str, capsys: pytest.Ca
     assert told in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
+
+
+CLIENT_IDS = """\
+[[rule]]
+allow = "takeover"
+user = "bob"
+
+[[rule]]
+allow = "connect"
+client_id = "%u-*"
+[[rule]]
+allow = "connect"
+user = ["bob", "eve"]
+"""
+NO_RULE = "no rule matches, and what no rule matches is denied"
+OWN = "{rules}:5: allow connect for client id '%u-*'"
+
+
+@pytest.mark.parametrize(
+    ("user", "owner", "told"),
+    [
+        ("ann", "ann", f"allowed: connect ann-1\n  {OWN}\n  its session belongs to ann\n"),
+        (
+            "bob",
+            "ann",
+            "allowed: connect ann-1\n  its session belongs to ann\n  {rules}:1: allow takeover for user 'bob'\n",
+        ),
+        ("eve", "ann", f"denied: connect ann-1\n  its session belongs to ann\n  {NO_RULE}\n"),
+        ("dan", "dan", f"denied: connect ann-1\n  {NO_RULE}\n  its session belongs to dan\n"),
+    ],
+)
+def test_connecting_with_a_client_id(
+    user: str, owner: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = 0 if told.startswith("allowed") else 1
+    path = tmp_path / "rules.toml"
+    path.write_text(CLIENT_IDS)
+    words = ["--rules", str(path), "--connect", "--user", user, "--client-id", "ann-1", "--owner", owner]
+    assert main(["acl", "check", *words]) == code
+    assert capsys.readouterr().out == told.format(rules=path)
+    assert main(["acl", "check", *words, "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert (found["allowed"], found["client_id"], found["owner"]) == (not code, "ann-1", owner)
+
+
+def test_without_a_broker_nobody_knows_whose_session_there_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--connect", "--user", "ann", "--client-id", "c", "--data-dir", str(tmp_path)]
+    assert main(["acl", "check", *words]) == 0
+    told = capsys.readouterr().out
+    assert "no rule about connect matches" not in told
+    assert f"whose session it would have has not been asked: no broker is running on {tmp_path}" in told

@@ -54,7 +54,7 @@ class ResponseQueue:
     def __init__(self, name: str, topic_filter: str, session: Session) -> None:
         self.name = name
         self.topic_filter = topic_filter
-        self.owner = (session.client_id, session.username)
+        self.owner = (session.client_id, session.principal.user)
         self.session: Session | None = session
         self.qos = 0
         self.identifiers: tuple[int, ...] = ()
@@ -134,7 +134,7 @@ class Responses:
             queue = self._queues[parsed.name] = own[parsed.name] = ResponseQueue(
                 parsed.name, topic_filter, session
             )
-        elif queue.owner != (session.client_id, session.username):
+        elif queue.owner != (session.client_id, session.principal.user):
             raise QueueRefusal(
                 f"{shown(topic_filter)} has another consumer already", ReasonCode.NOT_AUTHORIZED
             )
