@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -175,6 +175,85 @@ def test_who_must_have_a_certificate_and_has_none_or_a_strangers_stays_out(
         enter(tls_broker, tls_broker.certified, tls_broker.authority.trusting(tls_broker.authority.client()))
         == 0
     )
+
+
+ALERTS = {
+    "missing": ("handshake failure", "certificate required", "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+    "expired": ("certificate expired", "certificate expired", "certificate has expired"),
+    "revoked": ("certificate revoked", "certificate revoked", "certificate revoked"),
+    "strange": ("unknown ca", "unknown ca", "unable to get"),
+}
+"""What OpenSSL calls the alert in TLS 1.2 and 1.3, and what the log says."""
+
+
+def refused_certificate(broker: Broker, which: str, folder: Path) -> Path | None:
+    if which == "missing":
+        return None
+    if which == "strange":
+        return Authority(folder).client()
+    own = broker.authority.client(lives_h=0 if which == "expired" else 24)
+    if which == "revoked":
+        broker.authority.revocations(own)
+        broker.reload("certificates read again")
+    return own
+
+
+def alert_of(port: int, context: ssl.SSLContext) -> str:
+    """What a client reads that speaks at once, as those of MQTT do: it must not lose the alert by that."""
+    try:
+        with dial(port, tls=context) as sock:
+            sock.sendall(encode(Connect("c", V5, True, 0, None, None, None, None), V5))
+            return f"no alert, but {sock.recv(1)!r}"
+    except ssl.SSLError as error:
+        return str(error).replace("_", " ").lower()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("which", ALERTS)
+def test_a_refused_certificate_gets_an_alert_and_a_line_of_the_log(
+    tls_broker: Broker, tmp_path: Path, which: str, version: ssl.TLSVersion
+) -> None:
+    port, (alert_1_2, alert_1_3, cause) = tls_broker.certified, ALERTS[which]
+    context = tls_broker.authority.trusting(refused_certificate(tls_broker, which, tmp_path))
+    context.minimum_version = context.maximum_version = version
+    mark, before = len(tls_broker.output()), metric(tls_broker, "tls_handshakes_failed")
+    tries = 0
+
+    def is_told() -> bool:
+        """Lines are few when the tests before have filled the log's second."""
+        nonlocal tries
+        tries += 1
+        assert (alert_1_3 if version is ssl.TLSVersion.TLSv1_3 else alert_1_2) in alert_of(port, context)
+        lines = tls_broker.output()[mark:].splitlines()
+        told = f'listener="listeners.mqtts 127.0.0.1:{port}" reason="TLS: {cause}'
+        return any(" INFO client refused event=refused " in line and told in line for line in lines)
+
+    wait_until(is_told)
+    assert metric(tls_broker, "tls_handshakes_failed") == before + tries
+
+
+def test_a_refused_client_that_does_not_leave_is_ended_soon(tls_broker: Broker) -> None:
+    """Whatever it sends is thrown away, up to a limit."""
+    context = tls_broker.authority.trusting()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    for sends in (b"", b"x" * 16_000):
+        with dial(tls_broker.certified, tls=context) as sock:
+            bare = socket.socket(fileno=os.dup(sock.fileno()))
+            with closing(bare):
+                bare.settimeout(30)
+                with suppress(OSError):
+                    for _ in range(64 if sends else 0):
+                        bare.sendall(sends)
+                read_to_end(bare)
+                wait_until(lambda: metric(tls_broker, "tls_handshakes") == 0, what="no handshake under way")
+
+
+def read_to_end(sock: socket.socket) -> bytes:
+    data = b""
+    with suppress(OSError):
+        while chunk := sock.recv(4_096):
+            data += chunk
+    return data
 
 
 def test_a_certificate_is_who_one_is_where_strangers_may_not_enter(tls_broker: Broker) -> None:

@@ -36,8 +36,9 @@ class Authority:
         )
         return path
 
-    def client(self, *subject: tuple[x509.ObjectIdentifier, str]) -> Path:
-        """Certificate and key in one file; without a subject given its common name is `pump-7`."""
+    def client(self, *subject: tuple[x509.ObjectIdentifier, str], lives_h: int = 24) -> Path:
+        """Certificate and key in one file; without a subject given its common name is `pump-7`. With `lives_h` of 0 or
+        less it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = subject or ((NameOID.COMMON_NAME, "pump-7"),)
         now = datetime.now(UTC)
@@ -47,8 +48,8 @@ class Authority:
             .issuer_name(self._certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_before(now - timedelta(hours=48))
+            .not_valid_after(now + timedelta(hours=lives_h))
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
             .sign(self._key, hashes.SHA256())
         )

@@ -15,6 +15,7 @@ class Counters(Struct):
     refused_untold: int = 0
     """Of the three before, those that were closed without an answer."""
     tls_handshakes_dropped: int = 0
+    tls_handshakes_failed: int = 0
     takeovers: int = 0
     logins_failed: int = 0
     logins_unchecked: int = 0

@@ -14,6 +14,7 @@ from embermq.broker.counters import Counters
 from embermq.server.admission import Admission, Place
 from embermq.server.proxy_protocol import ProxyHeaderError, read_header
 from embermq.server.settings import Address, UnixAddress
+from embermq.server.tls import ON_FAILURE
 
 BACKLOG = 4_096
 KERNEL_KEEP_ALIVE = ((socket.TCP_KEEPIDLE, 120), (socket.TCP_KEEPINTVL, 30), (socket.TCP_KEEPCNT, 4))
@@ -121,6 +122,14 @@ class Introduction:
         """The event loop has the socket from now on."""
         self._is_the_loops = True
 
+    def end_behind_alert(self) -> None:
+        """TLS has refused it, and the event loop is about to write why: say then that nothing more comes."""
+        asyncio.get_running_loop().call_soon(self._say_no_more)
+
+    def _say_no_more(self) -> None:
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
     def drop(self) -> None:
         """End it. What the event loop has is told by way of its socket: to cancel the task when the connection has just
         been made would leave one that never hears of its end."""
@@ -151,6 +160,10 @@ class Handshakes:
         """Count the task until it is done."""
         self._under_way[task] = introduction
         task.add_done_callback(self._under_way.pop)
+
+    def count_failure(self) -> None:
+        """One came to nothing."""
+        self._counters.tls_handshakes_failed += 1
 
     def wait_s(self) -> float:
         """How long nobody should be accepted; 0.0 when there is room, which the oldest may have to make."""
@@ -245,7 +258,7 @@ class Listening:
                 continue
             sock.setblocking(False)
             introduction = Introduction(sock, loop.time())
-            task = loop.create_task(self._introduce(sock, str(peer), place, introduction))
+            task = loop.create_task(self._introduce(sock, _named(peer), place, introduction))
             introduction.task = task
             self._introductions[task] = introduction
             task.add_done_callback(self._introductions.pop)
@@ -266,6 +279,7 @@ class Listening:
                     return
             context = self._context
             introduction.hand_to_loop()
+            ON_FAILURE.set(partial(self._tls_failed, introduction, str(source or peer)))
             await loop.connect_accepted_socket(
                 partial(self._factory, place, source),
                 sock,
@@ -282,9 +296,20 @@ class Listening:
             self._drop(sock, place)
             raise
 
+    def _tls_failed(self, introduction: Introduction, peer: str, text: str, alerted: bool) -> None:
+        self._handshakes.count_failure()
+        self._on_refused(peer, f"TLS: {text}")
+        if alerted:
+            introduction.end_behind_alert()
+
     def _drop(self, sock: socket.socket, place: Place) -> None:
         sock.close()
         self._admission.leave(place)
+
+
+def _named(peer: object) -> str:
+    """Address and port; a client of a Unix socket has no name."""
+    return str(Address(peer[0], peer[1])) if isinstance(peer, tuple) else "a local client"
 
 
 async def _read_exactly(sock: socket.socket, size: int) -> bytes:

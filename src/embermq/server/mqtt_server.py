@@ -177,4 +177,4 @@ def _context(door: Door) -> ssl.SSLContext | None:
     if listener.tls is None:
         return None
     protocols = ("http/1.1",) if listener.kind in OVER_WEBSOCKET else ("mqtt",)
-    return server_context(listener.tls, protocols, partial(door.refused, ""))
+    return server_context(listener.tls, protocols)

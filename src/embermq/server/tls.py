@@ -3,6 +3,8 @@
 import os
 import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
 
 from embermq.server.settings import TlsSettings
 
@@ -19,6 +21,11 @@ SHORT_NAMES = {
     "userId": "UID",
 }
 """Attribute types that RFC 4514 (3) has a short name for; others are written out."""
+OnFailure = Callable[[str, bool], None]
+"""Told why a handshake came to nothing, and whether the client is being sent an alert that says so: then the connection
+is left open for that, until the client closes it or the time for handshakes is over."""
+ON_FAILURE: ContextVar[OnFailure] = ContextVar("on_failure")
+"""To be set where connections are handed to the event loop with a context of `server_context`."""
 _QUOTED = frozenset('\\,+"<>;=')
 
 
@@ -30,10 +37,8 @@ class TlsFileError(ValueError):
         self.name = name
 
 
-def server_context(
-    settings: TlsSettings, protocols: tuple[str, ...], on_failure: Callable[[str], None]
-) -> ssl.SSLContext:
-    """A context from the files as they are now. `on_failure` is told why a handshake came to nothing.
+def server_context(settings: TlsSettings, protocols: tuple[str, ...]) -> ssl.SSLContext:
+    """A context from the files as they are now. `ON_FAILURE` is told why a handshake came to nothing.
 
     A context is never changed once it is used: another set of files is another context, with other session tickets, so
     that nobody resumes past a revocation. Raises TlsFileError.
@@ -47,7 +52,7 @@ def server_context(
         required = settings.client_certificates == "required"
         context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
         _load_authorities(context, settings)
-    context.sslobject_class = _telling(on_failure)
+    context.sslobject_class = _Handshake
     return context
 
 
@@ -101,20 +106,44 @@ def _no_passphrase() -> bytes:
     raise _PassphraseAsked
 
 
-def _telling(on_failure: Callable[[str], None]) -> type[ssl.SSLObject]:
-    class Handshake(ssl.SSLObject):
-        """Tells why it failed: event loops drop the reason."""
+class _Handshake(ssl.SSLObject):
+    """Tells why a handshake failed, and lets the client know.
 
-        def do_handshake(self) -> None:
+    OpenSSL leaves an alert for the client (RFC 8446, 6.2), but event loops close the connection at the error without
+    writing it. So they are told that the handshake wants more bytes: then they write what is there. What the
+    client sends until it is gone is thrown away: unread, it would make the system drop the alert.
+    """
+
+    @classmethod
+    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> Any:
+        made = super()._create(incoming, outgoing, *args, **options)  # type: ignore[misc]
+        made._incoming, made._outgoing = incoming, outgoing
+        made._on_failure = ON_FAILURE.get()
+        made._failure = None
+        return made
+
+    _incoming: ssl.MemoryBIO
+    _outgoing: ssl.MemoryBIO
+    _on_failure: OnFailure
+    _failure: ssl.SSLError | None
+
+    def do_handshake(self) -> None:
+        if self._failure is None:
             try:
                 super().do_handshake()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except ssl.SSLError as error:
-                on_failure(f"TLS: {getattr(error, 'verify_message', None) or error.reason or error}")
-                raise
-
-    return Handshake
+                self._failure = error
+                alerted = self._outgoing.pending > 0
+                text = getattr(error, "verify_message", None) or error.reason or str(error)
+                self._on_failure(text, alerted)
+                if not alerted:
+                    raise
+            else:
+                return
+        self._incoming.read()
+        raise ssl.SSLWantReadError
 
 
 Name = tuple[tuple[tuple[str, str], ...], ...]

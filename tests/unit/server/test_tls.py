@@ -23,7 +23,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 def refusal(settings: TlsSettings) -> tuple[str, str]:
     with pytest.raises(TlsFileError) as caught:
-        server_context(settings, ("mqtt",), lambda _text: None)
+        server_context(settings, ("mqtt",))
     return caught.value.name, str(caught.value)
 
 
