@@ -103,6 +103,14 @@ CONNECT_CASES: tuple[WireCase, ...] = (
         Connect("abc", V31, True, 60),
     ),
     WireCase(
+        "connect-31-flags-are-not-used",
+        V31,
+        SERVER,
+        frame(0x1F, b"\0\x06MQIsdp\x03\x02\0\x3c\0\x03abc"),
+        Connect("abc", V31, True, 60),
+        canonical=False,
+    ),
+    WireCase(
         "connect-31-lacks-user-and-password",
         V31,
         SERVER,

@@ -89,6 +89,7 @@ ORDER_ERRORS: tuple[WireError, ...] = (
 
 CONNECT_ERRORS: tuple[WireError, ...] = (
     opening("connect-flags", V5, b"\x11\x0d\0\x04MQTT\x05\x02\0\0\0\0\0", MALFORMED, "MQTT-2.1.3-1"),
+    opening("connect-flags-311", V311, b"\x11\x0c\0\x04MQTT\x04\x02\0\0\0\0", MALFORMED, "MQTT-2.1.3-1"),
     opening("connect-empty", V5, b"\x10\0", MALFORMED, "MQTT-4.13.1-1"),
     opening(
         "connect-wrong-name", V5, connect(b"\x02", b"\0\0\0", head=b"\0\x04MQTX\x05"), VERSION, "MQTT-3.1.2-2"
@@ -130,8 +131,10 @@ CONNECT_ERRORS: tuple[WireError, ...] = (
         "connect-id-with-surrogate", V5, connect(b"\x02", b"\0\0\3\xed\xa0\x80"), MALFORMED, "MQTT-1.5.4-1"
     ),
     opening("connect-id-overlong-utf8", V5, connect(b"\x02", b"\0\0\2\xc0\x80"), MALFORMED, "MQTT-1.5.4-1"),
-    opening("connect-will-topic-wildcard", V5, connect(b"\x06", b"\0\0\0\0\0\1#\0\0"), TOPIC, "MQTT-3.3.2-2"),
-    opening("connect-will-topic-empty", V5, connect(b"\x06", b"\0\0\0\0\0\0\0\0"), TOPIC, "MQTT-4.7.3-1"),
+    opening(
+        "connect-will-topic-wildcard", V5, connect(b"\x06", b"\0\0\0\0\0\1#\0\0"), MALFORMED, "MQTT-3.3.2-2"
+    ),
+    opening("connect-will-topic-empty", V5, connect(b"\x06", b"\0\0\0\0\0\0\0\0"), MALFORMED, "MQTT-4.7.3-1"),
     opening("connect-padded-length", V5, b"\x10\x8d\0\0\x04MQTT\5\2\0\0\0\0\0", MALFORMED, "MQTT-1.5.5-1"),
     opening("connect-receive-max-0", V5, connect(b"\2", b"\3\x21\0\0\0\0"), PROTOCOL, "MQTT 5.0, 3.1.2.11.3"),
     opening(
@@ -173,8 +176,8 @@ PUBLISH_ERRORS: tuple[WireError, ...] = (
     *of_all("publish-topic-past-end", SERVER, b"\x30\4\0\5ab", MALFORMED, "MQTT-4.13.1-1"),
     *of_all("publish-no-packet-id", SERVER, b"\x32\4\0\1a\0", MALFORMED, "MQTT-4.13.1-1"),
     *of_all("publish-packet-id-0", SERVER, b"\x32\6\0\1a\0\0\0", PROTOCOL, "MQTT-2.2.1-3"),
-    *of_all("publish-topic-plus", SERVER, b"\x30\6\0\3a/+\0", TOPIC, "MQTT-3.3.2-2"),
-    *of_all("publish-topic-hash", SERVER, b"\x30\4\0\1#\0", TOPIC, "MQTT-3.3.2-2"),
+    *of_all("publish-topic-plus", SERVER, b"\x30\6\0\3a/+\0", MALFORMED, "MQTT-3.3.2-2"),
+    *of_all("publish-topic-hash", SERVER, b"\x30\4\0\1#\0", MALFORMED, "MQTT-3.3.2-2"),
     *of_all("publish-topic-nul", SERVER, b"\x30\6\0\3a\0b\0", MALFORMED, "MQTT-1.5.4-2"),
     *of_all("publish-topic-not-utf8", SERVER, b"\x30\5\0\2\xc3\x28\0", MALFORMED, "MQTT-1.5.4-1"),
     *of_all("publish-topic-surrogate", SERVER, b"\x30\6\0\3\xed\xbf\xbf\0", MALFORMED, "MQTT-1.5.4-1"),
@@ -230,7 +233,11 @@ SUBSCRIBE_ERRORS: tuple[WireError, ...] = (
     WireError("subscribe-empty", V5, SERVER, b"\x82\3\0\1\0", PROTOCOL, "MQTT-3.8.3-2"),
     *of_all("subscribe-id-0", SERVER, frame(0x82, b"\0\0\0\1a\0"), PROTOCOL, "MQTT-2.2.1-3"),
     WireError("subscribe-no-options", V311, SERVER, frame(0x82, b"\0\1\0\1a"), MALFORMED, "MQTT-4.13.1-1"),
-    WireError("subscribe-empty-filter", V311, SERVER, frame(0x82, b"\0\1\0\0\0"), FILTER, "MQTT-4.7.3-1"),
+    WireError("subscribe-empty-filter", V311, SERVER, frame(0x82, b"\0\1\0\0\0"), MALFORMED, "MQTT-4.7.3-1"),
+    WireError(
+        "subscribe-empty-filter-5", V5, SERVER, frame(0x82, b"\0\1\0\0\0\0"), MALFORMED, "MQTT-4.7.3-1"
+    ),
+    WireError("unsubscribe-empty-filter", V5, SERVER, frame(0xA2, b"\0\1\0\0\0"), MALFORMED, "MQTT-4.7.3-1"),
     WireError("subscribe-hash-inside", V311, SERVER, frame(0x82, b"\0\1\0\3#/a\0"), FILTER, "MQTT-4.7.1-1"),
     WireError("subscribe-hash-in-level", V5, SERVER, frame(0x82, b"\0\1\0\0\2a#\0"), FILTER, "MQTT-4.7.1-1"),
     WireError("subscribe-plus-in-level", V5, SERVER, frame(0x82, b"\0\1\0\0\2a+\0"), FILTER, "MQTT-4.7.1-2"),

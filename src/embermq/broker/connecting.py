@@ -200,7 +200,11 @@ class Connecting:
             )
             if not empty_allowed or not self._state.settings.allow_empty_client_id:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
-        elif packet.version == ProtocolVersion.V31 and len(client_id) > V31_CLIENT_ID_CHARACTERS:
+        elif (
+            packet.version == ProtocolVersion.V31
+            and len(client_id) > V31_CLIENT_ID_CHARACTERS
+            and not self._state.settings.long_client_ids_3_1
+        ):
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "more than 23 characters"
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]

@@ -88,6 +88,7 @@ _FLAGS_CLAUSES: Final = {
     _DISCONNECT: "MQTT-3.14.1-1",
     _AUTH: "MQTT-3.15.1-1",
 }
+_V31_OPENING: Final = b"\0\6MQIsdp\3"
 _FOREIGN: Final = {
     Role.SERVER: frozenset({_CONNACK, _SUBACK, _UNSUBACK, _PINGRESP}),
     Role.CLIENT: frozenset({_CONNECT, _SUBSCRIBE, _UNSUBSCRIBE, _PINGREQ}),
@@ -295,14 +296,17 @@ class Decoder:
                 break
             if self._role is Role.SERVER:
                 padded = body - position > 2 and length < 1 << 7 * (body - position - 2)
-                packets.append(self._read_connect(data[body:end], padded))
+                packets.append(self._read_connect(first & 0x0F, data[body:end], padded))
             else:
                 packets.append(self._read_other(first, data[body:end]))
             position = end
             self._connected = first >> 4 != _AUTH
         return position
 
-    def _read_connect(self, data: bytes, padded: bool) -> Packet:
+    def _read_connect(self, flags: int, data: bytes, padded: bool) -> Packet:
+        # In 3.1 "the DUP, QoS, and RETAIN flags are not used in the CONNECT message" (3.1); 3.1.1 reserves them.
+        if flags and not data.startswith(_V31_OPENING):
+            raise _wrong_flags(_CONNECT, flags, 0)
         try:
             self.version, position = packet_bodies.read_protocol(data)
         except UnsupportedVersion as error:
@@ -386,13 +390,17 @@ class Decoder:
             if flags & 8 and not flags & 6:
                 raise MalformedPacket("DUP is set in a PUBLISH of QoS 0", "MQTT-3.3.1-2")
             return
+        if kind == _CONNECT:  # which flags it may have says its version
+            return
         needed = 2 if kind in (_PUBREL, _SUBSCRIBE, _UNSUBSCRIBE) else 0
         # In 3.1 these three may be repeated, then with DUP [MQTT 3.1, 2.1].
         if flags != needed and not (needed and flags == 0x0A and self.version is ProtocolVersion.V31):
-            raise MalformedPacket(
-                f"reserved flags of {_NAMES[kind]} are 0x{flags:X}, not 0x{needed:X}",
-                _FLAGS_CLAUSES.get(kind, "MQTT-2.1.3-1"),
-            )
+            raise _wrong_flags(kind, flags, needed)
+
+
+def _wrong_flags(kind: int, flags: int, needed: int) -> MalformedPacket:
+    text = f"reserved flags of {_NAMES[kind]} are 0x{flags:X}, not 0x{needed:X}"
+    return MalformedPacket(text, _FLAGS_CLAUSES.get(kind, "MQTT-2.1.3-1"))
 
 
 def _topic_or_alias(raw: bytes, properties: Properties | None) -> str:

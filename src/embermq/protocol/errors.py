@@ -39,7 +39,8 @@ class ProtocolViolation(ProtocolError):
 
 
 class InvalidTopic(ProtocolError):
-    """A topic name (0x90) or a topic filter (0x8F) breaks the rules of topics."""
+    """A response topic (0x90), or the wildcards of a topic filter (0x8F), break the rules of topics. A topic name with
+    wildcards and an empty filter are malformed."""
 
 
 class PacketTooLarge(ProtocolError):

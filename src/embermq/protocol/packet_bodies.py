@@ -268,7 +268,7 @@ def read_topic(raw: bytes) -> str:
     try:
         validate_topic(topic)
     except TopicError as error:
-        raise InvalidTopic(ReasonCode.TOPIC_NAME_INVALID, error.message, error.clause) from None
+        raise MalformedPacket(error.message, error.clause) from None
     return topic
 
 
@@ -300,6 +300,8 @@ def _read_will(data: bytes, position: int, flags: int, v5: bool) -> tuple[Will, 
 
 def _read_filter(data: bytes, position: int) -> tuple[str, int]:
     topic_filter, position = read_text(data, position)
+    if not topic_filter:
+        raise MalformedPacket("topic filter is empty", "MQTT-4.7.3-1")
     try:
         validate_filter(topic_filter)
     except TopicError as error:

@@ -176,12 +176,17 @@ def test_an_empty_client_id_is_given_one(hand: HandDrivenBroker, version: Protoc
         assert connack(link).properties.assigned_client_identifier == "given-id"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("client_id", "version"), [("", V311), ("x" * 24, V31)])
-def test_a_client_id_that_cannot_be(hand: HandDrivenBroker, client_id: str, version: ProtocolVersion) -> None:
+@pytest.mark.parametrize(("client_id", "version"), [("", V311), ("", V31), ("x" * 24, V31)])
+def test_a_client_id_that_cannot_be(client_id: str, version: ProtocolVersion) -> None:
+    hand = HandDrivenBroker(mqtt=MqttSettings(long_client_ids_3_1=False))
     link = hand.connects(client_id, version=version, clean_start=False)
     assert connack(link).reason_code == 2
     assert link.ended
     assert hand.state.sessions == {}
+
+
+def test_a_long_client_id_is_taken_in_31(hand: HandDrivenBroker) -> None:
+    assert connack(hand.connects("x" * 24, version=V31)).reason_code == 0
 
 
 def test_an_authentication_method_is_refused(hand: HandDrivenBroker) -> None:
