@@ -7,6 +7,8 @@ import msgspec
 import pytest
 from tests.pipeline.log_writer import LogWriter, record
 
+from embermq.cli.main import main
+from embermq.pipeline.paused import pause_queries
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogs
 from embermq.pipeline.status import DriverReport, QueryReport, SupervisorReport, read_status, write_report
@@ -108,3 +110,21 @@ def test_a_damaged_file_of_a_sink_is_told_and_the_others_are_shown(log: LogWrite
     assert (dispatch.position, dispatch.last_error) == (3, "")
     assert archive.last_error == "cannot read messages.db: file is not a database"
     assert f"archive: {archive.last_error}" in read_status(places.data_dir).warnings
+
+
+@pytest.mark.promise("pipeline-13")
+def test_a_paused_query_is_shown_with_the_way_out(
+    log: LogWriter, places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.append([record()] * 5)
+    now_ms = time.time_ns() // 1_000_000
+    write_report(places.status, driver(QueryReport(name="lake", state="running"), now_ms))
+    pause_queries(places.data_dir, ["lake"])
+    found = read_status(places.data_dir, now_ms)
+    assert (found.state, found.queries[0].state) == ("degraded", "paused")
+    assert found.warnings == ("lake is paused because it was too far behind: embermq pipeline resume lake",)
+    command = ["pipeline", "resume", "lake", "--data-dir", str(places.data_dir)]
+    assert main(command) == 0
+    assert read_status(places.data_dir, now_ms).queries[0].state == "running"
+    assert main(command) != 0
+    assert "lake is not paused" in capsys.readouterr().err

@@ -132,6 +132,7 @@ def measured() -> set[str]:
         refuse_all=False,
         refused_generations=frozenset(),
         dropped=0,
+        near=("lake",),
     )
     text = Metrics().text(
         Snapshot(

@@ -11,10 +11,16 @@ from tests.support.broker_process import BrokerProcess
 ANSWER_S = 20.0
 
 
+def metrics(broker: BrokerProcess) -> str:
+    """All of them, as Prometheus reads them."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=ANSWER_S) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def metric(broker: BrokerProcess, name: str) -> float:
     """The value of `embermq_<name>`, a counter or a gauge; the sum over its labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/metrics", timeout=ANSWER_S) as answer:
-        text = answer.read().decode()
+    text = metrics(broker)
     found = re.findall(rf"^embermq_{name}(?:_total)?(?:{{.*}})? (\S+)$", text, re.MULTILINE)
     assert found, f"there is no metric embermq_{name}"
     return sum(map(float, found))

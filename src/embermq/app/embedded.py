@@ -48,6 +48,7 @@ from embermq.delivery.split.completion import complete
 from embermq.delivery.split.store import SplitStore
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.log_record import RecordError
+from embermq.pipeline.settings import pin_policies
 from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
@@ -282,6 +283,7 @@ def _open_retention(
         pin_bytes=int(log.disk_budget_bytes * log.pin_limit_share),
         budget_bytes=log.disk_budget_bytes,
         policy=log.pin_policy,
+        query_policies=pin_policies(settings.pipeline),
     )
     own = log_side.open_for_retention()
     retention = Retention(own.log, own.readers, own.applications, parked, limits)

@@ -19,9 +19,12 @@ from embermq.app import out_of_memory
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
 from embermq.app.own_thread import on_own_thread
+from embermq.app.pin_news import PinNews
 from embermq.app.pipeline_news import PipelineNews, waiting_text
 from embermq.app.settings import SQLITE
 from embermq.delivery.retention import RetentionState
+from embermq.pipeline.paused import pause_queries, paused_queries
+from embermq.pipeline.settings import pin_policies
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.ports.errors import StoreError
 from embermq.server.listeners import Listener
@@ -69,6 +72,7 @@ class BrokerService:
         self._pipeline: PipelineStatus | None = None
         self._metrics: Metrics | None = None
         self._news = PipelineNews()
+        self._pins = PinNews(pin_policies(settings.pipeline))
         self._troubles: dict[str, str] = {}
         """What housekeeping cannot do now, and why."""
         self._said_failing = False
@@ -172,14 +176,17 @@ class BrokerService:
     async def _retain(self) -> None:
         log_side = self._embedded.log_side
         state = self._embedded.broker.state
+        paused = paused_queries(self._data_dir)
         round_of_retention = partial(
             self._embedded.retention.run,
             log_side.dispatcher_floor,
-            log_side.holding(state.sessions.values()),
+            [query for query in log_side.holding(state.sessions.values()) if query not in paused],
             time.time_ns() // 1_000_000,
         )
         retained = await on_own_thread(round_of_retention, "retention")
-        self._say_pins(retained)
+        pause_queries(self._data_dir, retained.to_pause)
+        for level, text in self._pins.since(retained):
+            LOG.log(level, text)
         self.retained = retained
         state.refuse_all = retained.refuse_all
         state.refused_generations = retained.refused_generations
@@ -251,20 +258,6 @@ class BrokerService:
         elif self._said_log and not failing:
             LOG.warning("the message log works again")
         self._said_log = bool(failing)
-
-    def _say_pins(self, now: RetentionState) -> None:
-        """One line when readers begin or cease to hold back more of the log than they may."""
-        before = self.retained is not None and self.retained.over_limit
-        if now.over_limit and not before:
-            LOG.warning(
-                "the log holds %d bytes, more than readers may hold back; furthest behind: %s at offset %d of %d",
-                now.body_bytes,
-                now.pins[0].name,
-                now.pins[0].next_offset,
-                now.end_offset,
-            )
-        elif before and not now.over_limit:
-            LOG.info("the log is within its limits again")
 
     def start_up_block(self) -> list[str]:
         """What a person sees first."""

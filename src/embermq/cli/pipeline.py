@@ -60,6 +60,23 @@ def start(
     raise typer.Exit(run_pipeline(settings))
 
 
+@app.command("resume")
+def resume(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="archive, lake or traffic.")],
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Let a paused query go on. It reads from where it was, or from the oldest record that is still in the log."""
+    from embermq.pipeline.paused import resume_query
+
+    directory = Path(configuration(config, assignments, data_dir).settings.data_dir)
+    if not resume_query(directory, query):
+        raise UserError(f"{query} is not paused in {directory}; embermq pipeline status shows the queries")
+    print(f"{query} goes on within a second of the pipeline")
+
+
 @app.command("status")
 def status(
     *,

@@ -1,11 +1,11 @@
 """What may leave the message log: too old or too much, and read by everyone who needs it.
 
 Past the pin limit the bodies that absent applications hold back are parked in a file of their own. When that is not
-enough, or when it is a query of the pipeline that is behind, the policy decides: refuse new publishes that match the
-reader, or drop its oldest.
+enough, a policy decides: refuse new publishes that match the reader, or drop its oldest. Queries of the pipeline other
+than dispatch have policies of their own, because who publishes cannot help it when an archive is behind.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -23,6 +23,11 @@ PARK_ROUNDS_MAX = 40
 DISPATCHER = "dispatcher"
 DISPATCH = "dispatch"
 """The broker's own reader, and the query of the pipeline that fills application logs."""
+NEAR_SHARE = 0.5
+"""The share of the pin limit from which on a reader is told of."""
+
+Policy = Literal["refuse", "drop-oldest"]
+QueryPolicy = Literal["refuse", "drop-oldest", "pause"]
 
 
 class RetentionLimits(Struct, frozen=True, kw_only=True):
@@ -32,7 +37,10 @@ class RetentionLimits(Struct, frozen=True, kw_only=True):
     kept_bytes: int
     pin_bytes: int
     budget_bytes: int
-    policy: Literal["refuse", "drop-oldest"]
+    policy: Policy
+    """For dispatch and for applications."""
+    query_policies: Mapping[str, QueryPolicy] = {}
+    """For the other queries of the pipeline, by name; the common policy for those that are not here."""
 
 
 class Pin(Struct, frozen=True):
@@ -59,6 +67,13 @@ class RetentionState(Struct, frozen=True):
     """Applications for which there is no room any more, under the same policy."""
     dropped: int
     """Entries that the policy `drop-oldest` took from applications since start."""
+    pin_limit_bytes: int = 0
+    near: tuple[str, ...] = ()
+    """Queries that hold back more than half of the pin limit, or more than all of it."""
+    passed: tuple[str, ...] = ()
+    """Those of them that are past it, and that the log goes on without: their oldest is dropped."""
+    to_pause: tuple[str, ...] = ()
+    """Those of them that are to be paused."""
 
 
 class Retention:
@@ -104,17 +119,19 @@ class Retention:
             needed = max(floor.floor_offset, log.next_offset) if log is not None else floor.floor_offset
             pins.append(Pin(f"application {floor.client_id}", needed, floor.generation))
         pins.sort(key=lambda pin: pin.next_offset)
-        behind = over and any(pin.next_offset < target for pin in queries)
         parked_bytes = sum(log.body_bytes for log in parked.values())
         refused = self._make_room(statistics.body_bytes + parked_bytes - self._limits.budget_bytes)
-        may_drop = behind and self._limits.policy == "drop-oldest"
+        behind = [pin.name for pin in queries if over and pin.next_offset < target]
+        passed = frozenset(name for name in behind if self._policy(name) != "refuse")
         holding = [
             pin
             for pin in pins
             # What applications still need of the log, and is not dispatched, goes with what dispatch has not read.
-            if not may_drop or pin.name == DISPATCHER or (pin.generation and pin.next_offset < complete)
+            if not (
+                DISPATCH in passed and pin.next_offset >= complete if pin.generation else pin.name in passed
+            )
         ]
-        self._trim(statistics, min(pin.next_offset for pin in holding), target if may_drop else 0, now_ms)
+        self._trim(statistics, min(pin.next_offset for pin in holding), target if passed else 0, now_ms)
         return RetentionState(
             statistics.start_offset,
             statistics.end_offset,
@@ -122,10 +139,25 @@ class Retention:
             parked_bytes,
             tuple(pins),
             over,
-            behind and self._limits.policy == "refuse",
+            any(self._policy(name) == "refuse" for name in behind),
             refused,
             self._dropped,
+            self._limits.pin_bytes,
+            self._near(statistics.body_bytes, queries),
+            tuple(sorted(passed)),
+            tuple(name for name in behind if self._policy(name) == "pause"),
         )
+
+    def _policy(self, query: str) -> QueryPolicy:
+        return self._limits.query_policies.get(query, self._limits.policy)
+
+    def _near(self, body_bytes: int, queries: list[Pin]) -> tuple[str, ...]:
+        """The queries that hold back so much that somebody should look after them."""
+        near_bytes = int(self._limits.pin_bytes * NEAR_SHARE)
+        if body_bytes <= near_bytes:
+            return ()
+        edge = self._log.offset_keeping(near_bytes)
+        return tuple(pin.name for pin in queries if pin.next_offset < edge)
 
     def _trim(self, statistics: LogStatistics, floor: int, forced: int, now_ms: int) -> None:
         wanted = max(self._log.offset_at(now_ms - self._limits.age_ms), forced)

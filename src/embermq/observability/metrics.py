@@ -180,6 +180,17 @@ def _retention(state: RetentionState) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "embermq_log_dropped_entries", "entries that drop-oldest took from applications", value=state.dropped
     )
+    yield GaugeMetricFamily(
+        "embermq_log_pin_limit_bytes",
+        "bytes of bodies that readers may hold back",
+        value=state.pin_limit_bytes,
+    )
+    near = GaugeMetricFamily(
+        "embermq_log_reader_near_limit", "1 for a query past half of the pin limit", labels=["reader"]
+    )
+    for name in state.near:
+        near.add_metric([name], 1)
+    yield near
     yield GaugeMetricFamily("embermq_log_over_pin_limit", "1 past the pin limit", value=int(state.over_limit))
     pinned = GaugeMetricFamily(
         "embermq_log_reader_behind", "records that a reader has not confirmed", labels=["reader"]

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.query_job import JobSetup, QueryJob
+from embermq.pipeline.paused import paused_queries
 from embermq.pipeline.status import QueryReport, QueryState
 
 _LOOK_S = 1
@@ -43,7 +44,7 @@ class Keeper:
         """Whether the first batch is done, or there is nothing to do, or the query has failed."""
         job = self.job
         if self._state != "running" or job is None:
-            return self._state == "backoff"
+            return self._state in ("backoff", "paused")
         try:
             return job.last_batch is not None or not job.lag()
         except Exception as error:  # the log may be away: the query itself finds out, the others go on
@@ -67,6 +68,10 @@ class Keeper:
     def _keep(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
+            if self._is_paused():
+                self._state = "paused"
+                self._stopping.wait(_LOOK_S)
+                continue
             try:
                 self._run()
             except Exception as error:  # whatever Spark, Python or SQLite threw: this query starts again
@@ -88,13 +93,16 @@ class Keeper:
         query = job.start(self._spark)
         try:
             self._state = "running"
-            while not self._stopping.is_set():
+            while not (self._stopping.is_set() or self._is_paused()):
                 if query.awaitTermination(_LOOK_S):
                     raise PipelineError("the query ended by itself")
                 job.upkeep(time.time_ns() // 1_000_000)
         finally:
             if not self._stopping.is_set():
                 _stop_quietly(query.stop)
+
+    def _is_paused(self) -> bool:
+        return self._kind.name in paused_queries(self._setup.places.data_dir)
 
     def _pause_s(self, error: Exception) -> float:
         """What is put right does not count as a failure: what fails next waits no longer for it."""

@@ -73,8 +73,11 @@ class ProgressWatch:
                 self._stalled = self._stalled_query = ""
                 self._in_vain = 0
             seen.position, seen.since_s = query.position, now_s
-        elif query.name != "dispatch" and (query.state == "backoff" or query.restarts != seen.restarts):
-            # It fails and says why, mostly since a database is away: another driver would only interrupt the others.
+        elif query.name != "dispatch" and (
+            query.state in ("backoff", "paused") or query.restarts != seen.restarts
+        ):
+            # It fails and says why, mostly since a database is away, or stands still because it was told to: another
+            # driver would only interrupt the others.
             seen.since_s = now_s
         seen.restarts = query.restarts
         patience_s = self._patience_s[query.name] * (1 << min(self._in_vain, DOUBLED_MAX))

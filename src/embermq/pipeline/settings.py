@@ -10,6 +10,7 @@ from embermq.pipeline.kafka_log import KafkaLog, check_kafka
 
 QueryName = Literal["dispatch", "archive", "lake", "traffic"]
 Mode = Literal["auto", "microbatch", "realtime"]
+PinPolicy = Literal["refuse", "drop-oldest", "pause"]
 
 QUERIES: tuple[QueryName, ...] = ("dispatch", "archive", "lake", "traffic")
 
@@ -81,6 +82,14 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     poll_ms: int = 10
     """How often a waiting source looks at the log."""
 
+    archive_pin_policy: PinPolicy = "drop-oldest"
+    """When the archive holds back more of the log than readers may (`log.pin_limit_share`): `drop-oldest` lets the log
+    go on, and the archive counts what it missed; `pause` does the same and stops the query until `embermq pipeline
+    resume archive`; `refuse` refuses all QoS 1 and 2 publishes. Dispatch goes by `log.pin_policy`."""
+    lake_pin_policy: PinPolicy = "drop-oldest"
+    """The same for the lake."""
+    traffic_pin_policy: PinPolicy = "drop-oldest"
+    """The same for the traffic windows."""
     archive_retention_hours: int = 168
     """How long the message store keeps a message."""
     archive_timeout_s: int = 60
@@ -129,6 +138,15 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     def __repr__(self) -> str:
         store = "message_store on a server" if self.message_store else "message_store in a file"
         return f"DriverSettings({store}, log: {self.kafka or 'embedded'})"
+
+
+def pin_policies(settings: PipelineSettings) -> dict[str, PinPolicy]:
+    """What becomes of each query that holds back too much of the log; dispatch goes by the log's own policy."""
+    return {
+        "archive": settings.archive_pin_policy,
+        "lake": settings.lake_pin_policy,
+        "traffic": settings.traffic_pin_policy,
+    }
 
 
 NICE_MAX = 19

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from embermq.pipeline.log_look import LogLook
+from embermq.pipeline.paused import paused_queries
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogBounds, LogFile, connect_readonly, is_not_there
 
@@ -21,7 +22,7 @@ CANNOT_READ = "cannot read"
 
 PipelineState = Literal["starting", "running", "degraded", "backoff", "failed", "stopped", "down"]
 PIPELINE_STATES: tuple[PipelineState, ...] = get_args(PipelineState)
-QueryState = Literal["starting", "running", "backoff", "stopped", "down"]
+QueryState = Literal["starting", "running", "backoff", "paused", "stopped", "down"]
 
 
 class QueryReport(Struct, frozen=True, kw_only=True):
@@ -151,6 +152,10 @@ def read_status(data_dir: Path, now_ms: int | None = None, look: LogLook | None 
         queries = tuple(_kafka_status(query, alive) for query in driver.queries)
     else:
         bounds, queries = _read_embedded(places, driver, alive, now_ms)
+    paused = paused_queries(data_dir)
+    queries = tuple(
+        msgspec.structs.replace(query, state="paused") if query.name in paused else query for query in queries
+    )
     dispatch = next((query for query in queries if query.name == "dispatch"), None)
     unread = bounds.end - bounds.first if look is None else 0
     waiting = dispatch.lag_messages if dispatch is not None else unread
@@ -293,7 +298,7 @@ def _state(
         return "failed"
     if driver is None or (supervisor and supervisor.stalled):
         return "down"
-    if driver.state == "running" and any(query.state == "backoff" for query in queries):
+    if driver.state == "running" and any(query.state in ("backoff", "paused") for query in queries):
         return "degraded"
     return driver.state
 
@@ -313,6 +318,10 @@ def _warnings(
         rejected = query.totals.get("rejected", 0)
         if rejected:
             found.append(f"{query.name}: {rejected} records could not be understood")
+        if query.state == "paused":
+            found.append(
+                f"{query.name} is paused because it was too far behind: embermq pipeline resume {query.name}"
+            )
         if query.state == "backoff" or query.last_error.startswith(CANNOT_READ):
             found.append(f"{query.name}: {query.last_error}")
     return tuple(found)

@@ -34,7 +34,10 @@ class Retention:
             raise self.troubles.pop(0)
         self.stop.set()
         return cast(
-            RetentionState, SimpleNamespace(over_limit=False, refuse_all=True, refused_generations={7})
+            RetentionState,
+            SimpleNamespace(
+                over_limit=False, refuse_all=True, refused_generations={7}, near=(), passed=(), to_pause=()
+            ),
         )
 
 

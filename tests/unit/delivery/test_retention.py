@@ -135,6 +135,34 @@ def test_a_query_that_is_behind_refuses_or_is_passed() -> None:
     assert house.start >= 79
 
 
+@pytest.mark.promise("pipeline-5")
+def test_each_query_has_a_policy_of_its_own() -> None:
+    policies = {"archive": "drop-oldest", "lake": "pause"}
+    house = House(age_ms=0, pin_bytes=len(RECORD) * 20, query_policies=policies)
+    house.readers.found = {"dispatch": 90, "archive": 5}
+    state = house.run("dispatch", "archive", "lake")
+    assert not state.refuse_all, "nobody who publishes is to blame"
+    assert (state.passed, state.to_pause) == (("archive", "lake"), ("lake",))
+    assert 79 <= house.start <= 90, "what dispatch has not read stays"
+
+    house = House(age_ms=0, pin_bytes=len(RECORD) * 20, query_policies=policies)
+    house.readers.found = {"archive": 5, "dispatch": 7}
+    state = house.run("dispatch", "archive")
+    assert state.refuse_all, "applications wait for dispatch"
+    assert (house.start, state.passed) == (7, ("archive",))
+
+
+@pytest.mark.promise("pipeline-5")
+def test_a_query_is_told_of_long_before_its_policy_applies() -> None:
+    house = House(age_ms=0, pin_bytes=len(RECORD) * 150)
+    house.readers.found = {"lake": 20, "dispatch": 90}
+    state = house.run("dispatch", "lake")
+    assert (state.near, state.passed, state.over_limit) == (("lake",), (), False)
+    assert state.pin_limit_bytes == len(RECORD) * 150
+    house.readers.found = {"lake": 30, "dispatch": 90}
+    assert house.run("dispatch", "lake").near == ()
+
+
 def test_past_the_whole_budget_the_policy_decides_about_applications() -> None:
     limits = {"age_ms": 0, "pin_bytes": len(RECORD) * 20, "budget_bytes": len(RECORD) * 120}
     house = House(**limits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +13,7 @@ from tests.support.waiting import wait_until
 
 from embermq.pipeline.jobs.query_job import JobSetup, QueryJob
 from embermq.pipeline.keeper import Keeper
+from embermq.pipeline.paused import pause_queries, resume_query
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 
@@ -60,6 +61,52 @@ class Dies(QueryJob):
 
     def heal(self, reason: str) -> bool:
         return reason == "yes"
+
+
+class Query:
+    """Goes on until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def awaitTermination(self, timeout: int) -> bool:  # noqa: N802 - Spark's name
+        return self.stopped.wait(0.01)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+class Lives(Dies):
+    """A query that has nothing to die of."""
+
+    started: ClassVar[list[Query]] = []
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        self.started.append(Query())
+        return cast(StreamingQuery, self.started[-1])
+
+
+class Soon(threading.Event):
+    """Waits a moment instead of a second."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(0.01)
+
+
+@pytest.mark.promise("pipeline-5", "pipeline-13")
+def test_a_paused_query_stands_still_until_somebody_resumes_it(tmp_path: Path) -> None:
+    stopping = Soon()
+    keeper = Keeper(Lives, JobSetup(DriverSettings(), Places(tmp_path)), NO_SPARK, stopping)
+    keeper.start()
+    wait_until(lambda: keeper.report().state == "running", 30, "it runs")
+    pause_queries(tmp_path, ["dispatch"])
+    wait_until(lambda: keeper.report().state == "paused", 30, "it stands still")
+    assert Lives.started[-1].stopped.is_set()
+    assert keeper.is_settled() and keeper.report().restarts == 0
+    assert resume_query(tmp_path, "dispatch") and not resume_query(tmp_path, "dispatch")
+    wait_until(lambda: keeper.report().state == "running", 30, "it goes on")
+    assert len(Lives.started) == 2
+    stopping.set()
 
 
 @pytest.mark.promise("pipeline-14")

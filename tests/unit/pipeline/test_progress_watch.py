@@ -85,6 +85,7 @@ def test_patience_doubles_with_each_driver_that_was_begun_in_vain() -> None:
         [status(DISPATCH, waits_for="Kafka does not answer")] * 5,
         [status(replace(DISPATCH, name="lake"))] * 5,
         [status(replace(ARCHIVE, state="backoff"))] * 5,
+        [status(replace(ARCHIVE, state="paused"))] * 5,
         [status(replace(ARCHIVE, restarts=restarts)) for restarts in range(5)],
     ],
     ids=[
@@ -93,6 +94,7 @@ def test_patience_doubles_with_each_driver_that_was_begun_in_vain() -> None:
         "waits for the log",
         "not wanted",
         "fails by itself",
+        "is paused",
         "is started again",
     ],
 )
