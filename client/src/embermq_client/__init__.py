@@ -1,4 +1,5 @@
-"""Durable queues of EmberMQ for asyncio programs: publish, consume, settle, request and reply over plain MQTT 5.
+"""Durable queues of EmberMQ for Python programs: publish, consume, settle, request and reply over plain MQTT 5; and
+plain publish and subscribe.
 
     async with Client("broker.example", client_id="mailer-1") as client:
         queue = client.queue("tasks/email")
@@ -7,9 +8,10 @@
             async for message in messages:
                 await message.ack()
 
-`client` has the connection, `queue` what one does with a queue, `message` what comes, `responses` requests that wait,
-`link` the one place that knows paho, `webhook` the check of a dead-letter alert. Nothing here knows the broker's code:
-it speaks MQTT, as any client may. All of it belongs to one event loop; nothing is safe to call from another thread.
+`client` has the connection, `queue` what one does with a queue, `message` what comes, `inbox` what nobody has taken,
+`subscription` plain topics, `responses` requests that wait, `link` the one place that knows paho, `sync` the same for
+programs without asyncio, `webhook` the check of a dead-letter alert. Nothing here knows the broker's code: it speaks
+MQTT, as any client may. All but `sync` belongs to one event loop, and is not safe to call from another thread.
 """
 
 from embermq_client.client import Client
@@ -26,8 +28,10 @@ from embermq_client.errors import (
     SubscribeRefused,
     Unconfirmed,
 )
-from embermq_client.message import DeadLetter, Message, Response
+from embermq_client.message import DeadLetter, Message, QueueMessage, Response
 from embermq_client.queue import Consumer, Queue
+from embermq_client.subscription import TopicMessage, TopicSubscription
+from embermq_client.sync import SyncClient, SyncConsumer, SyncMessage, SyncQueue, SyncSubscription
 from embermq_client.webhook import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_genuine
 
 __all__ = [
@@ -43,12 +47,20 @@ __all__ = [
     "Message",
     "PublishRefused",
     "Queue",
+    "QueueMessage",
     "Refused",
     "ReplyImpossible",
     "RequestTimeout",
     "Response",
     "SettleRefused",
     "SubscribeRefused",
+    "SyncClient",
+    "SyncConsumer",
+    "SyncMessage",
+    "SyncQueue",
+    "SyncSubscription",
+    "TopicMessage",
+    "TopicSubscription",
     "Unconfirmed",
     "is_genuine",
 ]

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 from uuid import uuid4
 
-from paho.mqtt.client import MQTTMessage
+from paho.mqtt.client import MQTTMessage, topic_matches_sub
 
 from embermq_client.errors import (
     ClientError,
@@ -32,14 +34,17 @@ from embermq_client.message import (
     Message,
     Pairs,
     Response,
+    as_bytes,
 )
 from embermq_client.queue import Queue
 from embermq_client.responses import Responses
+from embermq_client.subscription import WAITING_MAX, TopicSubscription
 
 LOG = logging.getLogger("embermq_client")
 T = TypeVar("T")
 REASON_CHARACTERS_MAX = 256
-NACK = "$nack"
+NACK, EXTEND = "$nack", "$extend"
+SHARED = "$share/"
 GONE = Answer(0x87, "the connection that it came over is gone, and that was its failure")
 """What the broker says of a message that is not this client's any more."""
 
@@ -49,9 +54,15 @@ class Receiver(Protocol):
 
     asked: Pairs
     """User properties of its SUBSCRIBE."""
+    qos: int
+    identifier: int
+    """The broker gives it back with each message; 0 for what comes on one topic."""
 
     def take(self, packet: MQTTMessage) -> None:
         """A PUBLISH has come."""
+
+    def settled(self, messages: Sequence[Message]) -> None:
+        """Somebody has settled these, or tried to."""
 
     def forget(self) -> None:
         """The connection is gone."""
@@ -97,6 +108,7 @@ class Client:
         self._confirm_timeout_s = confirm_timeout_s
         self._reconnect_s_max = reconnect_s_max
         self._receivers: dict[str, Receiver] = {}
+        self._identifiers = count(1)
         self._subscribed: set[str] = set()
         """Topics whose SUBSCRIBE was answered: a new connection asks for them again."""
         self._link: Link | None = None
@@ -129,7 +141,7 @@ class Client:
             self._link.close()
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name; without the prefix `$queue/`."""
+        """The queue of this name, with or without the prefix `$queue/`."""
         return Queue(self, name)
 
     async def request(self, queue: str, payload: bytes | str, *, timeout_s: float) -> Response:
@@ -137,15 +149,53 @@ class Client:
         return await self.queue(queue).request(payload, timeout_s=timeout_s)
 
     async def publish(
-        self, topic: str, payload: bytes, user_properties: Pairs = (), **others: str | int | bytes
+        self,
+        topic: str,
+        payload: bytes | str,
+        user_properties: Pairs = (),
+        *,
+        qos: int = 1,
+        retain: bool = False,
+        **others: str | int | bytes,
     ) -> None:
-        """Publish to any topic at QoS 1 and wait for the confirmation; `others` are properties by paho's names.
+        """Publish to any topic and, at QoS 1, wait for the confirmation; at QoS 0 there is none. `others` are
+        properties by paho's names, such as `ContentType`. QoS 2 is not offered: what is sent again after a lost
+        connection is a new message.
 
-        Raises PublishRefused, Unconfirmed.
+        Raises PublishRefused, Unconfirmed; ValueError for another QoS.
         """
-        answer = await self._publish(topic, payload, user_properties, **others)
+        if qos not in (0, 1):
+            raise ValueError(f"qos is {qos}; it is 0 or 1")
+        check_text("the topic", topic)
+        properties = properties_of(PUBLISH, user_properties, **others)
+        data = as_bytes(payload)
+        answer = await self._repeat(
+            lambda link: link.publish(topic, data, properties, qos=qos, retain=retain)
+        )
         if answer.is_refusal:
             raise PublishRefused(topic, answer.code, answer.reason)
+
+    @asynccontextmanager
+    async def subscribe(
+        self, topic_filter: str, *, qos: int = 1, waiting_max: int = WAITING_MAX
+    ) -> AsyncIterator[TopicSubscription]:
+        """Receive what is published to the topics of a filter, `$share/...` too, for as long as the block lasts. Queues
+        have `Queue.consume`. The subscription is made again over a new connection; what was published meanwhile does
+        not come. `waiting_max`: see `TopicSubscription`.
+
+        Raises SubscribeRefused, Unconfirmed; ClientError when this client has subscribed to it already; ValueError.
+        """
+        if qos not in (0, 1, 2):
+            raise ValueError(f"qos is {qos}; it is 0, 1 or 2")
+        if _plain(topic_filter).startswith(QUEUE_PREFIX):
+            raise ValueError(f"{topic_filter!r} is a queue: Client.queue(...).consume() settles its messages")
+        check_text("the topic filter", topic_filter)
+        subscription = TopicSubscription(next(self._identifiers), qos, waiting_max)
+        await self.attach(topic_filter, subscription)
+        try:
+            yield subscription
+        finally:
+            await self.detach(topic_filter, subscription)
 
     async def settle(
         self, verb: str, messages: Sequence[Message], *, reason: str = "", delay_s: float | None = None
@@ -169,7 +219,12 @@ class Client:
             told = await link.publish(topic, b"", properties_of(PUBLISH, pairs))
             return told if told.is_refusal or len(some) == len(messages) else GONE
 
-        answer = await self._repeat(operation)
+        try:
+            answer = await self._repeat(operation)
+        finally:
+            receiver = self._receivers.get(QUEUE_PREFIX + messages[0].queue)
+            if receiver is not None and verb != EXTEND:
+                receiver.settled(messages)
         if answer.is_refusal:
             what = (
                 f"{verb} of {messages[0].id}" if len(messages) == 1 else f"{verb} of {len(messages)} messages"
@@ -186,7 +241,9 @@ class Client:
                 f"message {message.id}: response topic {topic[:80]!r} is not below {RESPONSE_PREFIX}"
             )
         pairs = properties + tuple(pair for pair in message.properties if pair[0] == CORRELATION_ID)
-        more = {} if message.correlation is None else {"CorrelationData": message.correlation}
+        more: dict[str, Any] = {}
+        if message.correlation is not None:
+            more["CorrelationData"] = message.correlation
         await self.publish(topic, payload, pairs, **more)
 
     async def attach(self, topic: str, receiver: Receiver) -> None:
@@ -223,15 +280,12 @@ class Client:
         except (ConnectionLost, TimeoutError):
             LOG.info("%s: no answer to UNSUBSCRIBE; the consumer leaves with the connection", topic)
 
-    async def _publish(
-        self, topic: str, payload: bytes, user_properties: Pairs, **others: str | int | bytes
-    ) -> Answer:
-        check_text("the topic", topic)
-        properties = properties_of(PUBLISH, user_properties, **others)
-        return await self._repeat(lambda link: link.publish(topic, payload, properties))
-
     async def _subscribe(self, link: Link, topic: str, receiver: Receiver) -> None:
-        answer = await link.subscribe(topic, properties_of(SUBSCRIBE, receiver.asked))
+        more: dict[str, int] = {}
+        if receiver.identifier and link.has_identifiers:
+            more["SubscriptionIdentifier"] = receiver.identifier
+        properties = properties_of(SUBSCRIBE, receiver.asked, **more)
+        answer = await link.subscribe(topic, properties, qos=receiver.qos)
         if answer.is_refusal:
             raise SubscribeRefused(topic, answer.code, answer.reason)
 
@@ -263,9 +317,18 @@ class Client:
         return link
 
     def _take(self, packet: MQTTMessage) -> None:
-        receiver = self._receivers.get(packet.topic)
-        if receiver is not None:
+        """To whom it is for: by the identifiers that the broker gives back, else by the topic."""
+        identifiers = getattr(packet.properties, "SubscriptionIdentifier", ())
+        if not identifiers and (receiver := self._receivers.get(packet.topic)) is not None:
             receiver.take(packet)
+            return
+        for topic_filter, receiver in tuple(self._receivers.items()):
+            if (
+                receiver.identifier in identifiers
+                if identifiers
+                else receiver.identifier and topic_matches_sub(_plain(topic_filter), packet.topic)
+            ):
+                receiver.take(packet)
 
     def _take_up(self, link: Link) -> None:
         self._link = link
@@ -346,6 +409,11 @@ class Client:
         self._is_up.set()
         for receiver in tuple(self._receivers.values()):
             receiver.end(error)
+
+
+def _plain(topic_filter: str) -> str:
+    """A filter without `$share` and its group."""
+    return topic_filter.split("/", 2)[-1] if topic_filter.startswith(SHARED) else topic_filter
 
 
 def _sayable(reason: str) -> str:

@@ -80,6 +80,8 @@ class Link:
         self._outstanding: set[int] = set()
         """Publishes without a PUBACK. Who waits for it may leave earlier, and the broker counts it all the same."""
         self._packet_max = PACKET_BYTES_MAX
+        self.has_identifiers = True
+        """Whether the broker tells which subscription a message is for."""
         self._misc: asyncio.TimerHandle | None = None
         self._writing = False
         self.is_open = False
@@ -111,25 +113,38 @@ class Link:
         self.is_open = True
         self._look_after()
 
-    async def publish(self, topic: str, payload: bytes, properties: Properties | None) -> Answer:
-        """At QoS 1; returns what the PUBACK says, or why it need not be sent. Raises ConnectionLost."""
+    async def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        properties: Properties | None,
+        *,
+        qos: int = 1,
+        retain: bool = False,
+    ) -> Answer:
+        """At QoS 1 returns what the PUBACK says, or why it need not be sent; at QoS 0, as soon as it is on its way.
+        Raises ConnectionLost."""
         size = _size(topic, payload, properties)
         if size > self._packet_max:  # the broker would end the connection, and the next, and the next
             return Answer(PACKET_TOO_LARGE, f"{size} bytes, the broker takes {self._packet_max}")
+        if not qos:
+            self._check_open()
+            self._paho.publish(topic, payload, qos=0, retain=retain, properties=properties)
+            return Answer(0, "")
         await self._room.acquire()
         try:
             self._check_open()
-            info = self._paho.publish(topic, payload, qos=1, properties=properties)
+            info = self._paho.publish(topic, payload, qos=1, retain=retain, properties=properties)
         except BaseException:
             self._room.release()
             raise
         self._outstanding.add(info.mid)
         return await self._answer(info.mid)
 
-    async def subscribe(self, topic_filter: str, properties: Properties | None) -> Answer:
-        """At QoS 1; returns what the SUBACK says. Raises ConnectionLost."""
+    async def subscribe(self, topic_filter: str, properties: Properties | None, *, qos: int = 1) -> Answer:
+        """Returns what the SUBACK says. Raises ConnectionLost."""
         self._check_open()
-        _, mid = self._paho.subscribe(topic_filter, options=SubscribeOptions(qos=1), properties=properties)
+        _, mid = self._paho.subscribe(topic_filter, options=SubscribeOptions(qos=qos), properties=properties)
         return await self._answer(mid)
 
     async def unsubscribe(self, topic_filter: str) -> Answer:
@@ -238,6 +253,7 @@ class Link:
         allowed = getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM)
         self._room = asyncio.Semaphore(min(allowed, OUTSTANDING_MAX))
         self._packet_max = getattr(properties, "MaximumPacketSize", PACKET_BYTES_MAX)
+        self.has_identifiers = getattr(properties, "SubscriptionIdentifierAvailable", 1) == 1
         self._entered.set_result(None)
 
     def _take_end(
@@ -349,7 +365,7 @@ def check_text(what: str, text: str) -> None:
 
 
 def _size(topic: str, payload: bytes, properties: Properties | None) -> int:
-    """Of a PUBLISH at QoS 1 with all its bytes: topic, packet id, properties, payload, fixed header."""
+    """Of a PUBLISH at QoS 1, the longest one: topic, packet id, properties, payload, fixed header."""
     more = len(properties.pack()) if properties is not None else 1  # type: ignore[no-untyped-call]
     rest = 2 + len(topic.encode()) + 2 + more + len(payload)
     return 2 + sum(rest >= 1 << bits for bits in (7, 14, 21)) + rest

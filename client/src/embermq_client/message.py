@@ -54,30 +54,55 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class QueueMessage:
+    """What one delivery says, whoever settles it."""
+
+    queue: str
+    """The name of the queue, without `$queue/`."""
+    payload: bytes
+    id: str
+    """The same each time that the message comes, in every group."""
+    group: str
+    """The consumer group that it was delivered to."""
+    delivery_count: int
+    """1 at the first delivery to this group."""
+    partition: int
+    sequence: int
+    """Its place in the queue: later messages have greater ones."""
+    first_delivered_at: datetime
+    """When this group got it for the first time, in UTC."""
+    key: str | None
+    """The publisher's partition key; None without one."""
+    properties: Pairs
+    """The publisher's user properties, without those that are the broker's."""
+    content_type: str | None
+    response_topic: str | None
+    """Where a reply goes; None when nobody waits for one."""
+    correlation: bytes | None
+    """What a reply has to carry for whoever waits for it."""
+    expiry_s: int | None
+    """Seconds until it expires; None for as long as the queue keeps it."""
+    is_text: bool
+    """Whether the publisher says that the payload is UTF-8 (Payload Format Indicator)."""
+    dead_letter: DeadLetter | None
+    """Where it came from; None unless the queue is one of dead letters."""
+    connection: int = field(repr=False, compare=False)
+    """The number of the client's connection that it came over."""
+
+    @property
+    def topic(self) -> str:
+        """The topic of its queue, `$queue/<name>`."""
+        return QUEUE_PREFIX + self.queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message(QueueMessage):
     """One delivery. The lease runs: settle it (`ack`, `nack`, `reject`), or `extend`, before it is over.
 
     It can come again after you have seen it: when the lease was over, when the connection was lost before the broker
     had your answer. `id` is the same each time, `delivery_count` is not.
     """
 
-    queue: str
-    payload: bytes
-    id: str
-    group: str
-    delivery_count: int
-    partition: int
-    sequence: int
-    first_delivered_at: datetime
-    key: str | None
-    properties: Pairs
-    """The publisher's user properties, without those that are the broker's."""
-    content_type: str | None
-    response_topic: str | None
-    correlation: bytes | None
-    dead_letter: DeadLetter | None
-    connection: int = field(repr=False, compare=False)
-    """The number of the client's connection that it came over."""
     _settling: Settling = field(repr=False, compare=False)
 
     async def ack(self) -> None:
@@ -148,6 +173,8 @@ def read_message(packet: MQTTMessage, settling: Settling) -> Message:
             content_type=getattr(packet.properties, "ContentType", None),
             response_topic=getattr(packet.properties, "ResponseTopic", given.get(RESPONSE_TOPIC)),
             correlation=read_correlation(packet, given),
+            expiry_s=getattr(packet.properties, "MessageExpiryInterval", None),
+            is_text=getattr(packet.properties, "PayloadFormatIndicator", 0) == 1,
             dead_letter=_dead_letter(stamps),
             connection=settling.connection,
             _settling=settling,

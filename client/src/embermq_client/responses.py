@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paho.mqtt.client import MQTTMessage
@@ -14,6 +15,7 @@ from embermq_client.message import (
     CORRELATION_ID,
     RESPONSE_PREFIX,
     RESPONSE_TOPIC,
+    Message,
     Pairs,
     Response,
     read_response,
@@ -33,6 +35,8 @@ class Responses:
         self._opening = asyncio.Lock()
         self._is_open = False
         self.asked: Pairs = (("ack-mode", "puback"),)
+        self.qos = 1
+        self.identifier = 0
         self.late = 0
         """Answers that nobody waited for any more."""
 
@@ -78,6 +82,9 @@ class Responses:
 
     def forget(self) -> None:
         """The connection is gone. Whoever waits waits on: the reply may come over the next one."""
+
+    def settled(self, messages: Sequence[Message]) -> None:
+        """Responses are settled by their PUBACK."""
 
     def end(self, error: ClientError) -> None:
         """No answers will come; the next request asks for the queue again."""

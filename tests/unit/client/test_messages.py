@@ -1,6 +1,7 @@
 """What the client library makes of a delivery, and what it asks for."""
 
 import ast
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 import embermq_client
+from embermq_client import DeadLetter, Message, TopicMessage
 from embermq_client.errors import SettleRefused
 from embermq_client.message import read_message, read_response
 from embermq_client.queue import Queue
@@ -68,7 +70,9 @@ def packet(pairs: list[tuple[str, str]], **others: Any) -> MQTTMessage:
 
 def test_a_delivery_as_a_value() -> None:
     own = [("partition-key", "user-7"), ("colour", "red"), ("colour", "blue")]
-    message = read_message(packet([*own, *STAMPS], ContentType="text/plain"), Recorder())
+    said = {"ContentType": "text/plain", "MessageExpiryInterval": 9, "PayloadFormatIndicator": 1}
+    message = read_message(packet([*own, *STAMPS], **said), Recorder())
+    assert (message.topic, message.expiry_s, message.is_text) == ("$queue/tasks/mail", 9, True)
     assert (message.queue, message.payload, message.id, message.group) == (
         "tasks/mail",
         b"body",
@@ -180,6 +184,23 @@ def test_refusals_tell_code_and_reason() -> None:
     assert (
         str(SettleRefused("$ack of 1-2", 0x87, "not yours")) == "$ack of 1-2: refused with 0x87 (not yours)"
     )
+
+
+@pytest.mark.parametrize("kind", [Message, DeadLetter, TopicMessage])
+def test_each_attribute_is_described(kind: type[Any]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "python-client.md").read_text()
+    heading = {Message: "## Message", DeadLetter: "## DeadLetter", TopicMessage: "## Plain topics"}[kind]
+    section = page.partition(heading)[2].partition("\n## ")[0]
+    described = {
+        name
+        for line in section.splitlines()
+        if line.startswith("|")
+        for name in line.split("|")[1].split("`")[1::2]
+    }
+    properties = {
+        name for each in kind.__mro__ for name, one in vars(each).items() if isinstance(one, property)
+    }
+    assert described == {part.name for part in fields(kind) if not part.name.startswith("_")} | properties
 
 
 def test_passwords_are_not_shown() -> None:
