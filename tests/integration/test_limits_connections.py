@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import ssl
 import time
@@ -18,7 +20,7 @@ from tests.support.raw_client import ANSWER_S, OpenSockets, RawClient
 from tests.support.waiting import wait_until
 
 from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connack, Connect
+from embermq.protocol.packets import Connack, Connect, Publish
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
@@ -85,6 +87,28 @@ def test_one_connection_too_many(own_broker: BrokerProcess, version: ProtocolVer
     inside[0].close()
     wait_until(lambda: metric(own_broker, "listener_connections") == 1)
     assert code(dial(own_broker.port), V311) == 0
+
+
+@pytest.mark.parametrize("limit", ["connections_max", "connections_per_address_max"])
+def test_who_closes_and_comes_again_at_once_is_not_counted_twice(
+    own_broker: BrokerProcess, limit: str
+) -> None:
+    """The broker has not read that the first connections are over when the second ones come, and what they published
+    last is still to be stored then."""
+    own_broker.settings[f"clients.{limit}"] = 10
+    own_broker.start()
+    last = encode(Publish("last", b"x", 1, 1), V5)
+    sockets = [dial(own_broker.port) for _ in range(10)]
+    for _ in range(10):
+        assert [code(sock) for sock in sockets] == [0] * 10
+        os.kill(own_broker.pid, signal.SIGSTOP)
+        for sock in sockets:
+            sock.sendall(last)
+            sock.close()
+        sockets = [dial(own_broker.port) for _ in range(10)]
+        os.kill(own_broker.pid, signal.SIGCONT)
+    assert [code(sock) for sock in sockets] == [0] * 10
+    assert code(dial(own_broker.port)) in (ReasonCode.SERVER_BUSY, ReasonCode.QUOTA_EXCEEDED)
 
 
 def test_the_reason_is_told_in_words(own_broker: BrokerProcess) -> None:
@@ -169,8 +193,8 @@ def test_a_flood_of_connections_over_the_limit_hurts_nobody(own_broker: BrokerPr
         for sock in flood:
             sock.close()
     assert worst_s < 1.0
-    assert metric(own_broker, "refused_connections_max") > 1_500
-    assert metric(own_broker, "refused_untold") > 1_000
+    assert metric(own_broker, "refused_connections_max") > 500
+    assert metric(own_broker, "refused_untold") > 300
     wait_until(lambda: metric(own_broker, "connections") == 1)
     assert code(dial(own_broker.port)) == 0
     bystander.ping()

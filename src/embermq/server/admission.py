@@ -65,12 +65,23 @@ class Admission:
         """Those that may stay; who is refused is not counted."""
         self._telling = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many connections as there may be."""
+        return self.connections >= self.connections_max
+
+    def is_full_for(self, host: str) -> bool:
+        """Whether this address has as many as it may have."""
+        if not self._per_address_max or not host:
+            return False
+        return self._addresses.get(network_of(host), 0) >= self._per_address_max
+
     def arrive(self) -> Place | None:
         """A connection was accepted. None when it has to be closed at once."""
         counters = self._counters
         place = Place()
         now_ms = _now_ms()
-        if self.connections >= self.connections_max:
+        if self.is_full:
             counters.refused_connections_max += 1
             return self._refuse(place, ReasonCode.SERVER_BUSY, now_ms)
         if self._rate is not None and not self._rate.take(now_ms):

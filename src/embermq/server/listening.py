@@ -28,6 +28,11 @@ TLS_CLOSE_S = 5.0
 HANDSHAKE_HELD_S = 1.0
 """How long a TLS handshake keeps its place when others wait for it."""
 HANDSHAKE_RETRY_S = 0.02
+ROOM_LOOKS_S = (0.0, 0.0, 0.0, 0.0, 0.01, 0.01, 0.01, 0.01)
+"""After how long a limit that is reached is looked at again before somebody is refused. Connections that their clients
+have closed count until the event loop has read that, and stored what they sent last; a look is a turn at least."""
+ROOM_WAITING_MAX = 64
+"""Clients of an address with as many connections as it may have that wait for that; others are refused at once."""
 
 Factory = Callable[[Place, Address | None], asyncio.Protocol]
 """Makes the protocol of a connection from its place in the counts and the address that a proxy told, None for none."""
@@ -206,6 +211,7 @@ class Listening:
         self._context: ssl.SSLContext | None = None
         self._listens = False
         self._introductions: dict[asyncio.Task[None], Introduction] = {}
+        self._waiting_for_room = 0
         self._closed = False
 
     def serve(self, context: ssl.SSLContext | None) -> None:
@@ -237,9 +243,24 @@ class Listening:
         loop.remove_reader(listening)
         loop.call_later(wait_s, self._watch, listening)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _wait_for_room(self, listening: socket.socket, looks_s: tuple[float, ...]) -> None:
+        """Accept nobody until there is room, or every end that had come has been read."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        if self._closed:
+            return
+        if looks_s and self._admission.is_full:
+            loop.call_later(looks_s[0], self._wait_for_room, listening, looks_s[1:])
+            return
+        self._watch(listening)
+        self._accept(listening, has_waited=True)
+
+    def _accept(self, listening: socket.socket, *, has_waited: bool = False) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_A_TURN):
+            if self._admission.is_full and not has_waited:
+                self._wait_for_room(listening, ROOM_LOOKS_S)
+                return
             if self._context is not None and (wait_s := self._handshakes.wait_s()):
                 self._rest(listening, wait_s)
                 return
@@ -252,13 +273,12 @@ class Listening:
                 self._on_refused(str(listening.getsockname()), f"no connection is accepted: {error}")
                 return
             place = self._admission.arrive()
-            host = peer[0] if isinstance(peer, tuple) and not self._proxied else ""
-            if place is None or not self._admission.locate(place, host):
+            if place is None:
                 sock.close()
                 continue
             sock.setblocking(False)
             introduction = Introduction(sock, loop.time())
-            task = loop.create_task(self._introduce(sock, _named(peer), place, introduction))
+            task = loop.create_task(self._introduce(sock, peer, place, introduction))
             introduction.task = task
             self._introductions[task] = introduction
             task.add_done_callback(self._introductions.pop)
@@ -266,20 +286,23 @@ class Listening:
                 self._handshakes.begin(task, introduction)
 
     async def _introduce(
-        self, sock: socket.socket, peer: str, place: Place, introduction: Introduction
+        self, sock: socket.socket, peer: object, place: Place, introduction: Introduction
     ) -> None:
         loop = asyncio.get_running_loop()
         source: Address | None = None
+        host = str(peer[0]) if isinstance(peer, tuple) else ""
         try:
             if self._proxied:
                 async with asyncio.timeout(self._handshake_s):
                     source = await read_header(partial(_read_exactly, sock))
-                if source is not None and not self._admission.locate(place, source.host):
-                    sock.close()
-                    return
+                host = source.host if source is not None else ""
+            await self._room_for(host)
+            if not self._admission.locate(place, host):
+                sock.close()
+                return
             context = self._context
             introduction.hand_to_loop()
-            ON_FAILURE.set(partial(self._tls_failed, introduction, str(source or peer)))
+            ON_FAILURE.set(partial(self._tls_failed, introduction, str(source or _named(peer))))
             await loop.connect_accepted_socket(
                 partial(self._factory, place, source),
                 sock,
@@ -288,13 +311,26 @@ class Listening:
                 ssl_shutdown_timeout=TLS_CLOSE_S if context is not None else None,
             )
         except ProxyHeaderError as error:
-            self._on_refused(peer, f"PROXY protocol: {error}")
+            self._on_refused(_named(peer), f"PROXY protocol: {error}")
             self._drop(sock, place)
         except (OSError, EOFError):  # gone, or too slow
             self._drop(sock, place)
         except asyncio.CancelledError:
             self._drop(sock, place)
             raise
+
+    async def _room_for(self, host: str) -> None:
+        """Return when this address may have another connection, or every end that had come has been read."""
+        if not self._admission.is_full_for(host) or self._waiting_for_room >= ROOM_WAITING_MAX:
+            return
+        self._waiting_for_room += 1
+        try:
+            for wait_s in ROOM_LOOKS_S:
+                await asyncio.sleep(wait_s)
+                if not self._admission.is_full_for(host):
+                    return
+        finally:
+            self._waiting_for_room -= 1
 
     def _tls_failed(self, introduction: Introduction, peer: str, text: str, alerted: bool) -> None:
         self._handshakes.count_failure()
