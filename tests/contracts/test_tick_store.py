@@ -425,6 +425,8 @@ def test_a_file_of_schema_version_1_is_brought_up_to_date_in_place(stores: Store
         ALTER TABLE application_inflight DROP COLUMN source_partition;
         ALTER TABLE application_inflight DROP COLUMN source_offset;
         ALTER TABLE application_inflight DROP COLUMN number;
+        ALTER TABLE queue_entry DROP COLUMN record_bytes;
+        ALTER TABLE queue_delayed DROP COLUMN record_bytes;
         INSERT INTO application_inflight VALUES (7, 4, 5, 1);
         UPDATE meta SET value = 1 WHERE name = 'schema_version';
         """

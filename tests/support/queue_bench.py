@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from msgspec import json
@@ -27,9 +28,10 @@ class Bench:
 
     name = "q"
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, letter_bytes_max: int = sys.maxsize, **settings: Any) -> None:
         self.gathered = GatheredWrites()
-        self.queues = Queues(TIMING, 1, self.gathered)
+        self.letter_bytes_max = letter_bytes_max
+        self.queues = Queues(TIMING, 1, self.gathered, letter_bytes_max=letter_bytes_max)
         self.rows = QueueRows()
         self.now_ms = START_MS
         self.log_end = 0
@@ -93,7 +95,7 @@ class Bench:
 
     def restart(self) -> None:
         self.gathered.take()
-        self.queues = Queues(TIMING, 1, self.gathered)
+        self.queues = Queues(TIMING, 1, self.gathered, letter_bytes_max=self.letter_bytes_max)
         self.queues.restore(self.rows.load(), self.now_ms)
         self.run()
 

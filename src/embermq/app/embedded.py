@@ -263,6 +263,7 @@ def _open_queues(
         store,
         times.find,
         alerts=alerts,
+        letter_bytes_max=int(settings.log.disk_budget_bytes * settings.queues.dead_letters_share),
     )
     queues.restore()
     if log_side.is_apart and settings.queues.enabled:  # else they would be other queues of the same names

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -12,8 +11,6 @@ from functools import partial
 from heapq import nlargest, nsmallest
 from typing import Protocol
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.admin.queue_service import (
@@ -29,6 +26,7 @@ from embermq.admin.queue_service import (
     Retried,
     RetryJob,
 )
+from embermq.app.queue_bodies import ShownBody, peeked, shown_body
 from embermq.broker.tick import Tick
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError, StoreUnavailable
@@ -52,6 +50,7 @@ from embermq.queues.inspection import (
     slowest_of,
     stats_of,
 )
+from embermq.queues.letter_room import LetterRoom
 from embermq.queues.names import QueueKind, kind_of, queue_name
 from embermq.queues.pieces import at_a_time
 from embermq.queues.queue import Queue
@@ -65,9 +64,6 @@ PIECE = 1_000
 SLOW_PIECE_S = 0.1
 STORE_WAIT_S = 30.0
 """How long a request waits for the store before it is told so."""
-PEEKED_BYTES_MAX = 64 * 1024
-"""Bytes of one body that are shown."""
-UTF8_BYTES_MAX = 4
 QUEUES_SHOWN_MAX = 100
 """Queues that metrics name: each costs some 25 lines."""
 GROUPS_SHOWN_MAX = 20
@@ -150,7 +146,13 @@ class QueueDesk(QueueService):
             latency={
                 queue.settings.name: (queue.latency.count, queue.latency.total_ms / 1_000) for queue in shown
             },
+            dead_letter_bytes=self._core.room.used_bytes,
+            dead_letter_bytes_max=self._core.room.limit_bytes,
         )
+
+    def letter_room(self) -> LetterRoom:
+        """What dead letters of all queues take."""
+        return self._core.room
 
     def groups(self, name: str, after: str, limit: int) -> Sequence[GroupView]:
         return groups_of(self._find(name), after, limit)
@@ -171,7 +173,7 @@ class QueueDesk(QueueService):
         sequences = messages_after(queue, after, at_a_time(limit, len(queue.groups)))
         views = [(message_at(queue, sequence), queue.entries[sequence].offset) for sequence in sequences]
         bodies = await self._read([offset for _, offset in views])
-        return [_peeked(view, bodies.get(offset)) for view, offset in views]
+        return [peeked(view, bodies.get(offset)) for view, offset in views]
 
     def explain(self, name: str) -> Sequence[Reason]:
         return explain(self._find(name), self._ticks.look_at_clock())
@@ -464,11 +466,11 @@ class QueueDesk(QueueService):
         self._ticks.wake()
         await durable
 
-    async def _read(self, offsets: Sequence[int]) -> Mapping[int, _Body | None]:
+    async def _read(self, offsets: Sequence[int]) -> Mapping[int, ShownBody | None]:
         """Raises StoreError."""
         if not offsets:
             return {}
-        wanted, found = set(offsets), dict[int, _Body | None]()
+        wanted, found = set(offsets), dict[int, ShownBody | None]()
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def then(bodies: Mapping[int, Message | None] | StoreError) -> None:
@@ -477,7 +479,9 @@ class QueueDesk(QueueService):
             if isinstance(bodies, StoreError):
                 answered.set_exception(bodies)
                 return
-            found.update((offset, None if body is None else _body(body)) for offset, body in bodies.items())
+            found.update(
+                (offset, None if body is None else shown_body(body)) for offset, body in bodies.items()
+            )
             if wanted <= found.keys():
                 answered.set_result(None)
 
@@ -534,21 +538,6 @@ def _tell(durable: asyncio.Future[None]) -> None:
         durable.set_result(None)
 
 
-class _Body(Struct, frozen=True):
-    """What is shown of a message: the rest of a large payload is let go of as soon as it is there."""
-
-    message: Message
-    piece: bytes
-    size: int
-
-
-def _body(message: Message) -> _Body:
-    size = len(message.payload)
-    if size <= PEEKED_BYTES_MAX:
-        return _Body(message, message.payload, size)
-    return _Body(replace(message, payload=b""), bytes(message.payload[:PEEKED_BYTES_MAX]), size)
-
-
 async def _search(dead: Queue, wanted: LetterFilter, limit: int | None = None, after: int = 0) -> list[int]:
     """Sequences of dead letters that are wanted, the oldest first. Clients have their turn in between, so some may be
     gone when it returns."""
@@ -571,25 +560,3 @@ async def _search_id(dead: Queue, wanted: LetterFilter, letter_id: str) -> list[
     if letter is not None and wanted.matches(dead.message_id(own), letter):
         return [own]
     return await _search(dead, wanted)
-
-
-def _peeked(view: MessageView, body: _Body | None) -> PeekedMessage:
-    if body is None:
-        return PeekedMessage(about=view, publisher="", payload_bytes=0, properties={})
-    message, piece = body.message, body.piece
-    properties = msgspec.to_builtins(message.properties) if message.properties is not None else {}
-    shown: dict[str, str] = {}
-    try:
-        shown["payload"] = piece.decode()
-    except UnicodeDecodeError as error:
-        if len(piece) < body.size and error.start >= len(piece) - UTF8_BYTES_MAX:
-            shown["payload"] = piece[: error.start].decode()
-        else:
-            shown["payload_base64"] = b64encode(piece).decode()
-    return PeekedMessage(
-        about=view,
-        publisher=message.publisher,
-        payload_bytes=body.size,
-        properties={name: value for name, value in properties.items() if value not in (None, (), [])},
-        **shown,
-    )

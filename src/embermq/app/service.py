@@ -18,6 +18,7 @@ from embermq.admin.service import Health, Readiness
 from embermq.app import out_of_memory
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
+from embermq.app.letter_news import LetterNews
 from embermq.app.own_thread import on_own_thread
 from embermq.app.pin_news import PinNews
 from embermq.app.pipeline_news import PipelineNews, waiting_text
@@ -78,6 +79,7 @@ class BrokerService:
         self._said_failing = False
         self._said_away = False
         self._said_log = False
+        self._letters = LetterNews()
 
     def health(self) -> Health:
         # Who asks is answered by the event loop that serves clients; a store that fails is for `ready` to tell, since
@@ -162,6 +164,8 @@ class BrokerService:
                 self._say_failing()
                 self._say_away()
                 self._say_log()
+                if self.queues is not None:
+                    self._letters.look(self.queues.letter_room())
             counters.unexpected_errors += log_side.failures - told
             told = log_side.failures
             await asyncio.sleep(HOUSEKEEPING_S)

@@ -41,6 +41,8 @@ class Attempts(Struct, frozen=True, gc=False):
     last_error: str = ""
     is_suspect: bool = False
     """Its consumer was lost while it had this and perhaps others: whoever gets it next has nothing else."""
+    doomed: str = ""
+    """Why it is to become a dead letter when there is room for it: until then nobody gets it."""
 
 
 class DeadLetter(Struct, frozen=True):
@@ -56,7 +58,8 @@ class DeadLetter(Struct, frozen=True):
 
 class EntryRow(Struct, frozen=True):
     """A message in a queue. Its record is number `record` of this tick, or stands at `offset` of the log when `record`
-    is -1. `only_group`: the one group it is for, "" for all; `origin_id`: a message id that it keeps from elsewhere."""
+    is -1. `only_group`: the one group it is for, "" for all; `origin_id`: a message id that it keeps from elsewhere.
+    `record_bytes`: how large its record is."""
 
     queue: int
     sequence: int
@@ -68,6 +71,7 @@ class EntryRow(Struct, frozen=True):
     only_group: str = ""
     origin_id: str = ""
     dead_letter: DeadLetter | None = None
+    record_bytes: int = 0
 
 
 class DelayedRow(Struct, frozen=True):
@@ -80,6 +84,7 @@ class DelayedRow(Struct, frozen=True):
     key: str | None
     visible_ms: int
     expires_ms: int
+    record_bytes: int = 0
 
 
 class GroupRow(Struct, frozen=True):

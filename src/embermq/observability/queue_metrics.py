@@ -43,6 +43,14 @@ def queue_metrics(figures: QueueFigures) -> Iterator[Metric]:
     """The label `queue` is the topic of the queue. A name that a client chose is in it as it is: the text format
     escapes it."""
     yield GaugeMetricFamily("mqtt_queues", "durable queues", value=figures.queues)
+    yield GaugeMetricFamily(
+        "mqtt_queue_dlq_bytes", "what dead letters of all queues take", value=figures.dead_letter_bytes
+    )
+    yield GaugeMetricFamily(
+        "mqtt_queue_dlq_bytes_max",
+        "what they may take; past it queues keep what would become one",
+        value=figures.dead_letter_bytes_max,
+    )
     for name, (text, value) in _GAUGES.items():
         gauge = GaugeMetricFamily(f"mqtt_queue_{name}", text, labels=["queue"])
         for queue in figures.shown:

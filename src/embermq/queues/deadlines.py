@@ -9,6 +9,8 @@ from heapq import heapify, heappop, heappush
 
 from embermq.queues.entries import Entries
 
+NEVER_MS = 2**62
+"""When a message ends that has no time to live."""
 GONE_MAX = 1_000
 """Messages that ended in another way and are still in the heap, besides as many as there are others."""
 
@@ -37,6 +39,10 @@ class Deadlines:
         else:
             self._latest_ms = expires_ms
 
+    def ask_again(self, sequence: int, at_ms: int) -> None:
+        """One that is over has to stay: it is told again then."""
+        heappush(self._sooner, (at_ms, sequence))
+
     def take_over(self, now_ms: int, end: int, limit: int) -> list[int]:
         """Up to `limit` sequences below `end` whose time is over; each is told once. With more of them `next_due_ms` is
         in the past."""
@@ -57,4 +63,5 @@ class Deadlines:
         first = self._entries.first_from(self._cursor, self._end)  # that of the cursor may have gone since
         if first < self._end:
             times.append(self._entries.expires_ms(first))
-        return min(times, default=None)
+        due_ms = min(times, default=NEVER_MS)
+        return due_ms if due_ms < NEVER_MS else None

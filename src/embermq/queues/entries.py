@@ -1,7 +1,7 @@
 """The messages of one queue, in columns: a million of them in tens of megabytes [queues-43].
 
 Sequences ascend with holes, and most messages go in about the order in which they came. So they stand in blocks of
-consecutive numbers, and a block goes with its last message. One that stays alone keeps a block of 12 KB.
+consecutive numbers, and a block goes with its last message. One that stays alone keeps a block of 14 KB.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class Entry(Struct, frozen=True, gc=False):
     offset: int
     key: str | None
     expires_ms: int
+    record_bytes: int = 0
 
 
 class _Block:
     """`offsets` is -1 where there is no message; `owed`: how many groups have not settled it; `latest`: no offset that
     ever was here is greater."""
 
-    __slots__ = ("count", "expires", "keys", "latest", "offsets", "owed", "partitions")
+    __slots__ = ("count", "expires", "keys", "latest", "offsets", "owed", "partitions", "sizes")
 
     def __init__(self) -> None:
         self.count = 0
@@ -47,6 +48,7 @@ class _Block:
         self.expires = _ZEROS[:]
         self.partitions = _COUNTS[:]
         self.owed = _COUNTS[:]
+        self.sizes = _COUNTS[:]
         self.keys: list[str | None] | None = None
         """None while nothing here has a key."""
 
@@ -61,7 +63,16 @@ class Entries(Mapping[int, Entry]):
         self._count = 0
         self._keys: dict[str, str] = {}
 
-    def put(self, sequence: int, partition: int, offset: int, expires_ms: int, key: str | None) -> None:
+    def put(
+        self,
+        sequence: int,
+        partition: int,
+        offset: int,
+        expires_ms: int,
+        key: str | None,
+        *,
+        record_bytes: int = 0,
+    ) -> None:
         """A message comes; nobody owes it."""
         block = self._blocks.get(sequence >> _SHIFT)
         if block is None:
@@ -71,6 +82,7 @@ class Entries(Mapping[int, Entry]):
         block.latest = max(block.latest, offset)
         block.expires[at] = expires_ms
         block.partitions[at] = partition
+        block.sizes[at] = record_bytes
         block.owed[at] = 0
         if key is not None:
             if block.keys is None:
@@ -119,6 +131,10 @@ class Entries(Mapping[int, Entry]):
     def expires_ms(self, sequence: int) -> int:
         """When it ends by itself."""
         return self._blocks[sequence >> _SHIFT].expires[sequence & _MASK]
+
+    def record_bytes(self, sequence: int) -> int:
+        """How large its record is."""
+        return self._blocks[sequence >> _SHIFT].sizes[sequence & _MASK]
 
     def first_from(self, sequence: int, end: int) -> int:
         """The first message at or after `sequence`; `end` when there is none below it. Holes cost little."""
@@ -186,7 +202,7 @@ class Entries(Mapping[int, Entry]):
         if block.offsets[at] < 0:
             raise KeyError(sequence)
         key = None if block.keys is None else block.keys[at]
-        return Entry(block.partitions[at], block.offsets[at], key, block.expires[at])
+        return Entry(block.partitions[at], block.offsets[at], key, block.expires[at], block.sizes[at])
 
     def __len__(self) -> int:
         return self._count

@@ -18,9 +18,9 @@ NAMED_MAX = 3
 
 
 class Reason(Struct, frozen=True):
-    """`group` is "" for what holds for the whole queue. `code` is for machines: full, empty, delayed, no_group,
-    no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, suspect, key_blocked, backoff,
-    filling, under_way."""
+    """`group` is "" for what holds for the whole queue. `code` is for machines: full, letters_full, empty,
+    delayed, no_group, no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, suspect, key_blocked,
+    backoff, filling, under_way."""
 
     group: str
     code: str
@@ -33,6 +33,8 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
     depth, limit = queue.depth(), queue.settings.limits.max_queue_depth
     if depth >= limit and kind_of(queue.settings.name) is not QueueKind.DEAD_LETTERS:
         reasons.append(Reason("", "full", _about_depth(queue, depth, limit)))
+    if queue.room.is_full and queue.settings.dead_letter_queue:
+        reasons.append(Reason("", "letters_full", _about_room(queue)))
     delayed, first_ms = len(queue.delayed), queue.delayed.first_ms()
     if delayed:
         reasons.append(
@@ -53,6 +55,15 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
     for name in sorted(queue.groups):
         reasons += _of_group(queue, queue.groups[name], now_ms)
     return reasons
+
+
+def _about_room(queue: Queue) -> str:
+    room, kept = queue.room, sum(len(group.kept) for group in queue.groups.values())
+    return (
+        f"dead letters of all queues take {room.used_bytes} of {room.limit_bytes} bytes: this queue keeps what would"
+        f" become one, {_count(kept, 'message')} now, and hands it out no more; put dead letters back, purge them, or"
+        " raise queues.dead_letters_share"
+    )
 
 
 def _about_depth(queue: Queue, depth: int, limit: int) -> str:

@@ -30,6 +30,8 @@ FILLED = sys.maxsize
 """Above all sequences."""
 LEASE_OVER = "the lease is over"
 CONSUMER_GONE = "the consumer is gone"
+KEPT_MS = 60_000
+"""How often it is tried again to make a dead letter for which there was no room."""
 LEFT_MAX = 1_000
 """Consumers that are remembered when they have left."""
 
@@ -48,9 +50,11 @@ class Group:
         is_for: Callable[[str, int], bool],
         client_of: Callable[[str], Client],
         touch: Callable[[], None],
+        reserve: Callable[[int, str], bool],
     ) -> None:
         """`is_for` tells whether a message is for the group of this name, `client_of` who has a client id; `touch` has
-        the queue run, since something may be handed out because of what a client has settled elsewhere."""
+        the queue run, since something may be handed out because of what a client has settled elsewhere; `reserve`
+        tells whether a message may end for a reason, and has room as a dead letter if it becomes one."""
         self.name = name
         self.first_sequence = first_sequence
         """It owes nothing below."""
@@ -77,6 +81,7 @@ class Group:
         self._is_for = is_for
         self._client_of = client_of
         self._touch = touch
+        self._reserve = reserve
         self._buries = kind_of(settings.name) is not QueueKind.DEAD_LETTERS
         self.lanes = Lanes(entries, settings, self.owes)
         self._stalled: set[str] = set()
@@ -84,6 +89,8 @@ class Group:
         self._standings: dict[int, Standing] = {}
         self._leases = Leases(settings.performance.delivery_timeout)
         self._waits = RetryWaits(self._waits_until)
+        self.kept: set[int] = set()
+        """Messages that are to become dead letters, and have no room."""
         self._freed: dict[Consumer, None] = {}
         """Consumers that work on one message less than before: the lease of the next one begins."""
         self._rebalance_at_ms = 0
@@ -115,6 +122,7 @@ class Group:
                 return False
             self._unhold(sequence, standing)
             del self._standings[sequence]
+            self.kept.discard(sequence)
         self.settled.add(sequence)
         self.owed -= 1
         self.lanes.drop(sequence)
@@ -429,13 +437,15 @@ class Group:
         elif action is Action.BURY:
             if request is not None and request.reason:
                 standing.attempts = replace(standing.attempts, last_error=request.reason)
-            self._finish(sequence, standing, DeadLetterReason.REJECTED if self._buries else "")
+            self._unhold(sequence, standing)
+            self._lose(sequence, standing, DeadLetterReason.REJECTED, now_ms)
         elif action is Action.RENEW:
             if self._leases.until_ms(sequence):  # else it waits for its lease
                 self._leases.begin(sequence, now_ms)
         elif action is Action.QUEUE:
             self._after_failure(sequence, standing, 0, now_ms)
-            self.marks.pop(sequence, None)  # what is stored says the same: RETRY, and the time has come
+            if not standing.attempts.doomed:
+                self.marks.pop(sequence, None)  # what is stored says the same: RETRY, and the time has come
         elif action is Action.FAIL:
             self._unhold(sequence, standing)
             self._fail(sequence, standing, now_ms, request)
@@ -471,12 +481,14 @@ class Group:
     def _after_failure(self, sequence: int, standing: Standing, wait_ms: int, now_ms: int) -> None:
         """DLQ, RETRY or QUEUED [queues-25]."""
         attempts, due_ms, reason = standing.attempts, now_ms + wait_ms, ""
-        if self._entries.expires_ms(sequence) <= now_ms:
+        if attempts.doomed:
+            reason = attempts.doomed
+        elif self._entries.expires_ms(sequence) <= now_ms:
             reason = DeadLetterReason.EXPIRED
         elif self._buries and attempts.failures:
             due_ms, reason = limited(self._settings.retry_policy, attempts, due_ms, now_ms)
         if reason:
-            self._finish(sequence, standing, reason)
+            self._lose(sequence, standing, reason, now_ms)
             return
         if due_ms > now_ms:
             standing.state, standing.due_ms = MessageState.RETRY, due_ms
@@ -487,6 +499,19 @@ class Group:
         if attempts.failures or attempts.is_suspect:
             self.marks[sequence] = Mark(standing.state, attempts, standing.due_ms)
 
+    def _lose(self, sequence: int, standing: Standing, reason: str, now_ms: int) -> None:
+        """It becomes a dead letter, or is dropped; when there is no room for the letter it stays, and nobody gets
+        it until there is [queues-34]."""
+        if self._reserve(sequence, reason):
+            self._finish(sequence, standing, reason)
+            return
+        self.kept.add(sequence)
+        if not standing.attempts.doomed:
+            standing.attempts = replace(standing.attempts, doomed=reason)
+            self.marks[sequence] = Mark(MessageState.RETRY, standing.attempts, now_ms)
+        standing.state, standing.due_ms = MessageState.RETRY, now_ms + KEPT_MS
+        self._waits.add(sequence, standing.due_ms, len(self._standings))
+
     def _waits_until(self, sequence: int) -> int:
         """0 when it waits for no retry."""
         standing = self._standings.get(sequence)
@@ -495,6 +520,7 @@ class Group:
     def _finish(self, sequence: int, standing: Standing, reason: str) -> None:
         self._unhold(sequence, standing)
         del self._standings[sequence]
+        self.kept.discard(sequence)
         self.marks.pop(sequence, None)
         self.settled.add(sequence)
         self.owed -= 1

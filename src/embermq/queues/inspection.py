@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 
 from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, MessageState
 from embermq.queues.consumer import Consumer
+from embermq.queues.deadlines import NEVER_MS
 from embermq.queues.group import Group
 from embermq.queues.names import kind_of
 from embermq.queues.queue import Queue
@@ -64,12 +65,14 @@ class QueueStats(Struct, frozen=True, kw_only=True):
 
 class QueueFigures(Struct, frozen=True, kw_only=True):
     """All queues, for those who measure: how many there are, and of those that hold most their figures and groups, how
-    many delivery latencies were measured, and their sum in seconds."""
+    many delivery latencies were measured, and their sum in seconds; and what dead letters take of which limit."""
 
     queues: int
     shown: tuple[QueueStats, ...]
     groups: Mapping[str, tuple[GroupView, ...]]
     latency: Mapping[str, tuple[int, float]]
+    dead_letter_bytes: int
+    dead_letter_bytes_max: int
 
 
 class GroupView(Struct, frozen=True, kw_only=True):
@@ -211,8 +214,10 @@ def oldest_ms_of(queue: Queue, now_ms: int) -> int:
     sequence = next(iter(queue.entries), 0)
     if not sequence:
         return 0
-    by_deadline_ms = queue.entries[sequence].expires_ms - queue.settings.limits.message_ttl
-    return _arrived_ms(queue, sequence) or min(now_ms, by_deadline_ms)
+    arrived_ms, expires_ms = _arrived_ms(queue, sequence), queue.entries[sequence].expires_ms
+    if arrived_ms or expires_ms >= NEVER_MS:
+        return arrived_ms
+    return min(now_ms, expires_ms - queue.settings.limits.message_ttl)
 
 
 def _arrived_ms(queue: Queue, sequence: int) -> int:
@@ -292,7 +297,7 @@ def message_at(queue: Queue, sequence: int) -> MessageView:
         partition=entry.partition,
         key=entry.key,
         arrived=_time(_arrived_ms(queue, sequence)),
-        expires=_time(entry.expires_ms),
+        expires=_time(entry.expires_ms) if entry.expires_ms < NEVER_MS else None,
         states=tuple(_standing(queue, queue.groups[name], sequence) for name in sorted(queue.groups)),
         dead_letter=None if letter is None else _letter(queue, sequence, letter),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from embermq.model.queue_rows import DeadLetter, DelayedRow, EntryRow, QueueRow, QueueWrites, StoredQueue
+from embermq.queues.deadlines import NEVER_MS
 from embermq.queues.dedup import DedupWindow
 from embermq.queues.delayed import DelayedMessages
 from embermq.queues.latency import Arrivals, LatencyWindow
@@ -43,14 +44,16 @@ class Intake:
         self._reserved = 1
         self._keyless = 0
 
-    def accept(self, publication: Publication, expires_ms: int, record: int, now_ms: int) -> Acceptance:
+    def accept(
+        self, publication: Publication, expires_ms: int, record: int, now_ms: int, *, record_bytes: int = 0
+    ) -> Acceptance:
         """See `Queue.accept`."""
         ticket, writes = self._take_number(), self._writes()
         key, visible_ms, dedup_id = publication.key, publication.visible_ms, publication.dedup_id
         row: EntryRow | DelayedRow
         if visible_ms > now_ms:
             fate = Fate.DELAYED
-            row = DelayedRow(self._generation, ticket, -1, record, key, visible_ms, expires_ms)
+            row = DelayedRow(self._generation, ticket, -1, record, key, visible_ms, expires_ms, record_bytes)
             writes.delayed[self._generation, ticket] = row
         else:
             fate = Fate.ENQUEUED
@@ -64,6 +67,7 @@ class Intake:
                 record,
                 key,
                 self._deadline(now_ms, expires_ms),
+                record_bytes=record_bytes,
             )
             writes.entries[self._generation, ticket] = row
         self.pending[ticket] = Pending(row, dedup_id)
@@ -84,6 +88,7 @@ class Intake:
         key: str | None,
         now_ms: int,
         *,
+        record_bytes: int,
         expires_ms: int = 0,
         dead_letter: DeadLetter | None = None,
     ) -> EntryRow:
@@ -92,7 +97,15 @@ class Intake:
         self.latency.arrived(number, now_ms)
         self.arrivals.mark(number, now_ms)
         return EntryRow(
-            self._generation, number, self._partition(key), offset, -1, key, deadline, dead_letter=dead_letter
+            self._generation,
+            number,
+            self._partition(key),
+            offset,
+            -1,
+            key,
+            deadline,
+            dead_letter=dead_letter,
+            record_bytes=record_bytes,
         )
 
     def store_row(self) -> None:
@@ -120,7 +133,8 @@ class Intake:
         return number
 
     def _deadline(self, now_ms: int, expires_ms: int) -> int:
-        by_ttl = now_ms + self.settings.limits.message_ttl
+        ttl_ms = self.settings.limits.message_ttl
+        by_ttl = now_ms + ttl_ms if ttl_ms else NEVER_MS
         return min(by_ttl, expires_ms) if expires_ms else by_ttl
 
     def _partition(self, key: str | None) -> int:

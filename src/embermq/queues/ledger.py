@@ -12,6 +12,7 @@ from embermq.queues.entries import Entries
 from embermq.queues.group import Group
 from embermq.queues.identities import Identities
 from embermq.queues.latency import LatencyWindow
+from embermq.queues.letter_room import LetterRoom
 
 _SETTLED = (MessageState.ACKED, MessageState.DLQ)
 
@@ -25,7 +26,11 @@ class Ledger:
         writes: Callable[[], QueueWrites],
         pending: Iterable[int],
         latency: LatencyWindow,
+        *,
+        room: LetterRoom | None = None,
     ) -> None:
+        """`room` is for the ledger of a dead-letter queue: what comes and goes is counted there."""
+        self._room = room
         self.entries = Entries()
         self.groups: dict[str, Group] = {}
         self.identities = Identities(generation)
@@ -42,7 +47,10 @@ class Ledger:
     def place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, Mark]) -> None:
         """An entry is there, to be called in the order of sequences. `marks` are what was stored of it."""
         sequence = row.sequence
-        self.entries.put(sequence, row.partition, offset, row.expires_ms, row.key)
+        size = row.record_bytes
+        self.entries.put(sequence, row.partition, offset, row.expires_ms, row.key, record_bytes=size)
+        if self._room is not None:
+            self._room.put(size)
         self.deadlines.add(sequence, row.expires_ms)
         self.identities.add(row)
         for group in self.groups.values():
@@ -88,6 +96,8 @@ class Ledger:
 
     def remove(self, sequence: int) -> None:
         """It goes, whoever owes it."""
+        if self._room is not None:
+            self._room.free(self.entries.record_bytes(sequence))
         self._writes().removed[self._generation, sequence] = self.entries.remove(sequence)
         self._latency.forget(sequence)
         for group in self.groups.values():

@@ -25,11 +25,12 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
 from embermq.queues.entries import Entry
 from embermq.queues.errors import PropertyRefused, QueueRefusal, TooLarge
-from embermq.queues.group import Group
+from embermq.queues.group import KEPT_MS, Group
 from embermq.queues.heads import Heads
 from embermq.queues.intake import Intake
 from embermq.queues.lanes import LOOKED_AT_MAX
 from embermq.queues.ledger import Ledger
+from embermq.queues.letter_room import LetterRoom
 from embermq.queues.losses import Losses
 from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.pieces import ADVANCED_MAX, Pieces, at_a_time
@@ -56,8 +57,10 @@ class Queue:
         *,
         client_of: Callable[[str], Client],
         touch: Callable[[], None],
+        room: LetterRoom,
     ) -> None:
-        """`client_of` tells who has a client id; `touch` has the queue run though nothing has come to it."""
+        """`client_of` tells who has a client id; `touch` has the queue run though nothing has come to it; `room` is
+        that of the dead letters of all queues."""
         self.generation = generation
         self._client_of = client_of
         self._run_soon = touch
@@ -69,12 +72,16 @@ class Queue:
         self._pending = intake.pending
         self.delayed, self.latency, self.arrivals = intake.delayed, intake.latency, intake.arrivals
         self.store_row = intake.store_row
-        ledger = self._ledger = Ledger(generation, writes, intake.pending, intake.latency)
+        is_of_letters = kind_of(settings.name) is QueueKind.DEAD_LETTERS
+        ledger = self._ledger = Ledger(
+            generation, writes, intake.pending, intake.latency, room=room if is_of_letters else None
+        )
         self.entries, self.groups = ledger.entries, ledger.groups
         self.message_id = ledger.identities.message_id
         self.sequence_of = ledger.identities.sequence_of
         self.dead_letter = ledger.identities.dead_letter
-        losses = self._losses = Losses(ledger, settings)
+        losses = self._losses = Losses(ledger, settings, room)
+        self.room = room
         self.buried, self.dead_letters, self.dropped = losses.buried, losses.dead_letters, losses.dropped
         self.pieces = Pieces(ledger)
         self._heads = Heads(ledger.entries, ledger.groups)
@@ -84,10 +91,18 @@ class Queue:
     # Messages come.
 
     def accept(
-        self, publication: Publication, size: int, expires_ms: int, record: int, now_ms: int
+        self,
+        publication: Publication,
+        size: int,
+        expires_ms: int,
+        record: int,
+        now_ms: int,
+        *,
+        record_bytes: int = 0,
     ) -> Acceptance:
-        """A PUBLISH of `size` bytes of payload, whose record is to be number `record` of this tick. `expires_ms` is the
-        publisher's own deadline, 0 for none. Raises QueueRefusal when it is too large, or the queue is full."""
+        """A PUBLISH of `size` bytes of payload, whose record is to be number `record` of this tick, and has
+        `record_bytes`. `expires_ms` is the publisher's own deadline, 0 for none. Raises QueueRefusal when it is too
+        large, or the queue is full."""
         limits = self.settings.limits
         if size > limits.max_message_size:
             raise TooLarge(
@@ -99,7 +114,9 @@ class Queue:
         if not self._make_room(now_ms):
             self.dropped[DeadLetterReason.OVERFLOW] += 1
             return Acceptance(Fate.DROPPED)
-        return self._intake.accept(publication, expires_ms, record, now_ms)
+        return self._intake.accept(
+            publication, expires_ms, record, now_ms, record_bytes=max(size, record_bytes)
+        )
 
     def commit(self, ticket: int, offset: int) -> None:
         """Its record is durable, and stands there. To be called in the order of `accept`."""
@@ -115,8 +132,15 @@ class Queue:
         self._intake.withdraw(ticket)
 
     def bury(self, burial: Burial, now_ms: int) -> None:
-        """A dead letter comes: never refused, with the time to live of this queue [queues-34]."""
-        row = self._intake.new_row(burial.offset, burial.key, now_ms, dead_letter=burial.letter)
+        """A dead letter comes, for which there is room; with the time to live of this queue, if it has one
+        [queues-34]."""
+        row = self._intake.new_row(
+            burial.offset,
+            burial.key,
+            now_ms,
+            dead_letter=burial.letter,
+            record_bytes=burial.record_bytes,
+        )
         self._ledger.put(row)
 
     def is_held(self, sequence: int) -> bool:
@@ -146,7 +170,7 @@ class Queue:
                 return
             if left := self._ledger.identities.returned(letter.group, letter.message_id):
                 self._ledger.remove(left)
-        row = self._intake.new_row(entry.offset, entry.key, now_ms)
+        row = self._intake.new_row(entry.offset, entry.key, now_ms, record_bytes=entry.record_bytes)
         self.counts.retried += 1
         self._ledger.put(replace(row, only_group=letter.group, origin_id=letter.message_id))
 
@@ -307,10 +331,15 @@ class Queue:
         most = at_a_time(ADVANCED_MAX, len(self.groups))
         for row in self.delayed.due(now_ms, most):
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
-            self._ledger.put(self._intake.new_row(row.offset, row.key, now_ms, expires_ms=row.expires_ms))
-        for sequence in self._ledger.deadlines.take_over(now_ms, self._intake.next_sequence, most):
-            if sequence in self.entries:
-                self._losses.end(sequence, DeadLetterReason.EXPIRED, now_ms)
+            self._ledger.put(
+                self._intake.new_row(
+                    row.offset, row.key, now_ms, record_bytes=row.record_bytes, expires_ms=row.expires_ms
+                )
+            )
+        deadlines = self._ledger.deadlines
+        for sequence in deadlines.take_over(now_ms, self._intake.next_sequence, most):
+            if sequence in self.entries and not self._losses.end(sequence, DeadLetterReason.EXPIRED, now_ms):
+                deadlines.ask_again(sequence, now_ms + KEPT_MS)
         if self._shrinking:
             self._shrink(most, now_ms)
         left = ADVANCED_MAX
@@ -390,6 +419,7 @@ class Queue:
             is_for=is_for,
             client_of=self._client_of,
             touch=self._run_soon,
+            reserve=self._losses.reserve,
         )
         group.idle_since_ms = idle_since_ms
         self.groups[name] = group
@@ -462,17 +492,16 @@ class Queue:
             if not self._shrinking:
                 self._begin_to_shrink()  # as far as what was held then has come back
             return True
+        no_room = "; its oldest cannot go: dead letters have no room" if self.room.is_full else ""
         raise QueueRefusal(
-            f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}",
+            f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}{no_room}",
             ReasonCode.QUOTA_EXCEEDED,
         )
 
     def _drop_head(self, now_ms: int) -> bool:
-        """The oldest that nobody holds ends; False when none is found."""
+        """The oldest that nobody holds ends; False when none is found, or has room as a dead letter."""
         head = self._heads.find(next(iter(self._pending), self._intake.next_sequence))
-        if head:
-            self._losses.end(head, DeadLetterReason.OVERFLOW, now_ms)
-        return head > 0
+        return head > 0 and self._losses.end(head, DeadLetterReason.OVERFLOW, now_ms)
 
     def _begin_to_shrink(self) -> None:
         """What is above the depth goes where the head is to be dropped; dead letters, which are never refused either,

@@ -7,6 +7,7 @@ of each move.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -15,6 +16,7 @@ from weakref import WeakValueDictionary
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import QueueWrites, StoredQueue
 from embermq.queues.consumer import EARLIEST, Client, Newcomer
+from embermq.queues.letter_room import LetterRoom
 from embermq.queues.pieces import PIECE
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, Delivery, Queue
@@ -30,9 +32,15 @@ class Queues:
     """Queues by name. `next_generation` is above those of all queues that ever were."""
 
     def __init__(
-        self, timing: GroupSettings, next_generation: int, writes: Callable[[], QueueWrites]
+        self,
+        timing: GroupSettings,
+        next_generation: int,
+        writes: Callable[[], QueueWrites],
+        *,
+        letter_bytes_max: int = sys.maxsize,
     ) -> None:
-        """`writes` gives those of the present tick."""
+        """`writes` gives those of the present tick; `letter_bytes_max` is for the dead letters of all queues."""
+        self.room = LetterRoom(letter_bytes_max)
         self._alerts: list[DeadLetterAlert] = []
         self._stalled: list[tuple[str, str, str]] = []
         self._made: list[str] = []
@@ -92,12 +100,20 @@ class Queues:
             self._other_prefetch.append(settings.name)
 
     def accept(
-        self, name: str, publication: Publication, size: int, record: int, now_ms: int, *, expires_ms: int = 0
+        self,
+        name: str,
+        publication: Publication,
+        size: int,
+        record: int,
+        now_ms: int,
+        *,
+        expires_ms: int = 0,
+        record_bytes: int = 0,
     ) -> Acceptance:
         """See `Queue.accept`."""
         queue = self._touch(name)
         try:
-            return queue.accept(publication, size, expires_ms, record, now_ms)
+            return queue.accept(publication, size, expires_ms, record, now_ms, record_bytes=record_bytes)
         finally:
             self._bury(queue, now_ms)
 
@@ -291,6 +307,7 @@ class Queues:
             self._present_writes,
             client_of=self._client_of,
             touch=lambda: self._touched.update({name: queue}),
+            room=self.room,
         )
         self._queues[name] = self._touched[name] = queue
         return queue
@@ -312,6 +329,7 @@ class Queues:
             return
         url = queue.settings.dlq_config.alert_webhook
         for burial in queue.buried:
+            self.room.free(burial.record_bytes)  # it was reserved, and is counted where it goes
             self._touch(burial.target).bury(burial, now_ms)
             if url is not None:
                 self._alerts.append(DeadLetterAlert(url, burial.target, burial.letter))

@@ -27,6 +27,8 @@ PARTITIONS_MAX = 1_024
 VALUE_CHARACTERS_MAX = 80
 WEBHOOK = "dlq_config.alert_webhook"
 WEBHOOK_CHARACTERS_MAX = 2_000
+NO_TTL = "0s"
+"""Of `limits.message_ttl`: messages end only by their publisher's expiry, dead letters never."""
 NAME_PLACE = "<name>"
 """Stands for the queue's name in `dlq_config.topic`."""
 
@@ -149,6 +151,10 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
     `queues.file`, the API, `embermq queues create` and `$admin/queue/<name>/config`."""
     queues_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """Queues at a time, those of dead letters too; more are refused to whoever names them."""
+    dead_letters_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """The share of `log.disk_budget_bytes` that dead letters of all queues may take. They have no time to live unless
+    one is set, so past this share queues keep what would become a dead letter and hand it out no more. From 80 % of
+    it on the log warns."""
     groups_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
     """Consumer groups of one queue: each costs memory for every message that it has not settled. One more is refused to
     who subscribes, with 0x97."""
@@ -189,8 +195,9 @@ def json_object(name: str, text: bytes) -> dict[str, object]:
 
 
 def settings_of(name: str, raw: Mapping[str, object]) -> QueueSettings:
-    """What JSON or TOML said; what it does not name has its default, and `strict` without `partitions` has one. `name`
-    in it may be the topic of the queue, `$queue/<name>`.
+    """What JSON or TOML said; what it does not name has its default, and `strict` without `partitions` has one; dead
+    letters have no time to live unless they are given one [queues-34]. `name` in it may be the topic of the queue,
+    `$queue/<name>`.
 
     Raises SettingsRefused, naming the setting.
     """
@@ -199,6 +206,9 @@ def settings_of(name: str, raw: Mapping[str, object]) -> QueueSettings:
         raw["name"] = queue_name(raw["name"])
     if raw.get("ordering") == Ordering.STRICT:
         raw = {"partitions": 1, **raw}
+    limits = raw.get("limits", {})
+    if kind_of(name) is QueueKind.DEAD_LETTERS and isinstance(limits, Mapping):
+        raw = {**raw, "limits": {"message_ttl": NO_TTL, **limits}}
     try:
         settings = msgspec.convert(raw, QueueSettings, dec_hook=_decode)
     except msgspec.ValidationError as error:
@@ -233,11 +243,10 @@ def format_settings(settings: QueueSettings) -> bytes:
 
 def check_settings(settings: QueueSettings) -> None:
     """Raise SettingsRefused when values contradict one another."""
-    retries, limits = settings.retry_policy, settings.limits
+    retries = settings.retry_policy
     positive = {
         "retry_policy.max_backoff": retries.max_backoff,
         "retry_policy.total_timeout": retries.total_timeout,
-        "limits.message_ttl": limits.message_ttl,
         "performance.delivery_timeout": settings.performance.delivery_timeout,
     }
     problem = next(

@@ -50,6 +50,7 @@ class Burial(Struct, frozen=True):
     offset: int
     key: str | None
     letter: DeadLetter
+    record_bytes: int
 
 
 class Returned(Struct):

@@ -40,7 +40,7 @@ def test_an_entry_has_a_number_a_partition_and_the_sooner_deadline() -> None:
         "keyless ones in turn"
     )
     assert [row.expires_ms - START_MS for row in rows.values()] == [TTL_MS, TTL_MS, 5]
-    row = found.new_row(40, "k", START_MS)
+    row = found.new_row(40, "k", START_MS, record_bytes=0)
     assert (row.sequence, row.offset, row.partition) == (4, 40, partition_of_key("k", 10))
     assert 4 not in found.pending, "its record is there"
 
@@ -86,7 +86,7 @@ def test_what_may_be_delivered_is_measured() -> None:
     found, _ = intake()
     accepted(found)
     accepted(found, visible_ms=START_MS + 9)
-    number = found.new_row(0, None, START_MS + 20).sequence
+    number = found.new_row(0, None, START_MS + 20, record_bytes=0).sequence
     for sequence in (1, 2, number):
         found.latency.delivered(sequence, START_MS + 30)
     assert (found.latency.count, found.latency.total_ms) == (2, 40), "not the one that waits for its time"

@@ -33,6 +33,7 @@ class LedgerBench:
             is_for=is_for,
             client_of=lambda _: Client(),
             touch=lambda: None,
+            reserve=lambda _, __: True,
         )
         self.ledger.groups[name] = group
         return group

@@ -11,6 +11,7 @@ from embermq.queues.consumer import Client, Newcomer
 from embermq.queues.group import Group
 from embermq.queues.latency import LatencyWindow
 from embermq.queues.ledger import Ledger
+from embermq.queues.letter_room import LetterRoom
 from embermq.queues.losses import Losses
 from embermq.queues.settings import DeadLetterConfig, Limits, QueueSettings, TtlAction
 from embermq.queues.settling import message_id_of
@@ -21,13 +22,19 @@ EXPIRED, OVERFLOW = DeadLetterReason.EXPIRED, DeadLetterReason.OVERFLOW
 class LossesBench:
     """Message 1, for these groups."""
 
-    def __init__(self, *groups: str, enabled: bool = True, ttl_action: TtlAction = TtlAction.DLQ) -> None:
+    def __init__(
+        self,
+        *groups: str,
+        enabled: bool = True,
+        ttl_action: TtlAction = TtlAction.DLQ,
+        room_bytes: int = 10_000,
+    ) -> None:
         self.settings = QueueSettings(
             name="q", dlq_config=DeadLetterConfig(enabled=enabled), limits=Limits(ttl_action=ttl_action)
         )
         self.gathered = GatheredWrites()
         self.ledger = Ledger(7, self.gathered, (), LatencyWindow())
-        self.losses = Losses(self.ledger, self.settings)
+        self.losses = Losses(self.ledger, self.settings, LetterRoom(room_bytes))
         for name in groups:
             self.ledger.groups[name] = Group(
                 name,
@@ -38,6 +45,7 @@ class LossesBench:
                 is_for=self.ledger.identities.is_for,
                 client_of=lambda _: Client(),
                 touch=lambda: None,
+                reserve=self.losses.reserve,
             )
         self.ledger.put(EntryRow(7, 1, 0, 40, -1, "k", START_MS))
 

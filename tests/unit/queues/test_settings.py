@@ -92,7 +92,6 @@ def test_what_is_written_is_read() -> None:
             '{"retry_policy": {"total_timeout": "0s"}}',
             "retry_policy.total_timeout: is 0ms, must be more than 0",
         ),
-        ('{"limits": {"message_ttl": "0s"}}', "limits.message_ttl: is 0ms, must be more than 0"),
         ('{"limits": {"overflow": "drop"}}', "limits.overflow: invalid enum value 'drop'"),
         (
             '{"performance": {"delivery_timeout": "0s"}}',

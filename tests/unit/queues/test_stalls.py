@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.queue_bench import START_MS, Bench
 
 from embermq.queues.explaining import explain
@@ -12,9 +14,10 @@ from embermq.queues.settling import Outcome
 LEASE_MS = 30_000
 
 
-def stalled_bench(**settings: object) -> tuple[Bench, list[Delivery]]:
+def stalled_bench(**settings: Any) -> tuple[Bench, list[Delivery]]:
     """`a` owns both partitions and has got nothing of what it was handed."""
-    bench = Bench(**({"partitions": 2, "retry_policy": {"max_retries": 0}} | settings))
+    given: dict[str, Any] = {"partitions": 2, "retry_policy": {"max_retries": 0}} | settings
+    bench = Bench(**given)
     bench.writes = False
     bench.join("a", prefetch=4)
     bench.publish(count=6)

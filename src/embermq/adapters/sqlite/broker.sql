@@ -229,6 +229,7 @@ CREATE TABLE IF NOT EXISTS queue_entry (
     expires_ms  INTEGER NOT NULL,
     message_key TEXT,
     rest        BLOB,
+    record_bytes INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue, sequence)
 ) WITHOUT ROWID;
 
@@ -243,6 +244,7 @@ CREATE TABLE IF NOT EXISTS queue_delayed (
     visible_ms  INTEGER NOT NULL,
     expires_ms  INTEGER NOT NULL,
     message_key TEXT,
+    record_bytes INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (queue, ticket)
 ) WITHOUT ROWID;
 

@@ -8,7 +8,7 @@ from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 _FULL = {sqlite3.SQLITE_FULL}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}

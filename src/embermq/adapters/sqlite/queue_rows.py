@@ -12,8 +12,8 @@ from embermq.model.queue_rows import Attempts, EntryRow, Mark, MessageState
 _ENCODE = msgpack.Encoder().encode
 _DECODE_ATTEMPTS = msgpack.Decoder(Attempts).decode
 
-EntryColumns = tuple[int, int, int, int, int, str | None, bytes | None]
-"""queue, sequence, partition, offset, expires_ms, message_key, rest."""
+EntryColumns = tuple[int, int, int, int, int, str | None, bytes | None, int]
+"""queue, sequence, partition, offset, expires_ms, message_key, rest, record_bytes."""
 
 
 _LIFE = "\0"
@@ -43,14 +43,14 @@ def to_entry_columns(row: EntryRow, base: int) -> EntryColumns:
     if row.only_group or row.origin_id or row.dead_letter is not None:
         rest = encode_rest(Rest(row.only_group, row.origin_id, row.dead_letter))
     offset = row.offset if row.record < 0 else base + row.record
-    return (row.queue, row.sequence, row.partition, offset, row.expires_ms, row.key, rest)
+    return (row.queue, row.sequence, row.partition, offset, row.expires_ms, row.key, rest, row.record_bytes)
 
 
 def to_entry(columns: EntryColumns) -> EntryRow:
     """As a start reads it."""
-    queue, sequence, partition, offset, expires_ms, key, rest = columns
+    queue, sequence, partition, offset, expires_ms, key, rest, size = columns
     if rest is None:
-        return EntryRow(queue, sequence, partition, offset, -1, key, expires_ms)
+        return EntryRow(queue, sequence, partition, offset, -1, key, expires_ms, record_bytes=size)
     more = decode_rest(rest)
     return EntryRow(
         queue,
@@ -63,6 +63,7 @@ def to_entry(columns: EntryColumns) -> EntryRow:
         more.only_group,
         more.origin_id,
         more.dead_letter,
+        size,
     )
 
 

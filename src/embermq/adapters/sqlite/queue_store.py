@@ -79,8 +79,8 @@ class SqliteQueueStore(QueueStore):
             )
         )
         delayed = tuple(
-            DelayedRow(generation, ticket, offset, -1, key, visible_ms, expires_ms)
-            for generation, ticket, offset, visible_ms, expires_ms, key in rows(
+            DelayedRow(generation, ticket, offset, -1, key, visible_ms, expires_ms, size)
+            for generation, ticket, offset, visible_ms, expires_ms, key, size in rows(
                 "SELECT * FROM queue_delayed WHERE queue = ? ORDER BY ticket"
             )
         )

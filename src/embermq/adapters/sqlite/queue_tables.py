@@ -74,10 +74,10 @@ class QueueTables:
         many = self._connection.executemany
         if writes.entries:
             rows = [to_entry_columns(row, base) for row in writes.entries.values()]
-            many("INSERT OR REPLACE INTO queue_entry VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            many("INSERT OR REPLACE INTO queue_entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
         if writes.delayed:
             many(
-                "INSERT OR REPLACE INTO queue_delayed VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO queue_delayed VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [_delayed_columns(row, base) for row in writes.delayed.values()],
             )
         if writes.marks:
@@ -252,6 +252,6 @@ class QueueTables:
         return len(rows)
 
 
-def _delayed_columns(row: DelayedRow, base: int) -> tuple[int, int, int, int, int, str | None]:
+def _delayed_columns(row: DelayedRow, base: int) -> tuple[int, int, int, int, int, str | None, int]:
     offset = row.offset if row.record < 0 else base + row.record
-    return (row.queue, row.ticket, offset, row.visible_ms, row.expires_ms, row.key)
+    return (row.queue, row.ticket, offset, row.visible_ms, row.expires_ms, row.key, row.record_bytes)

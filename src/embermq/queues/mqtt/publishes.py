@@ -90,7 +90,7 @@ class Publishes:
         record = encode_record(message, b"", origin)
         try:
             self._check_record(record)
-            acceptance, dedup_id = self._accept(name, message, session.permissions)
+            acceptance, dedup_id = self._accept(name, message, len(record), session.permissions)
         except QueueRefusal as refusal:
             self._refuse(link, packet, refusal)
             return
@@ -124,7 +124,7 @@ class Publishes:
         record = encode_record(message, b"", origin)
         try:
             self._check_record(record)
-            acceptance, dedup_id = self._accept(name, message, permissions)
+            acceptance, dedup_id = self._accept(name, message, len(record), permissions)
         except QueueRefusal:
             self._state.counters.publishes_refused += 1
             return
@@ -141,7 +141,7 @@ class Publishes:
             raise TooLarge(f"the message log does not take a record of {len(record)} bytes")
 
     def _accept(
-        self, name: str, message: Message, permissions: Permissions | None
+        self, name: str, message: Message, record_bytes: int, permissions: Permissions | None
     ) -> tuple[Acceptance, str | None]:
         """What the core makes of it, and its `dedup-id`. Raises QueueRefusal."""
         now_ms = self._tick.now_ms
@@ -155,6 +155,7 @@ class Publishes:
             len(self._tick.writes.records),
             now_ms,
             expires_ms=message.expires_ms,
+            record_bytes=record_bytes,
         )
         return acceptance, publication.dedup_id
 

@@ -1,5 +1,6 @@
 """Queues as the broker sees them: puts the parts of this room together."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -48,14 +49,20 @@ class MqttQueues(QueueSide):
         find_offset: Callable[[int, OffsetFound], None],
         *,
         alerts: DeadLetterAlerts | None = None,
+        letter_bytes_max: int = sys.maxsize,
     ) -> None:
         """`find_offset` asks the message log where a time is, see `QueueSide.find_offset`; without `alerts` nobody is
-        told of dead letters. Raises StoreError."""
+        told of dead letters; `letter_bytes_max` is for those of all queues. Raises StoreError."""
         self._state = state
         self._store = store
         self._find_offset = find_offset
         self._alerts = alerts
-        self.core = Queues(settings, store.next_generation(), lambda: state.tick.writes.queues)
+        self.core = Queues(
+            settings,
+            store.next_generation(),
+            lambda: state.tick.writes.queues,
+            letter_bytes_max=letter_bytes_max,
+        )
         self._refusing = refusing
         self.creating = Creating(self.core, settings)
         self.bodies = Bodies(store, settings.body_cache_bytes)

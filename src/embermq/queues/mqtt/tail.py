@@ -28,13 +28,15 @@ def enqueue_tail(core: Queues, tick: Tick, log: MessageLog, first: int) -> int:
     count = 0
     for offset, frame in _frames(log, first):
         message = decode_record(frame).message
-        if message.topic.startswith(QUEUE_PREFIX) and _enqueue(core, tick.writes.queues, message, offset):
+        if message.topic.startswith(QUEUE_PREFIX) and _enqueue(
+            core, tick.writes.queues, message, offset, len(frame)
+        ):
             tick.writes.queues.bodies_at[offset] = frame
             count += 1
     return count
 
 
-def _enqueue(core: Queues, writes: QueueWrites, message: Message, offset: int) -> bool:
+def _enqueue(core: Queues, writes: QueueWrites, message: Message, offset: int, record_bytes: int) -> bool:
     """False for what a queue refuses, or knows by its dedup id."""
     properties = message.properties
     said = properties.user_properties if properties is not None else ()
@@ -46,7 +48,13 @@ def _enqueue(core: Queues, writes: QueueWrites, message: Message, offset: int) -
             return False
         name = topic.name
         acceptance = core.accept(
-            name, publication, len(message.payload), -1, now_ms, expires_ms=message.expires_ms
+            name,
+            publication,
+            len(message.payload),
+            -1,
+            now_ms,
+            expires_ms=message.expires_ms,
+            record_bytes=record_bytes,
         )
     except (NameRefused, QueueRefusal):
         return False
