@@ -52,12 +52,12 @@ def test_the_listener_answers_clients(tmp_path: Path) -> None:
 def test_it_is_there_by_default(tmp_path: Path) -> None:
     """Unless another program has its port, which the broker tells."""
     address = by_default(tmp_path)
-    assert address == "127.0.0.1:9090"
+    assert address == "127.0.0.1:9091"
     settings = {"listeners.grpc": address}
     with BrokerProcess(tmp_path / "data", settings=settings, installed=True) as broker:
         if f"no gRPC: another program has {address}" not in broker.output():
             assert f"grpc       {address}\n" in broker.output()
-            asks(9090)
+            asks(9091)
 
 
 def test_make_run_takes_no_default_away() -> None:

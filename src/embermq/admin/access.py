@@ -19,8 +19,8 @@ SCHEME = "bearer"
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 MomentMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 """Unix time, up to the year 9999."""
-_PROXY_HEADERS = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
-_PROXY_PREFIX = "x-forwarded-"
+_PROXY_PREFIXES = ("x-original-", "x-envoy-", "x-amzn-")
+_PROXY_SUFFIXES = ("-real-ip", "-client-ip", "-connecting-ip", "-user-ip")
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +151,13 @@ class Access(Protocol):
 
 def names_a_proxy(headers: Iterable[str]) -> bool:
     """Whether there is one among these names, in lower case, that only proxies send."""
-    return any(header in _PROXY_HEADERS or header.startswith(_PROXY_PREFIX) for header in headers)
+    return any(
+        header == "via"
+        or "forwarded" in header
+        or header.startswith(_PROXY_PREFIXES)
+        or header.endswith(_PROXY_SUFFIXES)
+        for header in headers
+    )
 
 
 def is_loopback(host: str) -> bool:

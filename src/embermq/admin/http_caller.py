@@ -27,7 +27,7 @@ class HttpCaller:
         peer = request.client.host if request.client is not None else ""
         host = request.headers.get("host", "")
         origin = request.headers.get("origin")
-        is_own = origin is None or origin.partition("://")[2] == host
+        is_own = origin is None or origin == f"{request.scope['scheme']}://{host}"
         is_own = is_own and request.headers.get("sec-fetch-site", "none") in _SAME_SITE
         is_proxied = request.scope.get("http_version") == _PROXY_VERSION or names_a_proxy(request.headers)
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host

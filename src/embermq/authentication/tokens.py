@@ -27,7 +27,7 @@ from embermq.model.client_type import ClientType
 from embermq.protocol.reason_codes import ReasonCode
 
 EXPIRES_S_MAX = 253_402_300_799
-"""The end of the year 9999; what comes later never comes."""
+"""The end of the year 9999. What is later is a mistake, milliseconds for example."""
 NAME_BYTES_MAX = 65_535
 REASONS: dict[type[PyJWTError], str] = {
     ExpiredSignatureError: "it has expired",
@@ -132,7 +132,9 @@ class TokenStep(Step):
             return 0
         if isinstance(exp, bool) or not isinstance(exp, int | float):
             raise _Refused("its exp is not a number")
-        return int(min(float(exp), EXPIRES_S_MAX) * 1000) + self._settings.leeway_s * 1000
+        if not 0 <= exp <= EXPIRES_S_MAX:
+            raise _Refused("its exp is not a Unix time in seconds up to the year 9999")
+        return int(exp * 1000) + self._settings.leeway_s * 1000
 
 
 def _is_token(password: bytes) -> bool:

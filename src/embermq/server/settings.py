@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 TCP_ONLY = ("http", "grpc")
-DEFAULT_GRPC = "127.0.0.1:9090"
+DEFAULT_GRPC = "127.0.0.1:9091"
 UNIX_PREFIX = "unix:"
 UNIX_PATH_BYTES_MAX = 107
 """What the kernel takes as the path of a Unix socket."""

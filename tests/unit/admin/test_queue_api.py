@@ -442,10 +442,19 @@ def test_without_a_token_this_machine_alone_gets_in() -> None:
             {"host": "evil.example"},
             {"x-forwarded-for": "192.0.2.7"},
             {"x-forwarded-proto": "https"},
+            {"x-original-forwarded-for": "192.0.2.7"},
+            {"x-original-host": "evil.example"},
+            {"forwarded": "for=192.0.2.7"},
+            {"cf-connecting-ip": "192.0.2.7"},
+            {"x-real-ip": "192.0.2.7"},
+            {"true-client-ip": "192.0.2.7"},
+            {"x-envoy-external-address": "192.0.2.7"},
             {"via": "1.1 proxy"},
             {"sec-fetch-site": "cross-site"},
             {"sec-fetch-site": "same-site"},
             {"origin": "null"},
+            {"origin": HERE.replace("http:", "https:")},
+            {"origin": HERE.removeprefix("http")},
         ):
             is_problem(await ask("GET", "/queues", headers=headers), 403, "embermq tokens create")
         assert (await ask("GET", "/queues", headers={"sec-fetch-site": "none"})).status_code == 200

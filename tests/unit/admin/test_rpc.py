@@ -362,6 +362,7 @@ def test_without_a_token_this_machine_alone_gets_in(
         for metadata in (
             {"x_forwarded_for": "192.0.2.7"},
             {"x_forwarded_proto": "https"},
+            {"x_original_forwarded_for": "192.0.2.7"},
             {"via": "2 proxy"},
             {"origin": "http://evil.example"},
             {"x_grpc_web": "1"},
