@@ -235,7 +235,8 @@ def _expires_ms(said: dict[str, object]) -> int:
     expires_at = said.get("expires_at")
     if expires_at is None:
         return 0
-    is_number = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
-    if not is_number or not 0 < expires_at <= EXPIRES_S_MAX:
+    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float):
+        raise HookError('an "expires_at" that is not a number')
+    if not 0 < expires_at <= EXPIRES_S_MAX:
         raise HookError('an "expires_at" that is not a Unix time in seconds up to the year 9999')
     return max(1, int(expires_at * 1000))
