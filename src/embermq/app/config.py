@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from types import NoneType
+from typing import get_args
 
 import msgspec
 from msgspec import Struct, field
@@ -210,9 +212,15 @@ def _schema(struct: type[Struct], prefix: str = "") -> Iterator[tuple[str, Field
             yield prefix + info.name, info
 
 
+def _without_none(kind: object) -> object:
+    """The type of a setting that may be left out."""
+    kinds = [one for one in get_args(kind) if one is not NoneType]
+    return kinds[0] if len(kinds) == 1 and NoneType in get_args(kind) else kind
+
+
 _LISTENER = "listener."
 _LISTENER_KEYS: dict[str, object] = {
-    info.name: bool if info.type == bool | None else info.type
+    info.name: _without_none(info.type)
     for struct in (OwnSettings, TlsSettings, WebSocketSettings)
     for info in fields(struct)
 }
@@ -354,6 +362,7 @@ def _unknown(item: _Given) -> str:
 def _check_listeners(settings: Settings) -> None:
     listener_settings.check_settings(settings.listeners)
     compose_listeners(settings.listeners, settings.listener, settings.tls, settings.websocket)
+    listener_settings.check_clients(settings.clients)
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:

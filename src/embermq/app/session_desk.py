@@ -23,14 +23,15 @@ from embermq.admin.session_service import (
 from embermq.broker.broker import Broker
 from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
+from embermq.broker.terms import VERSION_NAMES
 from embermq.delivery.application.log_life import LogLife
 from embermq.delivery.retention import RetentionState
 from embermq.ports.errors import StoreError
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
 from embermq.server.tick_loop import TickLoop
 
 Answer = TypeVar("Answer")
-VERSION_NAMES = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class SessionDesk:
@@ -189,7 +190,7 @@ def _view(session: Session, behind: dict[int, int]) -> SessionView:
         type=session.client_type.name.lower(),
         username=session.username,
         connected_as=link.identity.username if link is not None and link.identity is not None else "",
-        version=VERSION_NAMES[session.version],
+        version=VERSION_NAMES[ProtocolVersion(session.version)],
         connected=link is not None,
         peer=link.peer if link is not None else "",
         kept=session.persistent,

@@ -61,7 +61,11 @@ def _explain(value: object, described: inspect.Type, fallback: str, *, is_text: 
             f"; the nearest is {near[0]}" if near else ""
         )
     if isinstance(described, inspect.StrType):
+        if isinstance(value, str) and described.max_length is not None:
+            return f"has {len(value)} characters, more than the largest allowed {described.max_length}"
         return f"{value!r} is not a text"
+    if value == [] and _takes_list(described):
+        return "is an empty list"
     if isinstance(described, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
         for item in value:
             _, problem = _convert_item(item, described.item_type)

@@ -81,6 +81,7 @@ class Authentication:
             self._chain,
             clients.application_ids,
             username_as_client_id=clients.username_as_client_id,
+            assigned_id_prefix=clients.assigned_id_prefix,
             slowing=Slowing(
                 free=settings.failures_free,
                 window_s=settings.failures_window_s,

@@ -33,12 +33,14 @@ class ChainGate:
         application_ids: Sequence[str],
         *,
         username_as_client_id: bool = False,
+        assigned_id_prefix: str = "",
         slowing: Slowing,
         late_max: int,
         counters: Counters,
     ) -> None:
         self._chain = chain
         self._application_ids = application_ids
+        self._assigned_id_prefix = assigned_id_prefix
         self._username_as_client_id = username_as_client_id
         self._slowing = slowing
         self._late_max = late_max
@@ -95,7 +97,7 @@ class ChainGate:
         return Identity(
             answer.username,
             client_type,
-            f"ember-{token_hex(8)}",
+            f"{self._assigned_id_prefix}{token_hex(8)}",
             certificate=visitor.certificate,
             expires_ms=answer.expires_ms,
             account_version=answer.account_version,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from embermq.authorization.patterns import fill_in, has_placeholder, widest
-from embermq.authorization.rules import ADMIN_PREFIX, ON_CLIENT_IDS, Action, Principal, Rule
+from embermq.authorization.rules import ADMIN_PREFIX, ON_CLIENT_IDS, Action, Elsewhere, Principal, Rule
 from embermq.topics.names import covers, matches, overlap
 
 CACHED_TOPIC_CHARACTERS_MAX = 256
@@ -54,7 +54,9 @@ class RuleSet:
         self._of_user: dict[str, list[int]] = {}
         self._of_client_id: dict[str, list[int]] = {}
         self._others: list[int] = []
-        self._guards_client_ids = any(Action.CONNECT in rule.actions for rule in self.rules)
+        self._guards_client_ids = any(
+            Action.CONNECT in rule.actions and rule.elsewhere is None for rule in self.rules
+        )
         for index, rule in enumerate(self.rules):
             for names, index_of in ((rule.users, self._of_user), (rule.client_ids, self._of_client_id)):
                 if names is not None and names.is_exact:
@@ -140,6 +142,11 @@ class Permissions:
     def may_connect(self) -> bool:
         """Whether it may use its client id."""
         return self._answer(Action.CONNECT, "")
+
+    def elsewhere(self) -> Elsewhere | None:
+        """The server to which it is sent when it connects; None when it may be here."""
+        rule = self._rule(Action.CONNECT, "")
+        return rule.elsewhere if rule is not None else None
 
     def may_take_over(self) -> bool:
         """Whether it may come for a session of its client id that belongs to another user."""

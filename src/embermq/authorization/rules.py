@@ -50,11 +50,19 @@ class Place(Struct, frozen=True):
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-class Rule(Struct, frozen=True):
-    """Allows or denies actions. What is None is not asked for: any user, any topic.
+class Elsewhere(Struct, frozen=True):
+    """Another server for a client, as MQTT 5 writes a Server Reference; `moved`: for good."""
 
-    `anonymous` True is about clients without a user name, False about those with one. A rule has `filters`,
-    `topic_regex` or neither. `fills_in` False: %u and %c in the filters stand for themselves.
+    server: str
+    moved: bool
+
+
+class Rule(Struct, frozen=True):
+    """Allows or denies actions, or sends who connects to another server: `elsewhere`.
+
+    What is None is not asked for: any user, any topic. `anonymous` True is about clients without a user name, False
+    about those with one. A rule has `filters`, `topic_regex` or neither. `fills_in` False: %u and %c in the filters
+    stand for themselves.
     """
 
     allow: bool
@@ -67,6 +75,7 @@ class Rule(Struct, frozen=True):
     filters: tuple[str, ...] | None = None
     topic_regex: Regex | None = None
     fills_in: bool = True
+    elsewhere: Elsewhere | None = None
 
     def is_about(self, principal: Principal) -> bool:
         """Whether the rule concerns this client, on whatever topic."""
@@ -86,10 +95,13 @@ class Rule(Struct, frozen=True):
         return not self.allow or self.filters is not None or not topic.startswith(ADMIN_PREFIX)
 
     def __str__(self) -> str:
-        words = [
-            "allow" if self.allow else "deny",
-            ", ".join(action for action in Action if action in self.actions),
-        ]
+        if self.elsewhere is not None:
+            words = ["send", "for good" if self.elsewhere.moved else "for now", "to", self.elsewhere.server]
+        else:
+            words = [
+                "allow" if self.allow else "deny",
+                ", ".join(action for action in Action if action in self.actions),
+            ]
         if self.anonymous is not None:
             words.append("for anonymous clients" if self.anonymous else "for clients with a user name")
         for what, names in (

@@ -2,6 +2,7 @@
 
 [[rule]]
 allow = ["publish", "receive"]     # or deny = ...; "read" is subscribe and receive, "all" is everything on topics
+                                   # or use_server, moved_to = "host:port": another server for who connects
 user = "meter-*"                   # or user_regex, client_id, client_id_regex, certificate, anonymous = true
                                    # in client_id %u stands for the client's user name
 topics = ["meters/%u/#"]           # or topic_regex; absent = every topic
@@ -15,10 +16,12 @@ from typing import NoReturn, TypeVar
 
 from embermq.authorization.errors import RulesError
 from embermq.authorization.patterns import Names, check_filter, read_names, read_regex
-from embermq.authorization.rules import ON_CLIENT_IDS, ON_TOPICS, Action, Place, Rule
+from embermq.authorization.rules import ON_CLIENT_IDS, ON_TOPICS, Action, Elsewhere, Place, Rule
 from embermq.topics.errors import TopicError
 from embermq.topics.names import SHARE_PREFIX
 
+SERVER_MAX = 1_000
+"""Characters of the name of another server."""
 RULES_BYTES_MAX = 1024 * 1024
 """Bytes of a file of rules in TOML."""
 READ = frozenset({Action.SUBSCRIBE, Action.RECEIVE})
@@ -28,7 +31,9 @@ ACTIONS: Mapping[str, frozenset[Action]] = {
     "all": ON_TOPICS,
 }
 _WHO = ("user", "client_id", "certificate")
-_KEYS = ("allow", "deny", "anonymous", *_WHO, *(f"{who}_regex" for who in _WHO), "topics", "topic_regex")
+_VERBS = ("allow", "deny", "use_server", "moved_to")
+NO_VERB = "a rule has either allow or deny, with what it is about, or use_server or moved_to"
+_KEYS = (*_VERBS, "anonymous", *_WHO, *(f"{who}_regex" for who in _WHO), "topics", "topic_regex")
 Value = TypeVar("Value")
 _HEADER = re.compile(r"\s*\[\[\s*rule\s*\]\]\s*(#.*)?$")
 _LINE_OF_ERROR = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
@@ -85,9 +90,10 @@ class _Table:
                 near = get_close_matches(key, _KEYS, n=1, cutoff=0.5)
                 hint = f"the nearest is {near[0]}" if near else f"there are {', '.join(_KEYS)}"
                 self._refuse(key, f"unknown key {key!r}; {hint}")
-        given = [key for key in ("allow", "deny") if key in table]
+        given = [key for key in _VERBS if key in table]
         if len(given) != 1:
-            self._refuse(given[-1] if given else "", "a rule has either allow or deny, with what it is about")
+            self._refuse(given[-1] if given else "", NO_VERB)
+        elsewhere = self._read(given[0], self._elsewhere) if given[0] in ("use_server", "moved_to") else None
         filters = self._read("topics", self._filters)
         topic_regex = self._read("topic_regex", lambda key: read_regex(self._text(key)))
         if filters is not None and topic_regex is not None:
@@ -98,7 +104,7 @@ class _Table:
             self._refuse("anonymous", "anonymous clients have no user: a rule is about one or the other")
         return Rule(
             allow=given[0] == "allow",
-            actions=self._actions(given[0]),
+            actions=frozenset({Action.CONNECT}) if elsewhere is not None else self._actions(given[0]),
             place=Place(self._file, self._start),
             users=users,
             anonymous=anonymous,
@@ -106,7 +112,22 @@ class _Table:
             certificates=self._names("certificate"),
             filters=filters,
             topic_regex=topic_regex,
+            elsewhere=elsewhere,
         )
+
+    def _elsewhere(self, key: str) -> Elsewhere:
+        server = self._text(key)
+        if not server.strip() or not server.isprintable() or len(server) > SERVER_MAX:
+            raise ValueError(
+                f"{server[:80]!r} names no server; it has 1 to {SERVER_MAX} characters, host:port"
+            )
+        self._refuse_topics(f"{key} is about who connects")
+        return Elsewhere(server, moved=key == "moved_to")
+
+    def _refuse_topics(self, text: str) -> None:
+        for key in ("topics", "topic_regex"):
+            if key in self._table:
+                self._refuse(key, f"{key}: {text}; give it a rule of its own")
 
     def _actions(self, key: str) -> frozenset[Action]:
         actions: frozenset[Action] = frozenset()
@@ -117,9 +138,8 @@ class _Table:
                 self._refuse(key, f"{key}: {word!r} is not one of {', '.join(ACTIONS)}{hint}")
             actions |= ACTIONS[word]
         on_ids = sorted(actions & ON_CLIENT_IDS)
-        for given in ("topics", "topic_regex"):
-            if on_ids and given in self._table:
-                self._refuse(given, f"{given}: {on_ids[0]} is about client ids; give it a rule of its own")
+        if on_ids:
+            self._refuse_topics(f"{on_ids[0]} is about client ids")
         return actions
 
     def _names(self, who: str) -> Names | None:

@@ -15,8 +15,10 @@ from embermq.broker.holding import Holding
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.broker.ownership import ANOTHER_USERS, may_keep, objection_to_user, take_possession
 from embermq.broker.queue_side import QUEUE_PREFIX
+from embermq.broker.refusing import payload_too_large
 from embermq.broker.session import PACKET_IDS, Delivery, Session
 from embermq.broker.state import BrokerState
+from embermq.broker.terms import VERSION_NAMES
 from embermq.broker.wills import Wills
 from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.model.client_type import ClientType
@@ -29,7 +31,6 @@ from embermq.topics.errors import TopicError
 from embermq.topics.names import is_system_topic, validate_topic
 
 V31_CLIENT_ID_CHARACTERS = 23
-PROTOCOLS = {ProtocolVersion.V31: "3.1", ProtocolVersion.V311: "3.1.1", ProtocolVersion.V5: "5.0"}
 UNSPEAKABLE_IN_3 = frozenset(
     {
         ReasonCode.QOS_NOT_SUPPORTED,
@@ -80,16 +81,18 @@ class Connecting:
         *,
         kind: EventKind = EventKind.REFUSED,
         why: str = "",
+        elsewhere: str | None = None,
     ) -> None:
         """CONNACK with an error, then the end [MQTT-3.2.2-7]; 3.x gets the return code that says the same. `why` is for
-        the log, and what the client is told when it is empty."""
+        the log, and what the client is told when it is empty; `elsewhere` is another server for it."""
         self._state.counters.connections_refused += 1
         if kind is EventKind.REFUSED and reason is ReasonCode.NOT_AUTHORIZED:
             kind = EventKind.DENIED
         link.note_end(why or (f"{words(reason)}: {text}" if text else words(reason)), reason)
         self._state.tell(link.event(kind, link.end_reason, reason))
         if link.version is ProtocolVersion.V5:
-            link.send_packet(Connack(False, reason, Properties(reason_string=text) if text else None))
+            said = Properties(reason_string=text, server_reference=elsewhere) if text or elsewhere else None
+            link.send_packet(Connack(False, reason, said))
         elif reason not in UNSPEAKABLE_IN_3:  # [MQTT 3.1.1, MQTT-3.2.2-6]
             link.send_packet(Connack(False, to_connect_return_code(reason)))
         link.close()
@@ -113,6 +116,8 @@ class Connecting:
         principal = Principal(identity.username, client_id, identity.certificate)
         link.client_id, link.user = client_id, identity.username
         permissions = self._state.permissions(principal)
+        if permissions is not None and self._sends_elsewhere(link, permissions):
+            return
         objection = self._objection(link, packet, identity.client_id or packet.client_id, permissions)
         old = self._state.sessions.get(client_id)
         if objection is None:
@@ -174,6 +179,16 @@ class Connecting:
         else:
             attach()
 
+    def _sends_elsewhere(self, link: Link, permissions: Permissions) -> bool:
+        """Whether a rule sends the client to another server, of which it has been told [MQTT 5.0, 4.11]."""
+        elsewhere = permissions.elsewhere()
+        if elsewhere is None:
+            return False
+        self._state.counters.connects_sent_elsewhere += 1
+        code = ReasonCode.SERVER_MOVED if elsewhere.moved else ReasonCode.USE_ANOTHER_SERVER
+        self.refuse(link, code, elsewhere=elsewhere.server, why=f"{words(code)}: {elsewhere.server}")
+        return True
+
     def _give_up(self, link: Link, session: Session) -> None:
         """The session store, or the log, has not answered in time."""
         if session.claimant is link and not link.closing:
@@ -198,7 +213,7 @@ class Connecting:
             empty_allowed = packet.version == ProtocolVersion.V5 or (
                 packet.version == ProtocolVersion.V311 and packet.clean_start  # [MQTT 3.1.1, MQTT-3.1.3-8]
             )
-            if not empty_allowed or not self._state.settings.allow_empty_client_id:
+            if not empty_allowed or not self._state.terms_of(link).allow_empty_client_id:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
         elif (
             packet.version == ProtocolVersion.V31
@@ -209,14 +224,17 @@ class Connecting:
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
             return ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD
-        return self._objection_to_will(packet.will, permissions) if packet.will is not None else None
+        return self._objection_to_will(link, packet.will, permissions) if packet.will is not None else None
 
     def _objection_to_will(
-        self, will: Will, permissions: Permissions | None
+        self, link: Link, will: Will, permissions: Permissions | None
     ) -> tuple[ReasonCode, str] | None:
         settings = self._state.settings
-        if will.qos > settings.max_qos:  # [MQTT-3.2.2-12]
-            return ReasonCode.QOS_NOT_SUPPORTED, f"will of QoS {will.qos}, the maximum is {settings.max_qos}"
+        max_qos = self._state.terms_of(link).max_qos
+        if will.qos > max_qos:  # [MQTT-3.2.2-12]
+            return ReasonCode.QOS_NOT_SUPPORTED, f"will of QoS {will.qos}, the maximum is {max_qos}"
+        if settings.payload_bytes_max and len(will.payload) > settings.payload_bytes_max:
+            return ReasonCode.QUOTA_EXCEEDED, f"the will has {payload_too_large(will.payload, settings)}"
         if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
             return ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
         try:
@@ -366,7 +384,9 @@ class Connecting:
         link.session = session
         self._state.counters.connections_accepted += 1
         event = link.event(EventKind.CONNECTED)
-        self._state.tell(replace(event, protocol=PROTOCOLS[packet.version], session_present=entrant.present))
+        self._state.tell(
+            replace(event, protocol=VERSION_NAMES[packet.version], session_present=entrant.present)
+        )
         properties = self._connack_properties(link, session, packet, entrant.client_id)
         known = entrant.present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
@@ -385,12 +405,13 @@ class Connecting:
         limit_s = settings.keep_alive_max_s
         capped = limit_s < PACKET_IDS and (packet.keep_alive_s == 0 or packet.keep_alive_s > limit_s)
         proved = link.authentication
+        max_qos = self._state.terms_of(link).max_qos
         return Properties(
             session_expiry_interval=None
             if session.expiry_interval_s == asked_s
             else session.expiry_interval_s,
             receive_maximum=settings.receive_maximum,
-            maximum_qos=settings.max_qos if settings.max_qos < 2 else None,
+            maximum_qos=max_qos if max_qos < 2 else None,
             retain_available=_unless_true(settings.retain_available),
             maximum_packet_size=settings.packet_bytes_max,
             assigned_client_identifier=client_id if not packet.client_id else None,

@@ -58,6 +58,7 @@ class Counters(Struct):
     queue_bodies_missing: int = 0
     """Messages of durable queues whose record nobody has any more."""
     connects_denied: int = 0
+    connects_sent_elsewhere: int = 0
     publishes_denied: int = 0
     subscriptions_denied: int = 0
     deliveries_denied: int = 0

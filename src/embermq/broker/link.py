@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from embermq.broker.credentials import Identity
     from embermq.broker.holding import Held
     from embermq.broker.session import Session
+    from embermq.broker.terms import Terms
 
 UNLIMITED_PACKET_BYTES = 268_435_460
 
@@ -60,6 +61,7 @@ class Link:
         "proof_timer",
         "rate",
         "session",
+        "terms",
         "throttle_ms",
         "timer",
         "unanswered",
@@ -100,6 +102,8 @@ class Link:
         """Bytes of packets put on it since the last flush from what had gathered for it."""
         self.flushed: Callable[[int], None] | None = None
         """Told how many bytes a flush hands to the network."""
+        self.terms: Terms | None = None
+        """What its listener allows, where that is not what the settings say for all."""
         self.rate: TokenBucket | None = None
         """How fast it may publish, once it has and while there is a limit."""
         self.throttle_ms = 0

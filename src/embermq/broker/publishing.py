@@ -41,7 +41,10 @@ class Publishing:
         self._receive_maximum = settings.receive_maximum
         self._limits_rate = self.refusing.limits_rate
         self._takes_all = (
-            settings.max_qos == 2 and settings.retain_available and not settings.validate_payload_format
+            settings.max_qos == 2
+            and settings.retain_available
+            and not settings.validate_payload_format
+            and not settings.payload_bytes_max
         )
 
     def accept(self, link: Link, packet: Publish) -> None:
@@ -58,7 +61,7 @@ class Publishing:
                     return
                 topic = resolved
             properties = kept_properties(properties) if properties is not None else None
-        if not self._takes_all and self.refusing.is_unwanted(link, packet):
+        if (link.terms is not None or not self._takes_all) and self.refusing.is_unwanted(link, packet):
             return
         match = self._match(link, session, packet, topic)
         if match is None:

@@ -8,6 +8,7 @@ from embermq.broker.link import Link
 from embermq.broker.publish_rate import publish_rate
 from embermq.broker.router import NO_MATCH, Match
 from embermq.broker.session import Session
+from embermq.broker.settings import MqttSettings
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Verdict
 from embermq.model.log_record import encode_record
@@ -26,6 +27,11 @@ BEHIND = "the store of sessions is too far behind"
 FIRST_ERROR = 0x80
 LOG_FULL = "too much waits for the message log"
 TOO_LARGE = "too many applications are to get it, the message log does not take that"
+
+
+def payload_too_large(payload: bytes, settings: MqttSettings) -> str:
+    """What is told of a payload over the limit."""
+    return f"a payload of {len(payload)} bytes, the largest allowed is {settings.payload_bytes_max}"
 
 
 class Refusing:
@@ -119,9 +125,13 @@ class Refusing:
         if packet.retain and not settings.retain_available:  # [MQTT-3.2.2-14]
             link.disconnect(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
             return True
-        if packet.qos > settings.max_qos:  # [MQTT-3.2.2-11]
-            text = f"QoS {packet.qos}, the maximum is {settings.max_qos}"
-            link.disconnect(ReasonCode.QOS_NOT_SUPPORTED, text)
+        max_qos = self._state.terms_of(link).max_qos
+        if packet.qos > max_qos:  # [MQTT-3.2.2-11]
+            link.disconnect(ReasonCode.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, the maximum is {max_qos}")
+            return True
+        if settings.payload_bytes_max and len(packet.payload) > settings.payload_bytes_max:
+            text = payload_too_large(packet.payload, settings)
+            self.refuse(link, packet, ReasonCode.QUOTA_EXCEEDED, text)
             return True
         if settings.validate_payload_format and not is_payload_format_valid(
             packet.properties, packet.payload

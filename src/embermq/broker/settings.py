@@ -4,13 +4,21 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from embermq.broker.terms import VersionName
+
 
 class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client may ask for, and how much the broker keeps in memory for it."""
 
-    packet_bytes_max: Annotated[int, Meta(ge=256, le=268_435_460)] = 1024 * 1024 + 64 * 1024
+    packet_bytes_max: Annotated[int, Meta(ge=20, le=268_435_460)] = 1024 * 1024 + 64 * 1024
     """The largest packet taken, header included; told to v5 clients as Maximum Packet Size [MQTT-3.2.2-15]. By default
     a payload of 1 MiB fits in, with 64 KiB for its topic and properties."""
+    payload_bytes_max: Annotated[int, Meta(ge=0, le=268_435_455)] = 0
+    """The largest payload that clients may publish; a larger one is refused with 0x97, a v3.x client is disconnected, a
+    message of QoS 0 is dropped. 0 = no limit but the packet's."""
+    protocol_versions: Annotated[tuple[VersionName, ...], Meta(min_length=1)] = ("3.1", "3.1.1", "5.0")
+    """Versions of MQTT that are spoken: `3.1`, `3.1.1`, `5.0`. Clients of others are refused with 0x84, return code 1
+    before v5."""
     receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
     """QoS 1 and 2 messages that a v5 client may have unacknowledged towards us, else 0x93 [MQTT-3.3.4-7]."""
     inflight_max: Annotated[int, Meta(ge=1, le=65_535)] = 1_024

@@ -9,6 +9,7 @@ from embermq.broker import client_events
 from embermq.broker.application_sessions import ApplicationSessions
 from embermq.broker.counters import Counters
 from embermq.broker.delivery_path import DeliveryPath
+from embermq.broker.link import Link
 from embermq.broker.queue_side import QueueSide
 from embermq.broker.quotas import Quotas
 from embermq.broker.retained import RetainedMessages
@@ -16,6 +17,7 @@ from embermq.broker.router import Router
 from embermq.broker.session import Session
 from embermq.broker.settings import MqttSettings
 from embermq.broker.shared_logs import SharedLogs
+from embermq.broker.terms import Terms
 from embermq.broker.tick import Tick
 from embermq.broker.timers import Timers
 from embermq.model.application_logs import ApplicationLogNames
@@ -41,6 +43,7 @@ class BrokerState:
         authorization: AuthorizationSettings | None = None,
     ) -> None:
         self.settings = settings
+        self._terms = Terms(settings.max_qos, settings.protocol_versions, settings.allow_empty_client_id)
         self.authorization = authorization or AuthorizationSettings()
         self.rules: RuleSet | None = None
         """None: everybody may do everything, and nothing is asked."""
@@ -87,6 +90,10 @@ class BrokerState:
         """Names of application logs, when an APPLICATION client whose id cannot be one is refused."""
         self.generation_next = 1
         self._generations_reserved = 1
+
+    def terms_of(self, link: Link) -> Terms:
+        """What the client of a connection may do at all."""
+        return link.terms or self._terms
 
     def path(self, session: Session) -> DeliveryPath:
         """The way by which messages reach a session."""

@@ -1,6 +1,9 @@
 """SUBSCRIBE, UNSUBSCRIBE and the retained messages that a new subscription gets."""
 
+from collections.abc import Iterator
 from functools import partial
+
+from msgspec.structs import replace
 
 from embermq.broker.client_events import EventKind
 from embermq.broker.link import Link
@@ -95,7 +98,8 @@ class Subscribing:
         added: list[tuple[Subscriber, bool]] = []
         reason = ""
         has_queue = False
-        for asked in packet.subscriptions:
+        max_qos = state.terms_of(link).max_qos
+        for asked in _lowered(packet.subscriptions, max_qos):
             place = self._place(asked.topic_filter)
             if place is not None and place[0] and asked.no_local:  # [MQTT-3.8.3-4]
                 link.disconnect(ReasonCode.PROTOCOL_ERROR, "No Local on a shared subscription")
@@ -164,7 +168,7 @@ class Subscribing:
             self._state.counters.subscriptions_denied += 1
             event = link.event(EventKind.DENIED, DENIED, ReasonCode.NOT_AUTHORIZED, topic=asked.topic_filter)
             self._state.tell(event)
-            return _denied(link.version, min(asked.qos, self._state.settings.max_qos)), DENIED
+            return _denied(link.version, asked.qos), DENIED
         return None
 
     def _over_limit(self, session: Session, topic_filter: str) -> str:
@@ -200,7 +204,7 @@ class Subscribing:
             session,
             topic_filter,
             group,
-            min(asked.qos, state.settings.max_qos),
+            asked.qos,
             asked.no_local,
             asked.retain_as_published,
             asked.retain_handling,
@@ -300,6 +304,12 @@ class Subscribing:
         session.subscriptions[row.topic_filter] = subscriber
         self._state.quotas.adds(session, row.topic_filter)
         self._state.router.put(subscriber)
+
+
+def _lowered(subscriptions: tuple[Subscription, ...], max_qos: int) -> Iterator[Subscription]:
+    """The subscriptions with the QoS that can be granted."""
+    for asked in subscriptions:
+        yield replace(asked, qos=max_qos) if asked.qos > max_qos else asked
 
 
 def _denied(version: ProtocolVersion, qos: int) -> int:

@@ -174,6 +174,10 @@ def _document(rule: Rule) -> dict[str, object]:
         "place": str(rule.place),
         "allow": rule.allow,
         "actions": sorted(rule.actions),
+        "use_server": rule.elsewhere.server
+        if rule.elsewhere is not None and not rule.elsewhere.moved
+        else None,
+        "moved_to": rule.elsewhere.server if rule.elsewhere is not None and rule.elsewhere.moved else None,
         "anonymous": rule.anonymous,
         "user": str(rule.users) if rule.users is not None else None,
         "client_id": str(rule.client_ids) if rule.client_ids is not None else None,

@@ -229,8 +229,12 @@ class Connection(Guest, asyncio.Protocol):
         assert isinstance(packet, Connect)
         door = self._door
         connecting = door.broker.connecting
+        self.terms = door.terms
         connecting.introduce(self, packet)
-        if self._place.refusal is not None:
+        wrong_version = self._state.terms_of(self).objection_to_version(packet.version)
+        if wrong_version:
+            connecting.refuse(self, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION, wrong_version)
+        elif self._place.refusal is not None:
             connecting.refuse(self, self._place.refusal, self._place.refusal_text)
         else:
             door.entrance.enter(self, packet, packets[1:], door.visitor(self._source, self._transport))

@@ -5,17 +5,32 @@ from typing import TYPE_CHECKING
 
 from embermq.broker.broker import Broker
 from embermq.broker.client_events import ClientEvent, EventKind
+from embermq.broker.settings import MqttSettings
+from embermq.broker.terms import Terms
 from embermq.model.client_type import ClientType
 from embermq.server.admission import Admission
 from embermq.server.entrance import Entrance
 from embermq.server.gate import Gate, Visitor
 from embermq.server.listeners import Listener
-from embermq.server.settings import Address
+from embermq.server.settings import Address, OwnSettings
 from embermq.server.tick_loop import TickLoop
 from embermq.server.tls import identity_of
 
 if TYPE_CHECKING:
     from embermq.server.connection import Connection
+
+
+def _terms(own: OwnSettings, settings: MqttSettings) -> Terms | None:
+    """What the listener allows; None when it is what the settings say for all."""
+    given = (own.max_qos, own.protocol_versions, own.allow_empty_client_id)
+    if given == (None, None, None):
+        return None
+    max_qos, versions, allow_empty = given
+    return Terms(
+        settings.max_qos if max_qos is None else max_qos,
+        versions or settings.protocol_versions,
+        settings.allow_empty_client_id if allow_empty is None else allow_empty,
+    )
 
 
 class Door:
@@ -37,6 +52,7 @@ class Door:
         self.listener = listener
         self.listener_name = str(listener)
         self.admission = admission
+        self.terms = _terms(listener.own, broker.state.settings)
         self.loopback = listener.address.is_loopback
         self.tls = listener.tls
         self.client_type = ClientType[listener.own.client_type.upper()]

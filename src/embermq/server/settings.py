@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from embermq.broker.terms import VersionName
+
 TCP_ONLY = ("http", "grpc")
 DEFAULT_GRPC = "127.0.0.1:9091"
 UNIX_PREFIX = "unix:"
@@ -168,6 +170,12 @@ class OwnSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     the header says is believed, so nobody else may reach the listener."""
     allow_anonymous: bool | None = None
     """Whether clients without a user name may enter here, whatever `clients.allow_anonymous` says."""
+    protocol_versions: Annotated[tuple[VersionName, ...], Meta(min_length=1)] | None = None
+    """Versions of MQTT that are spoken here, whatever `mqtt.protocol_versions` says."""
+    max_qos: Annotated[int, Meta(ge=0, le=2)] | None = None
+    """The highest QoS of the clients of this listener, whatever `mqtt.max_qos` says."""
+    allow_empty_client_id: bool | None = None
+    """Whether they may leave their client id to us, whatever `mqtt.allow_empty_client_id` says."""
     client_type: Literal["device", "application"] = "device"
     """`application`: every client of this listener is of type APPLICATION."""
     unix_mode: str = ""
@@ -182,6 +190,8 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     username_as_client_id: bool = False
     """Whether a client's user name is its client id, whatever it sends; one without a user name is refused with 0x87.
     Mosquitto's `use_username_as_clientid`."""
+    assigned_id_prefix: Annotated[str, Meta(max_length=100)] = "ember-"
+    """What a client id that the broker makes begins with; 16 random hexadecimal digits follow."""
     allow_anonymous: bool = False
     """Whether clients without a user name may enter elsewhere than on loopback listeners, where they always may."""
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
@@ -201,6 +211,13 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Passwords checked at a time; each takes one thread and 19 MiB while it lasts."""
     password_checks_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
     """Clients that wait for a check; one more is answered with 0x89 (server busy)."""
+
+
+def check_clients(settings: ClientSettings) -> None:
+    """Raise ValueError, naming the setting, for what no client id can be."""
+    prefix = settings.assigned_id_prefix
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in prefix):
+        raise ValueError(f"clients.assigned_id_prefix: {prefix!r} is not a text that MQTT takes")
 
 
 def check_settings(settings: ListenerSettings) -> None:

@@ -65,7 +65,10 @@ def test_rules_come_before_the_mosquitto_acl(path: Path, tmp_path: Path) -> None
         (None, "cannot read {path}: No such file or directory"),
         (b"\n\xff", "{path}:2: is not UTF-8"),
         (b"#" * (1024 * 1024 + 1), "{path}: is larger than a file of rules may be, 1048576 bytes"),
-        (b"[[rule]]", "{path}:1: a rule has either allow or deny, with what it is about"),
+        (
+            b"[[rule]]",
+            "{path}:1: a rule has either allow or deny, with what it is about, or use_server or moved_to",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_told(path: Path, content: bytes | None, told: str) -> None:
@@ -179,7 +182,7 @@ def test_what_is_broken_is_told_once_and_forgotten_when_it_is_mended(
         asyncio.run(scenario())
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert [error.rpartition(str(path))[2] for error in errors] == [
-        ":1: a rule has either allow or deny, with what it is about",
+        ":1: a rule has either allow or deny, with what it is about, or use_server or moved_to",
         ": No such file or directory",
     ]
 

@@ -67,6 +67,18 @@ RULE = '# rules\n\n[[rule]]  # a comment\nallow = "all"\n'
             "[[rule]]\nallow = ['publish', 'connect']\ntopics = 'a'",
             "r:3: topics: connect is about client ids; give it a rule of its own",
         ),
+        (
+            RULE + "use_server = 'b:1883'",
+            "r:5: a rule has either allow or deny, with what it is about, or use_server",
+        ),
+        (
+            "[[rule]]\nmoved_to = ' '",
+            "r:2: moved_to: ' ' names no server; it has 1 to 1000 characters, host:port",
+        ),
+        (
+            "[[rule]]\nuse_server = 'b:1883'\ntopics = 'a'",
+            "r:3: topics: use_server is about who connects; give it a rule of its own",
+        ),
         (RULE + RULE + "deni = 1", "r:9: unknown key 'deni'; the nearest is deny"),
         ("x = " + "[" * 5000, "r: "),
     ],

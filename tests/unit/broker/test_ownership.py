@@ -161,3 +161,29 @@ def test_a_client_id_that_the_gate_has_given_counts_whatever_the_client_sends() 
         properties = link.last(Connack).properties
         assert properties is not None and properties.assigned_client_identifier == told
         assert list(hand.state.sessions) == ["ann"]
+
+
+@pytest.mark.parametrize(("verb", "reason"), [("use_server", 0x9C), ("moved_to", 0x9D)])
+def test_a_rule_sends_clients_elsewhere(verb: str, reason: int) -> None:
+    hand = ruled(
+        '[[rule]]\nallow = "connect"\nuser = "operator"\n[[rule]]\ndeny = "connect"\nclient_id = "bad-*"\n'
+        f'[[rule]]\n{verb} = "b.example:8883"\nclient_id = ["%u-*", "bad-*"]\n'
+        '[[rule]]\nallow = "connect"\n' + EVERYTHING
+    )
+    sent = hand.connects("ann-1", user="ann")
+    said = sent.last(Connack)
+    assert (said.reason_code, said.properties and said.properties.server_reference) == (
+        reason,
+        "b.example:8883",
+    )
+    assert sent.ended and hand.state.sessions == {}
+    assert code(hand.connects("ann-1", user="ann", version=V311)) == 3
+    assert hand.state.counters.connects_sent_elsewhere == 2
+    assert code(hand.connects("operator-1", user="operator")) == 0, "the first rule that is about it decides"
+    assert code(hand.connects("bad-1", user="bad")) == ReasonCode.NOT_AUTHORIZED
+    assert code(hand.connects("other", user="ann")) == 0
+
+
+def test_a_rule_that_sends_some_elsewhere_keeps_nobody_out() -> None:
+    hand = ruled('[[rule]]\nuse_server = "b:1883"\nuser = "ann"\n')
+    assert code(hand.connects("c", user="bob")) == 0

@@ -130,6 +130,8 @@ def test_list(rules: str, capsys: pytest.CaptureFixture[str]) -> None:
         "place": f"{rules}:10",
         "allow": True,
         "actions": ["receive", "subscribe"],
+        "use_server": None,
+        "moved_to": None,
         "anonymous": None,
         "user": None,
         "client_id": "'d1'",

@@ -109,7 +109,7 @@ class Responses:
             self._state.counters.queue_subscriptions_refused += 1
             is_v5 = link.version is ProtocolVersion.V5
             return (refusal.reason_code if is_v5 else V3_FAILURE), refusal.message
-        queue.qos = min(asked.qos, self._state.settings.max_qos, 1)
+        queue.qos = min(asked.qos, 1)
         queue.identifiers = (identifier,) if identifier else ()
         self._state.tick.batch.after_commit.append(partial(self._pump, queue))
         return queue.qos, ""

@@ -119,9 +119,8 @@ class Subscriptions:
         start: int | StoreError | None,
     ) -> QueueSubscription:
         tick = self._state.tick
-        qos = min(asked.qos, self._state.settings.max_qos)
         asker = Asker(session.client_id, link.version, self._allows_none)
-        subscription, begins = read_subscription(asked.topic_filter, qos, identifier, properties, asker)
+        subscription, begins = read_subscription(asked.topic_filter, asked.qos, identifier, properties, asker)
         self._creating.check(subscription.queue, session.permissions)
         self._creating.check_group(*subscription.place)
         sequence = self._sequence(subscription, begins, start)
