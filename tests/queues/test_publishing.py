@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, run
@@ -31,6 +32,9 @@ name = "small"
 limits.max_message_size = 16
 [[queues]]
 name = "full"
+limits.max_queue_depth = 2
+[[queues]]
+name = "full/nobody"
 limits.max_queue_depth = 2
 [[queues]]
 name = "full/old"
@@ -484,6 +488,22 @@ def test_a_full_queue_refuses(broker: BrokerProcess) -> None:
         assert (await client.next()).payload == b"4"
 
     run(scenario())
+
+
+@pytest.mark.promise("queues-31")
+def test_what_a_full_queue_cannot_refuse_in_words_counts_there(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "full-0")
+        topic = "$queue/full/nobody"
+        await client.enqueues(topic, b"1", b"2")
+        await client.publish(topic, b"3", qos=0)
+        await client.publish(topic, b"4", qos=0)
+        await client.ping()
+
+    run(scenario())
+    url = f"http://127.0.0.1:{broker.http_port}/api/v1/queues/full$nobody/stats"
+    stats = httpx.get(url, timeout=30).json()
+    assert (stats["messages"], stats["dropped"]) == (2, {"overflow": 2})
 
 
 @pytest.mark.promise("queues-31")

@@ -13,7 +13,7 @@ from tests.support.paho_queue import PahoWorker
 from tests.support.queue_worker import Worker, queue_broker, worker
 
 from embermq.protocol.encoder import pubcomp, pubrec
-from embermq.protocol.packets import Puback, Pubrel, Subscription
+from embermq.protocol.packets import Puback, Publish, Pubrel, Subscription
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
@@ -138,6 +138,34 @@ def test_a_consumer_holds_no_more_than_its_prefetch_and_gets_the_rest_as_it_sett
             await taker.acks(got[0])
             assert (await taker.next()).count == 1
             await taker.gets_nothing()
+
+    run(scenario())
+
+
+@pytest.mark.promise("queues-32")
+def test_a_large_prefetch_is_granted_or_suback_says_what_is(broker: BrokerProcess) -> None:
+    async def scenario() -> None:
+        topic, many = "$queue/sub/large", 1_500
+        for name, receive_maximum, mode, told in (
+            ("large-1", None, "explicit", None),
+            ("large-2", 1_100, "explicit", "prefetch 1100 is granted of 65535 (Receive Maximum)"),
+            (
+                "large-3",
+                None,
+                "puback",
+                "prefetch 1024 is granted of 65535 (mqtt.inflight_max: PUBACK settles)",
+            ),
+        ):
+            taker = await worker(broker, name, receive_maximum=receive_maximum)
+            suback = await taker.consumes(topic, prefetch="65535", ack_mode=mode)
+            assert suback.reason_codes == (1,)
+            assert (suback.properties.reason_string if suback.properties is not None else None) == told
+        taker = await worker(broker, "many-1")
+        await taker.consumes("$queue/sub/many", prefetch="65535")
+        for number in range(many):
+            packet = Publish("$queue/sub/many", b"%d" % number, 0, 0, False, False, None)
+            taker.send(packet)
+        assert len({taken.id for taken in await taker.take(many)}) == many, "more than mqtt.inflight_max"
 
     run(scenario())
 

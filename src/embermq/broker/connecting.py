@@ -158,7 +158,7 @@ class Connecting:
             session.expiry_interval_s = expiry_s if session.persistent else 0
         take_possession(session, principal)
         self._state.quotas.moves(session, session.username)
-        session.window_max = self._window_max(packet)
+        self._set_window(session, packet)
         session.expires_ms = 0
         self._state.timers.cancel(session.timer)
         session.claimant = link
@@ -280,10 +280,10 @@ class Connecting:
         else:
             link.timer = self._state.timers.at(due_ms, partial(self._check_alive, link))
 
-    def _window_max(self, packet: Connect) -> int:
-        limit = self._state.settings.inflight_max
+    def _set_window(self, session: Session, packet: Connect) -> None:
         asked = packet.properties.receive_maximum if packet.properties is not None else None
-        return min(limit, asked) if asked else limit
+        session.receive_maximum = asked or PACKET_IDS
+        session.window_max = min(self._state.settings.inflight_max, session.receive_maximum)
 
     def _expiry_s(self, packet: Connect) -> int:
         limit_s = self._state.settings.session_expiry_max_s

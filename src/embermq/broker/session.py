@@ -94,6 +94,7 @@ class Session:
         "queue_seq_next",
         "queued",
         "queued_bytes",
+        "receive_maximum",
         "receiving",
         "resend",
         "reserved",
@@ -136,6 +137,8 @@ class Session:
         """Subscriptions to durable queues, which stand in no trie; their bytes count in `subscription_bytes`."""
         self.window: dict[int, Delivery] = {}
         self.window_max = PACKET_IDS
+        self.receive_maximum = PACKET_IDS
+        """What its client has said last [MQTT-3.1.2.11.3]."""
         self.waiting: deque[Delivery] | None = None
         self.waiting_bytes = 0
         self.resend: deque[Delivery] | None = None

@@ -23,6 +23,13 @@ class TooLarge(QueueRefusal):
         super().__init__(message, ReasonCode.QUOTA_EXCEEDED)
 
 
+class QueueFull(QueueRefusal):
+    """A message for a queue that holds as many as it may."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ReasonCode.QUOTA_EXCEEDED)
+
+
 class PropertyRefused(QueueRefusal):
     """A user property that the queue reads and cannot understand."""
 

@@ -21,10 +21,9 @@ from embermq.model.queue_rows import (
     QueueWrites,
     StoredQueue,
 )
-from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
 from embermq.queues.entries import Entry
-from embermq.queues.errors import PropertyRefused, QueueRefusal, TooLarge
+from embermq.queues.errors import PropertyRefused, QueueFull, TooLarge
 from embermq.queues.group import KEPT_MS, Group
 from embermq.queues.heads import Heads
 from embermq.queues.intake import Intake
@@ -112,7 +111,7 @@ class Queue:
         if dedup_id is not None and self._intake.dedup.knows(dedup_id, now_ms):
             return Acceptance(Fate.REPEATED)
         if not self._make_room(now_ms):
-            self.dropped[DeadLetterReason.OVERFLOW] += 1
+            self.note_dropped()
             return Acceptance(Fate.DROPPED)
         return self._intake.accept(
             publication, expires_ms, record, now_ms, record_bytes=max(size, record_bytes)
@@ -126,6 +125,10 @@ class Queue:
             self.delayed.add(replace(row, offset=offset, record=-1))
         else:
             self._ledger.place(row, offset, {})
+
+    def note_dropped(self) -> None:
+        """It was full, and who sent the message cannot be told: QoS 0, a will."""
+        self.dropped[DeadLetterReason.OVERFLOW] += 1
 
     def withdraw(self, ticket: int) -> None:
         """Its tick was refused: nothing of it is stored."""
@@ -493,9 +496,8 @@ class Queue:
                 self._begin_to_shrink()  # as far as what was held then has come back
             return True
         no_room = "; its oldest cannot go: dead letters have no room" if self.room.is_full else ""
-        raise QueueRefusal(
-            f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}{no_room}",
-            ReasonCode.QUOTA_EXCEEDED,
+        raise QueueFull(
+            f"queue {self.settings.name} holds {self.depth()} messages, the limit is {limit}{no_room}"
         )
 
     def _drop_head(self, now_ms: int) -> bool:

@@ -19,7 +19,7 @@ from embermq.model.message import Message
 from embermq.protocol.packets import Publish
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
-from embermq.queues.errors import QueueRefusal, TooLarge
+from embermq.queues.errors import QueueFull, QueueRefusal, TooLarge
 from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.bodies import Bodies
 from embermq.queues.mqtt.creating import Creating
@@ -92,7 +92,7 @@ class Publishes:
             self._check_record(record)
             acceptance, dedup_id = self._accept(name, message, len(record), session.permissions)
         except QueueRefusal as refusal:
-            self._refuse(link, packet, refusal)
+            self._refuse(link, packet, name, refusal)
             return
         if acceptance.ticket < 0:
             self._acknowledge_alone(link, session, packet, acceptance, (name, dedup_id or ""))
@@ -125,8 +125,8 @@ class Publishes:
         try:
             self._check_record(record)
             acceptance, dedup_id = self._accept(name, message, len(record), permissions)
-        except QueueRefusal:
-            self._state.counters.publishes_refused += 1
+        except QueueRefusal as refusal:
+            self._count_refused(name, refusal)
             return
         if acceptance.ticket >= 0:
             accepted = Accepted(message, record, QUEUED, None, 0)
@@ -185,16 +185,23 @@ class Publishes:
         if acceptance.fate is Fate.REPEATED and repeated in self._uncommitted:
             accepted.repeats = repeated
 
-    def _refuse(self, link: Link, packet: Publish, refusal: QueueRefusal) -> None:
+    def _refuse(self, link: Link, packet: Publish, name: str, refusal: QueueRefusal) -> None:
         if refusal.reason_code is ReasonCode.NOT_AUTHORIZED:
             event = link.event(EventKind.DENIED, refusal.message, refusal.reason_code, topic=packet.topic)
             self._state.tell(event)
         if packet.qos:
             self._refusing.answer_later(link, packet, refusal.reason_code, refusal.message)
             return
-        self._state.counters.publishes_refused += 1
+        self._count_refused(name, refusal)
         if isinstance(refusal, TooLarge) and link.version is not ProtocolVersion.V5:
             link.close(f"PUBLISH: {refusal.message}")
+
+    def _count_refused(self, name: str, refusal: QueueRefusal) -> None:
+        """Nobody can be told: it shows in the figures of the broker, and in those of a queue that is full."""
+        self._state.counters.publishes_refused += 1
+        queue = self._core.find(name)
+        if queue is not None and isinstance(refusal, QueueFull):
+            queue.note_dropped()
 
     def committed(self, batch: Batch, base_offset: int) -> None:
         """The records are durable: groups may see the messages."""

@@ -19,10 +19,11 @@ from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.mqtt.consumer import MqttConsumer
 from embermq.queues.mqtt.creating import Creating
-from embermq.queues.mqtt.deliveries import Deliveries
+from embermq.queues.mqtt.deliveries import Deliveries, mode_on
 from embermq.queues.mqtt.responses import is_of_responses
 from embermq.queues.mqtt.subscription import (
     START_POSITION,
+    AckMode,
     Asker,
     QueueSubscription,
     Start,
@@ -106,7 +107,11 @@ class Subscriptions:
             self._state.counters.queue_subscriptions_refused += 1
             is_v5 = link.version is ProtocolVersion.V5
             return (refusal.reason_code if is_v5 else V3_FAILURE), refusal.message
-        return subscription.qos, ""
+        granted = self._prefetch(session, subscription)
+        if granted >= subscription.prefetch:
+            return subscription.qos, ""
+        why = "Receive Maximum" if granted == session.receive_maximum else "mqtt.inflight_max: PUBACK settles"
+        return subscription.qos, f"prefetch {granted} is granted of {subscription.prefetch} ({why})"
 
     def _subscribe(
         self,
@@ -198,7 +203,10 @@ class Subscriptions:
     def _prefetch(self, session: Session, subscription: QueueSubscription) -> int:
         """How many messages it may hold [queues-32]."""
         wanted = subscription.prefetch or self._core.queue(subscription.queue).settings.performance.prefetch
-        return min(wanted, session.window_max)
+        # Where PUBACK settles, what it holds is what the window has: more would wait here, and not reach its socket.
+        link = session.link
+        is_explicit = link is not None and mode_on(subscription, link) is AckMode.EXPLICIT
+        return min(wanted, session.receive_maximum if is_explicit else session.window_max)
 
     def other_prefetch(self, queue: str) -> None:
         """The queue has another one, which holds for those who have not said theirs."""
