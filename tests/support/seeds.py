@@ -26,8 +26,9 @@ def seed_line() -> str:
 
 
 def give_seeds(metafunc: pytest.Metafunc) -> None:
-    """A test with the argument `seed` runs once a round."""
-    if "seed" in metafunc.fixturenames:
+    """A test with the argument `seed` runs once a round, unless it names its seeds itself."""
+    own = any("seed" in str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "seed" in metafunc.fixturenames and not own:
         is_long = metafunc.definition.get_closest_marker("long_rounds") is not None
         first = int(os.environ[VARIABLE])
         seeds = range(first, first + (max(1, ROUNDS // 3) if is_long else ROUNDS))
