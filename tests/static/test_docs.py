@@ -21,6 +21,7 @@ from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
+from embermq.server.clock import ClockStatistics
 from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
 
@@ -147,6 +148,7 @@ def measured() -> set[str]:
             application_lost=0,
             application_parked=0,
             ticks=TickStatistics(0, 0.0, ""),
+            clock=ClockStatistics(0, 0),
             server=ServerStatistics({"mqtt": 0}, 0, 0, 0, 0),
             retention=retention,
             pipeline=pipeline,

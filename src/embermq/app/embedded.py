@@ -1,7 +1,7 @@
 """The broker on its stores: the message log in SQLite or a Kafka, session data beside it or on a Redis."""
 
 import logging
-import time
+import sqlite3
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,9 @@ from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
-from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
+from embermq.adapters.sqlite.tick_store import Durability, Post, SqliteTickStore
 from embermq.adapters.webhook.alerts import WebhookAlerts
+from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.log_side import LogSide, open_log_side
 from embermq.app.log_times import LogTimes
@@ -29,6 +30,7 @@ from embermq.app.session_store import SessionSide, open_session_store
 from embermq.app.settings import SQLITE
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
+from embermq.broker.queue_side import OffsetFound
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
@@ -55,6 +57,7 @@ from embermq.ports.queue_store import QueueStore
 from embermq.ports.tick_store import TickStore
 from embermq.queues.mqtt.side import MqttQueues
 from embermq.queues.mqtt.tail import enqueue_tail
+from embermq.server.clock import BrokerClock
 
 if TYPE_CHECKING:
     from embermq.app.redis_sessions import RedisSessions
@@ -88,6 +91,8 @@ class Embedded(Struct):
     """Where durable queues are stored."""
     alerts: DeadLetterAlerts
     """Who is told of dead letters."""
+    clock: ClockFile
+    """Broker time."""
     log_life: LogLife | None
     """None where application logs are a part of the message log."""
 
@@ -95,12 +100,9 @@ class Embedded(Struct):
 def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet | None = None) -> Embedded:
     """Open or create the stores in `data_dir`, read them, repair what a crash left. `rules`: who may do what, None for
     everybody everything. Raises StoreError."""
-    durability = settings.log.durability
-    writer = open_writer(data_dir / "broker.db", synchronous=SYNCHRONOUS[durability])
-    apply_broker_schema(writer)
-    reader = writer if durability == "memory" else open_reader(data_dir / "broker.db")
-    store = SqliteTickStore(writer, durability=durability, post=post)
-    tick = Tick()
+    clock = ClockFile(data_dir)
+    tick = Tick(clock.clock.now_ms(), clock.clock.offset_ms)
+    writer, reader, store = _open_broker_db(data_dir, settings.log.durability, post, clock.clock)
     log_side = open_log_side(settings, data_dir, writer, reader, store, tick=tick, post=post)
     side = open_session_store(settings, reader, post, log_identity(writer), store.sessions_place)
     application_log = SqliteApplicationLog(reader, data_dir / "applications.db")
@@ -156,12 +158,23 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
         ticks,
         side.apart,
         retention,
-        partial(_call_all, [close_queues, *ends, log_side.close]),
+        partial(_call_all, [close_queues, *ends, log_side.close, clock.note]),
         redelivered,
         queue_store,
         alerts,
+        clock,
         life,
     )
+
+
+def _open_broker_db(
+    data_dir: Path, durability: Durability, post: Post, clock: BrokerClock
+) -> tuple[sqlite3.Connection, sqlite3.Connection, SqliteTickStore]:
+    """Who writes, who reads, and what commits ticks. Raises StoreError."""
+    writer = open_writer(data_dir / "broker.db", synchronous=SYNCHRONOUS[durability])
+    apply_broker_schema(writer)
+    reader = writer if durability == "memory" else open_reader(data_dir / "broker.db")
+    return writer, reader, SqliteTickStore(writer, durability=durability, post=post, now_ms=clock.now_ms)
 
 
 def _take_ticks(
@@ -244,9 +257,7 @@ def _make_broker(settings: Settings, delivery: DurablePath, rules: RuleSet | Non
         state.strict_names = ApplicationLogNames(settings.kafka.prefix, client_id_validation=False)
     direct.attach(state)
     delivery.attach(state)
-    broker = Broker(state)
-    state.tick.now_ms = time.time_ns() // 1_000_000
-    return broker
+    return Broker(state)
 
 
 def _open_queues(
@@ -261,7 +272,7 @@ def _open_queues(
         broker.publishing.refusing,
         settings.queues,
         store,
-        times.find,
+        times.find if log_side.is_apart else partial(_find_date, times, broker.state.tick),
         alerts=alerts,
         letter_bytes_max=int(settings.log.disk_budget_bytes * settings.queues.dead_letters_share),
     )
@@ -270,6 +281,11 @@ def _open_queues(
         enqueue_tail(queues.core, broker.state.tick, log_side.log, log_side.kept_to)
     broker.state.queues = queues
     return alerts, partial(_call_all, [times.close, alerts.close])
+
+
+def _find_date(times: LogTimes, tick: Tick, date_ms: int, then: OffsetFound) -> None:
+    """Batches in broker.db have the broker's time; records in Kafka have dates."""
+    times.find(tick.from_date(date_ms), then)
 
 
 def _open_retention(

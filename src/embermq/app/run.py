@@ -112,6 +112,7 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
         embedded.ticks,
         linger_ms=settings.log.linger_ms,
         poll_ms=settings.application.poll_interval_ms,
+        clock=embedded.clock.clock,
     )
     ticks.on_failing = _report_store
     embedded.parking.on_parked = partial(LOG.warning, "%s")

@@ -92,6 +92,7 @@ class BrokerService:
         parts = {
             "listeners": "open" if self.bound else "closed",
             "log": failing or "ok",
+            "clock": self._embedded.clock.told(),
             "pipeline": pipeline,
         }
         if self._pipeline is not None:
@@ -137,6 +138,7 @@ class BrokerService:
                 application_parked=len(self._embedded.parking),
                 application_lost=self._embedded.delivery.applications.lost,
                 ticks=self._ticks.statistics(),
+                clock=self._embedded.clock.clock.statistics(),
                 server=self._server.statistics(),
                 retention=self.retained,
                 pipeline=self._pipeline,
@@ -153,6 +155,7 @@ class BrokerService:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_log(stop))
             tasks.create_task(self._look_around(stop))
+            tasks.create_task(self._watch_clock(stop))
 
     async def _look_around(self, stop: asyncio.Event) -> None:
         """Nothing here waits for the log."""
@@ -185,7 +188,7 @@ class BrokerService:
             self._embedded.retention.run,
             log_side.dispatcher_floor,
             [query for query in log_side.holding(state.sessions.values()) if query not in paused],
-            time.time_ns() // 1_000_000,
+            self._age_ms(),
         )
         retained = await on_own_thread(round_of_retention, "retention")
         pause_queries(self._data_dir, retained.to_pause)
@@ -194,6 +197,20 @@ class BrokerService:
         self.retained = retained
         state.refuse_all = retained.refuse_all
         state.refused_generations = retained.refused_generations
+
+    def _age_ms(self) -> int:
+        """The present in the time that the log's records have: broker time in broker.db, dates in Kafka. While there
+        are none, nothing is old."""
+        clock = self._embedded.clock.clock
+        now_ms = clock.now_ms()
+        if not self._embedded.log_side.is_apart:
+            return now_ms
+        return now_ms + clock.offset_ms if clock.offset_ms is not None else 0
+
+    async def _watch_clock(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            self._embedded.clock.look()
+            await asyncio.sleep(HOUSEKEEPING_S)
 
     @contextmanager
     def _going_on(self, doing: str) -> Iterator[None]:

@@ -304,7 +304,7 @@ class Connecting:
             expiry_s,
             True,
             0,
-            state.tick.now_ms,
+            state.tick.date_ms,
             identity.certificate,
         )
         session = Session(row, persistent=expiry_s > 0)

@@ -48,7 +48,8 @@ class Credentials:
         self.let_go(link)
         link.identity = identity
         if identity.expires_ms:
-            link.proof_timer = self._state.timers.at(identity.expires_ms, partial(self._expired, link))
+            due_ms = self._state.tick.from_date(identity.expires_ms)
+            link.proof_timer = self._state.timers.at(due_ms, partial(self._expired, link))
 
     def let_go(self, link: Link) -> None:
         """The connection is over."""

@@ -1,5 +1,7 @@
 """Encoding of forwarded messages, once for all receivers that get the same bytes."""
 
+from msgspec.structs import replace
+
 from embermq.broker.link import Link
 from embermq.broker.tick import Accepted
 from embermq.model.message import Message
@@ -16,13 +18,26 @@ Frame = tuple[bytes, bytes]
 """Bytes before and after the packet id."""
 
 
-def forwarded_properties(message: Message, identifiers: tuple[int, ...], now_ms: int) -> bytes:
-    """The property block for an MQTT 5 receiver: the publisher's, what is left of the expiry interval
-    [MQTT-3.3.2-6], the receiver's subscription identifiers [MQTT-3.3.4-3]."""
+def interval_left_s(message: Message, now_ms: int) -> int | None:
+    """What is left of the expiry interval [MQTT-3.3.2-6]; None for a message that has none."""
+    return max(0, -(-(message.expires_ms - now_ms) // 1000)) if message.expires_ms else None
+
+
+def counted_anew(message: Message, now_ms: int) -> Message:
+    """The message with what is left of its expiry interval, as if it had been accepted now."""
+    properties = message.properties
+    if not message.expires_ms or properties is None:
+        return message
+    left = replace(properties, message_expiry_interval=interval_left_s(message, now_ms))
+    return replace(message, properties=left)
+
+
+def forwarded_properties(message: Message, identifiers: tuple[int, ...], left_s: int | None) -> bytes:
+    """The property block for an MQTT 5 receiver: the publisher's, with `left_s` for the expiry interval, and the
+    receiver's subscription identifiers [MQTT-3.3.4-3]."""
     source = message.properties
-    if source is None and not identifiers and not message.expires_ms:
+    if source is None and not identifiers and left_s is None:
         return _NO_PROPERTIES
-    left_s = max(0, -(-(message.expires_ms - now_ms) // 1000)) if message.expires_ms else None
     if source is None:
         return encode_message_properties(
             Properties(subscription_identifiers=identifiers, message_expiry_interval=left_s)
@@ -50,7 +65,9 @@ def message_frame(
     now_ms: int,
 ) -> Frame:
     """The two parts of a PUBLISH for one kind of receiver."""
-    properties = forwarded_properties(message, identifiers, now_ms) if version == ProtocolVersion.V5 else b""
+    properties = b""
+    if version == ProtocolVersion.V5:
+        properties = forwarded_properties(message, identifiers, interval_left_s(message, now_ms))
     return publish_frame(
         message.topic, message.payload, qos=qos, retain=retain, version=version, properties=properties
     )
@@ -66,7 +83,9 @@ def accepted_frame(
     message = accepted.message
     properties = b""
     if version == ProtocolVersion.V5:
-        properties = forwarded_properties(message, identifiers, message.accepted_ms)
+        source = message.properties
+        left_s = source.message_expiry_interval if source is not None and message.expires_ms else None
+        properties = forwarded_properties(message, identifiers, left_s)
     frame = publish_frame(
         message.topic, message.payload, qos=qos, retain=retain, version=version, properties=properties
     )

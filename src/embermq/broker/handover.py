@@ -7,8 +7,7 @@ and end with it [MQTT-4.8.2-4], [MQTT-4.8.2-5].
 from collections.abc import Callable
 from functools import partial
 
-from msgspec.structs import replace
-
+from embermq.broker.frames import counted_anew
 from embermq.broker.publishing import choose_member
 from embermq.broker.router import NO_MATCH, Receiver, Turn
 from embermq.broker.session import Delivery, Session
@@ -53,7 +52,7 @@ class Handover:
             return False
         record = delivery.record or encode_record(message, b"")
         if message.expires_ms:  # the interval that is forwarded counts from here
-            message = replace(message, accepted_ms=now_ms)
+            message = counted_anew(message, now_ms)
         accepted = Accepted(message, record, NO_MATCH, None, 0, delivery.offset)
         path = self._state.path(receiver.session) if receiver.qos else self._state.direct
         path.deliver(receiver.session, receiver, accepted)

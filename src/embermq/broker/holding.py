@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
+from embermq.broker.frames import counted_anew
 from embermq.broker.state import BrokerState
 
 if TYPE_CHECKING:
@@ -69,12 +68,8 @@ class Holding:
                 self._deliver(accepted)
 
     def _deliver(self, accepted: Accepted) -> None:
-        now_ms = self._state.tick.now_ms
-        message = accepted.message
-        if (
-            message.expires_ms and now_ms != message.accepted_ms
-        ):  # the interval that is forwarded counts from here
-            accepted.message = replace(message, accepted_ms=now_ms)
+        if accepted.message.expires_ms:  # the interval that is forwarded counts from here
+            accepted.message = counted_anew(accepted.message, self._state.tick.now_ms)
             accepted.frame_key = None
         for receiver in accepted.match.direct:
             self._state.direct.deliver(receiver.session, receiver, accepted)

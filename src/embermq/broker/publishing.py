@@ -72,10 +72,10 @@ class Publishing:
         counters.messages_received += 1
         counters.payload_bytes_received += len(payload)
         qos = packet.qos
-        now_ms = tick.now_ms
-        due_ms = deadline_of(properties, now_ms) if properties is not None else 0
+        date_ms = tick.date_ms
+        due_ms = deadline_of(properties, tick.now_ms) if properties is not None else 0
         retain, publisher = packet.retain, session.client_id
-        message = Message(topic, payload, qos, retain, publisher, link.version, now_ms, due_ms, properties)
+        message = Message(topic, payload, qos, retain, publisher, link.version, date_ms, due_ms, properties)
         if qos == 0 and not retain:
             if not match.is_empty:
                 self._deliver_now(Accepted(message, b"", match, None, 0))
@@ -86,7 +86,7 @@ class Publishing:
             if receiving is None:
                 receiving = session.receiving = set()
             if packet.packet_id in receiving:
-                again = Message("", b"", 2, False, "", link.version, now_ms)  # its payload would wait in vain
+                again = Message("", b"", 2, False, "", link.version, 0)  # its payload would wait in vain
                 repeated = Accepted(again, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
                 tick.batch.accepted.append(repeated)
                 return

@@ -84,10 +84,13 @@ class Batch(Struct):
 class Tick:
     """The present moment, shared by every part of the broker."""
 
-    __slots__ = ("batch", "dirty", "now_ms", "session_writes", "under_way", "writes")
+    __slots__ = ("batch", "dirty", "now_ms", "offset_ms", "session_writes", "under_way", "writes")
 
-    def __init__(self) -> None:
-        self.now_ms = 0
+    def __init__(self, now_ms: int = 0, offset_ms: int | None = 0) -> None:
+        self.now_ms = now_ms
+        """Broker time, in which everything is due: near Unix milliseconds. No step of the wall clock moves it."""
+        self.offset_ms = offset_ms
+        """What the wall clock is ahead of it, in milliseconds; None while that has not been set."""
         self.dirty: list[Link] = []
         self.under_way: SessionWrites | None = None
         """What the tick wants of sessions that is being committed: stores do not show it yet."""
@@ -97,6 +100,15 @@ class Tick:
         self.batch = Batch()
         self.writes = self.batch.writes
         self.session_writes = self.writes.session
+
+    @property
+    def date_ms(self) -> int:
+        """The wall clock, Unix milliseconds, for stamps; 0 while it has not been set."""
+        return self.now_ms + self.offset_ms if self.offset_ms is not None else 0
+
+    def from_date(self, date_ms: int) -> int:
+        """A moment that somebody told as a date, in broker time."""
+        return date_ms - (self.offset_ms or 0)
 
     def flush(self) -> None:
         """Have every link written that has something to say."""

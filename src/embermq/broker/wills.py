@@ -54,7 +54,7 @@ class Wills:
             will.retain,
             session.client_id,
             session.version,
-            self._state.tick.now_ms,
+            self._state.tick.date_ms,
             0,
             _message_properties(properties),
         )
@@ -132,7 +132,7 @@ class Wills:
             return
         now_ms = self._state.tick.now_ms
         self._state.counters.wills_published += 1
-        message = _published_at(pending.message, now_ms)
+        message = _published_at(pending.message, now_ms, self._state.tick.date_ms)
         self._publishing.accept_own(message, Origin(generation, WILL_ID), permissions)
 
     def _drop(self, generation: int) -> None:
@@ -147,7 +147,7 @@ class Wills:
         self._state.tick.session_writes.wills.append((generation, row))
 
 
-def _published_at(message: Message, now_ms: int) -> Message:
+def _published_at(message: Message, now_ms: int, date_ms: int) -> Message:
     """The will as it goes out: its expiry interval counts from now."""
     properties = message.properties
     interval_s = properties.message_expiry_interval if properties is not None else None
@@ -159,7 +159,7 @@ def _published_at(message: Message, now_ms: int) -> Message:
         message.retain,
         message.publisher,
         message.version,
-        now_ms,
+        date_ms,
         expires_ms,
         properties,
     )

@@ -25,7 +25,7 @@ class Receipts:
         message = delivery.message
         if not message.accepted_ms:
             return  # only its packet id was left
-        latency_us = min(max(0, state.tick.now_ms - message.accepted_ms) * 1000, 0xFFFFFFFF)
+        latency_us = min(max(0, state.tick.date_ms - message.accepted_ms) * 1000, 0xFFFFFFFF)
         root = first_level(message.topic).encode()
         if len(root) > ROOT_BYTES_MAX:  # cut between two characters
             root = root[:ROOT_BYTES_MAX].decode(errors="ignore").encode()

@@ -17,6 +17,7 @@ from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
 from embermq.queues.inspection import QueueFigures
+from embermq.server.clock import ClockStatistics
 from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
 
@@ -38,6 +39,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     application_lost: int
     application_parked: int
     ticks: TickStatistics
+    clock: ClockStatistics
     server: ServerStatistics
     retention: RetentionState | None
     pipeline: PipelineStatus | None
@@ -90,6 +92,8 @@ class Metrics(Collector):
             "readers_paused": snapshot.server.readers_paused,
             "publishers_paused": snapshot.server.publishers_paused,
             "store_failing": int(bool(snapshot.ticks.failing)),
+            "clock_set": int(snapshot.clock.offset_ms is not None),
+            "clock_offset_seconds": (snapshot.clock.offset_ms or 0) / 1000,
         }
         for name, value in gauges.items():
             yield GaugeMetricFamily(f"embermq_{name}", name.replace("_", " "), value=value)
@@ -107,6 +111,9 @@ class Metrics(Collector):
                 refused.add_metric([listener, reason], total)
         yield refused
         yield CounterMetricFamily("embermq_ticks", "ticks of the event loop", value=snapshot.ticks.ticks)
+        yield CounterMetricFamily(
+            "embermq_clock_steps", "moves of the wall clock by more than a minute", value=snapshot.clock.steps
+        )
         if snapshot.session_store is not None:
             yield from _session_store(snapshot.session_store)
         if snapshot.receipts is not None:

@@ -45,8 +45,9 @@ class Stamps(Struct, frozen=True):
     dead_letter: DeadLetter | None = None
 
 
-def read_publication(properties: UserProperties, now_ms: int) -> Publication:
-    """Raises PropertyRefused [queues-8] [queues-11] [queues-12]."""
+def read_publication(properties: UserProperties, now_ms: int, *, offset_ms: int | None = 0) -> Publication:
+    """`offset_ms` is what dates are ahead of `now_ms`, None when the clock has not been set. Raises PropertyRefused
+    [queues-8] [queues-11] [queues-12]."""
     found: dict[str, str] = {}
     for name, value in properties:
         if name in _READ:
@@ -66,7 +67,9 @@ def read_publication(properties: UserProperties, now_ms: int) -> Publication:
         if DELAY in found:
             visible_ms = now_ms + parse_delay(found[DELAY])
         elif DELIVER_AT in found:
-            visible_ms = parse_time(found[DELIVER_AT])
+            if offset_ms is None:
+                raise ValueError("the broker's clock has not been set, so it knows no dates")
+            visible_ms = parse_time(found[DELIVER_AT]) - offset_ms
     except ValueError as error:
         raise PropertyRefused(f"user property {DELAY if DELAY in found else DELIVER_AT}: {error}") from None
     if visible_ms > now_ms + DURATION_MAX_MS:

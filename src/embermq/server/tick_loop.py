@@ -1,7 +1,6 @@
 """The tick: what was read is decided, committed, delivered and written, in this order, again and again."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from embermq.broker.tick import Batch
 from embermq.delivery.durable import DurablePath
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt, TickStore
+from embermq.server.clock import BrokerClock
 
 if TYPE_CHECKING:
     from embermq.server.connection import Connection
@@ -43,7 +43,14 @@ class TickLoop:
     """Runs ticks on the event loop it is made in. `poll_ms` is how often application logs are looked at."""
 
     def __init__(
-        self, broker: Broker, delivery: DurablePath, store: TickStore, *, linger_ms: float, poll_ms: int
+        self,
+        broker: Broker,
+        delivery: DurablePath,
+        store: TickStore,
+        *,
+        linger_ms: float,
+        poll_ms: int,
+        clock: BrokerClock | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._broker = broker
@@ -52,6 +59,7 @@ class TickLoop:
         self._device = delivery.device
         self._applications = delivery.applications
         self._store = store
+        self._clock = clock or BrokerClock()
         self._device.requests.begin_tick = self._applications.begin_tick = self.wake
         if broker.state.queues is not None:
             broker.state.queues.wake_by(self.wake)
@@ -82,12 +90,14 @@ class TickLoop:
         """Something happened: run a tick when all ready sockets have been read."""
         if not self._scheduled:
             self._scheduled = True
-            self._tick.now_ms = time.time_ns() // 1_000_000
+            self.look_at_clock()
             self._loop.call_soon(self._run)
 
     def look_at_clock(self) -> int:
-        """Set the tick's time, Unix milliseconds; called before what was read is decided."""
-        now_ms = self._tick.now_ms = time.time_ns() // 1_000_000
+        """Set the tick's time, broker time in milliseconds; called before what was read is decided."""
+        tick, clock = self._tick, self._clock
+        now_ms = tick.now_ms = clock.now_ms()
+        tick.offset_ms = clock.offset_ms
         return now_ms
 
     def after_read(self) -> None:
@@ -143,8 +153,7 @@ class TickLoop:
     def _run(self) -> None:
         self._scheduled = False
         self._ticks += 1
-        tick = self._tick
-        now_ms = tick.now_ms = time.time_ns() // 1_000_000
+        now_ms = self.look_at_clock()
         timers = self._state.timers
         if timers.next_ms and timers.next_ms <= now_ms:
             timers.advance(now_ms)
@@ -217,7 +226,7 @@ class TickLoop:
         """The store has answered."""
         self._commit_ms = (self._loop.time() - self._committed_at_s) * 1000
         self._state.log_late = self._state.log_full = False
-        self._tick.now_ms = time.time_ns() // 1_000_000
+        self.look_at_clock()
         if isinstance(result, Receipt):
             self._retry_at_ms = 0
             if self._failure is not None:
@@ -236,7 +245,7 @@ class TickLoop:
     def _stored(self, after_commit: list[Callable[[], None]]) -> None:
         """The session data of a batch is durable too, in a store of its own. Of the batch itself nothing is kept till
         then: very many may wait."""
-        self._tick.now_ms = time.time_ns() // 1_000_000
+        self.look_at_clock()
         self._broker.stored(after_commit)
         self.wake()
 

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from embermq.app import service
+from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
 from embermq.app.service import BrokerService
@@ -50,9 +51,12 @@ def test_errors_that_nobody_foresaw_are_told_and_counted_and_the_rounds_go_on(
 
     async def rounds() -> None:
         stop = asyncio.Event()
-        log_side = SimpleNamespace(dispatcher_floor=0, holding=lambda _: (), failures=0)
+        log_side = SimpleNamespace(dispatcher_floor=0, holding=lambda _: (), failures=0, is_apart=False)
         embedded = SimpleNamespace(
-            log_side=log_side, broker=SimpleNamespace(state=state), retention=Retention(stop)
+            log_side=log_side,
+            broker=SimpleNamespace(state=state),
+            retention=Retention(stop),
+            clock=ClockFile(tmp_path),
         )
         broker = BrokerService(
             Settings(),

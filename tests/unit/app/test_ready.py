@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
 from embermq.app.service import BrokerService
@@ -35,10 +36,13 @@ STANDS_STILL = "dispatch has got nothing done"
 def test_ready_shows_the_pipeline_and_counts_it_where_that_is_wanted(
     found: SupervisorStatistics, shown: str, is_out: bool, counts: bool, tmp_path: Path
 ) -> None:
+    embedded = SimpleNamespace(
+        log_side=SimpleNamespace(failing=""), session_store=None, clock=ClockFile(tmp_path)
+    )
     broker = BrokerService(
         Settings(pipeline=PipelineSettings(counts_for_ready=counts)),
         tmp_path,
-        embedded=cast(Embedded, SimpleNamespace(log_side=SimpleNamespace(failing=""), session_store=None)),
+        embedded=cast(Embedded, embedded),
         ticks=cast(TickLoop, SimpleNamespace(statistics=lambda: SimpleNamespace(failing=""))),
         server=cast(MqttServer, None),
         supervisor=cast(PipelineSupervisor, SimpleNamespace(statistics=lambda: found)),

@@ -1,6 +1,8 @@
 """Opening database files, and what SQLite's errors mean to a port."""
 
 import sqlite3
+import time
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
 SCHEMA_VERSION = 10
+Now = Callable[[], int]
+"""The broker's time in milliseconds, from any thread."""
 
 _FULL = {sqlite3.SQLITE_FULL}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
@@ -19,6 +23,11 @@ _WRITE_FAILED = {
     sqlite3.SQLITE_IOERR_SHMSIZE,
     sqlite3.SQLITE_IOERR_FSYNC,
 }
+
+
+def wall_ms() -> int:
+    """The time of who has no broker's."""
+    return time.time_ns() // 1_000_000
 
 
 def to_store_error(error: sqlite3.Error, doing: str) -> StoreError:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable
 
+from embermq.adapters.sqlite.connection import Now, wall_ms
 from embermq.adapters.sqlite.queue_rows import (
     keys_of_group,
     name_of_group,
@@ -54,8 +54,9 @@ SELECT MAX(sequence), COUNT(*) FROM (
 class QueueTables:
     """Works inside the caller's transactions."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, now_ms: Now = wall_ms) -> None:
         self._connection = connection
+        self._now_ms = now_ms
         run = connection.execute
         (self._bodies_end,) = run('SELECT COALESCE(MAX("offset") + 1, 0) FROM queue_body').fetchone()
         """No body is kept at or above it."""
@@ -99,8 +100,7 @@ class QueueTables:
         if writes.dedup_ids:
             ids = [(queue, one, until_ms) for (queue, one), until_ms in writes.dedup_ids.items()]
             many("INSERT OR REPLACE INTO queue_dedup VALUES (?, ?, ?)", ids)
-            now_ms = time.time_ns() // 1_000_000
-            self._connection.execute(_FORGET_DEDUP, (now_ms, 2 * len(ids)))
+            self._connection.execute(_FORGET_DEDUP, (self._now_ms(), 2 * len(ids)))
         if writes.bodies or writes.bodies_at:
             bodies = {base + number: body for number, body in writes.bodies.items()} | writes.bodies_at
             self._keep(bodies.items())

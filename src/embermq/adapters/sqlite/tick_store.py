@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Literal
 
 from embermq.adapters.sqlite.application_tables import apply_to_applications
-from embermq.adapters.sqlite.connection import to_store_error
+from embermq.adapters.sqlite.connection import Now, to_store_error, wall_ms
 from embermq.adapters.sqlite.parked_messages import apply_parked
 from embermq.adapters.sqlite.queue_tables import QueueTables
 from embermq.adapters.sqlite.session_cursors import apply_cursors
@@ -58,10 +58,13 @@ Post = Callable[[Callable[[], None]], object]
 class SqliteTickStore(TickStore, LogState):
     """See the module. `post` brings results back to the broker's thread."""
 
-    def __init__(self, connection: sqlite3.Connection, *, durability: Durability, post: Post) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, *, durability: Durability, post: Post, now_ms: Now = wall_ms
+    ) -> None:
         self._connection = connection
         self._durability = durability
         self._post = post
+        self._now_ms = now_ms
         self._busy = False
         self._syncs = True
         self._synced_at_s = 0.0
@@ -69,7 +72,7 @@ class SqliteTickStore(TickStore, LogState):
         self._log_end = self._read_log_end()
         self._floor = self._meta("dispatcher_floor", 0)
         self.trim_below = 0
-        self._queues = QueueTables(connection)
+        self._queues = QueueTables(connection, now_ms)
         self._open_ticks: list[tuple[TickWrites, int, int]] = []
         self._closed_end = -1
         self._ends: LogEnds | None = None
@@ -305,7 +308,7 @@ class SqliteTickStore(TickStore, LogState):
             body = b"".join(writes.records)
             run(
                 "INSERT INTO log_batch VALUES (?, ?, ?, ?, ?)",
-                (base, count, time.time_ns() // 1_000_000, len(body), body),
+                (base, count, self._now_ms(), len(body), body),
             )
         elif base + count > self._log_end:
             run("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (base + count,))
@@ -324,7 +327,7 @@ class SqliteTickStore(TickStore, LogState):
         if self._queues.is_sweeping:
             self._queues.sweep()
         if writes.receipts:
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = self._now_ms()
             run(
                 "INSERT INTO receipt_batch (written_ms, body) VALUES (?, ?)",
                 (now_ms, b"".join(writes.receipts)),

@@ -80,7 +80,7 @@ class Publishes:
             False,
             session.client_id,
             link.version,
-            now_ms,
+            self._tick.date_ms,
             due_ms,
             properties,
         )
@@ -146,7 +146,8 @@ class Publishes:
         """What the core makes of it, and its `dedup-id`. Raises QueueRefusal."""
         now_ms = self._tick.now_ms
         properties = message.properties
-        publication = read_publication(properties.user_properties if properties is not None else (), now_ms)
+        said = properties.user_properties if properties is not None else ()
+        publication = read_publication(said, now_ms, offset_ms=self._tick.offset_ms)
         self._creating.check(name, permissions)
         acceptance = self._core.accept(
             name,

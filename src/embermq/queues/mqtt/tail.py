@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from embermq.broker.tick import Tick
 from embermq.model.log_record import decode_record, iter_frames
 from embermq.model.message import Message
-from embermq.model.queue_rows import QueueWrites
 from embermq.ports.message_log import MessageLog
 from embermq.queues.errors import NameRefused, QueueRefusal
 from embermq.queues.names import QUEUE_PREFIX, parse_topic
@@ -28,22 +27,21 @@ def enqueue_tail(core: Queues, tick: Tick, log: MessageLog, first: int) -> int:
     count = 0
     for offset, frame in _frames(log, first):
         message = decode_record(frame).message
-        if message.topic.startswith(QUEUE_PREFIX) and _enqueue(
-            core, tick.writes.queues, message, offset, len(frame)
-        ):
+        if message.topic.startswith(QUEUE_PREFIX) and _enqueue(core, tick, message, offset, len(frame)):
             tick.writes.queues.bodies_at[offset] = frame
             count += 1
     return count
 
 
-def _enqueue(core: Queues, writes: QueueWrites, message: Message, offset: int, record_bytes: int) -> bool:
+def _enqueue(core: Queues, tick: Tick, message: Message, offset: int, record_bytes: int) -> bool:
     """False for what a queue refuses, or knows by its dedup id."""
     properties = message.properties
     said = properties.user_properties if properties is not None else ()
-    now_ms = message.accepted_ms
+    writes = tick.writes.queues
+    now_ms = tick.from_date(message.accepted_ms) if message.accepted_ms else tick.now_ms
     try:
         topic = parse_topic(message.topic)
-        publication = read_publication(said, now_ms)
+        publication = read_publication(said, now_ms, offset_ms=tick.offset_ms or 0)
         if topic.verb is not None:
             return False
         name = topic.name
