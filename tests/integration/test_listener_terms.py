@@ -26,6 +26,7 @@ def test_listeners_differ_and_rules_send_clients_elsewhere(tmp_path: Path) -> No
         settings={
             "listeners.ws": "",
             "listeners.mqtt": f"127.0.0.1:{low}, 127.0.0.1:{high}",
+            f"{table}.connections_max": 1,
             f"{table}.max_qos": 0,
             f"{table}.allow_empty_client_id": "false",
             f"{table}.protocol_versions": "5.0",
@@ -53,6 +54,7 @@ def test_listeners_differ_and_rules_send_clients_elsewhere(tmp_path: Path) -> No
         assert connack.properties is not None and connack.properties.maximum_qos == 0
         assert await client.subscribe(Subscription("t", 2)) == (0,)
         await client.publish("t", b"x")
+        assert (await answer(low, "d"))[1].reason_code == ReasonCode.SERVER_BUSY
         publisher, _ = await answer(high, "p")
         assert await publisher.publish("t", b"x" * 101, qos=1) == ReasonCode.QUOTA_EXCEEDED
         assert await publisher.publish("t", b"x" * 100, qos=1) == 0

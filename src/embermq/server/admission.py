@@ -28,12 +28,28 @@ _TEXTS = {
 }
 
 
+class Room:
+    """The connections of one listener that may stay, and how many there may be; 0 = no limit of its own."""
+
+    __slots__ = ("connections", "connections_max")
+
+    def __init__(self, connections_max: int = 0) -> None:
+        self.connections_max = connections_max
+        self.connections = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there are as many as there may be."""
+        return 0 < self.connections_max <= self.connections
+
+
 class Place:
     """One connection in the counts. `refusal` is why its CONNECT has to be refused, None when it may enter."""
 
-    __slots__ = ("_left", "address", "refusal")
+    __slots__ = ("_left", "address", "refusal", "room")
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room | None = None) -> None:
+        self.room = room or Room()
         self.address = ""
         self.refusal: ReasonCode | None = None
         self._left = False
@@ -65,10 +81,9 @@ class Admission:
         """Those that may stay; who is refused is not counted."""
         self._telling = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there are as many connections as there may be."""
-        return self.connections >= self.connections_max
+    def is_full(self, room: Room) -> bool:
+        """Whether there are as many connections as there may be, in all or on this listener."""
+        return self.connections >= self.connections_max or room.is_full
 
     def is_full_for(self, host: str) -> bool:
         """Whether this address has as many as it may have."""
@@ -76,18 +91,19 @@ class Admission:
             return False
         return self._addresses.get(network_of(host), 0) >= self._per_address_max
 
-    def arrive(self) -> Place | None:
-        """A connection was accepted. None when it has to be closed at once."""
+    def arrive(self, room: Room | None = None) -> Place | None:
+        """A connection was accepted, by the listener with this room. None when it has to be closed at once."""
         counters = self._counters
-        place = Place()
+        place = Place(room)
         now_ms = _now_ms()
-        if self.is_full:
+        if self.is_full(place.room):
             counters.refused_connections_max += 1
             return self._refuse(place, ReasonCode.SERVER_BUSY, now_ms)
         if self._rate is not None and not self._rate.take(now_ms):
             counters.refused_connect_rate += 1
             return self._refuse(place, ReasonCode.CONNECTION_RATE_EXCEEDED, now_ms)
         self.connections += 1
+        place.room.connections += 1
         return place
 
     def locate(self, place: Place, host: str) -> bool:
@@ -100,11 +116,15 @@ class Admission:
         count = self._addresses.get(address, 0)
         if count >= self._per_address_max:
             self._counters.refused_address_max += 1
-            self.connections -= 1
+            self._uncount(place)
             return self._refuse(place, ReasonCode.QUOTA_EXCEEDED, _now_ms()) is not None
         self._addresses[address] = count + 1
         place.address = address
         return True
+
+    def _uncount(self, place: Place) -> None:
+        self.connections -= 1
+        place.room.connections -= 1
 
     def _refuse(self, place: Place, reason: ReasonCode, now_ms: int) -> Place | None:
         place.refusal = reason
@@ -122,7 +142,7 @@ class Admission:
         if place.refusal is not None:
             self._telling -= 1
             return
-        self.connections -= 1
+        self._uncount(place)
         if place.address:
             left = self._addresses[place.address] - 1
             if left:

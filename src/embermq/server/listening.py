@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from embermq.broker.counters import Counters
-from embermq.server.admission import Admission, Place
+from embermq.server.admission import Admission, Place, Room
 from embermq.server.proxy_protocol import ProxyHeaderError, read_header
 from embermq.server.settings import Address, UnixAddress
 from embermq.server.tls import ON_FAILURE
@@ -199,6 +199,7 @@ class Listening:
         *,
         handshake_s: float,
         proxied: bool,
+        connections_max: int = 0,
         on_refused: Callable[[str, str], None],
     ) -> None:
         self.sockets = sockets
@@ -207,6 +208,7 @@ class Listening:
         self._handshakes = handshakes
         self._handshake_s = handshake_s
         self._proxied = proxied
+        self._room = Room(connections_max)
         self._on_refused = on_refused
         self._context: ssl.SSLContext | None = None
         self._listens = False
@@ -249,7 +251,7 @@ class Listening:
         loop.remove_reader(listening)
         if self._closed:
             return
-        if looks_s and self._admission.is_full:
+        if looks_s and self._admission.is_full(self._room):
             loop.call_later(looks_s[0], self._wait_for_room, listening, looks_s[1:])
             return
         self._watch(listening)
@@ -258,7 +260,7 @@ class Listening:
     def _accept(self, listening: socket.socket, *, has_waited: bool = False) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_A_TURN):
-            if self._admission.is_full and not has_waited:
+            if self._admission.is_full(self._room) and not has_waited:
                 self._wait_for_room(listening, ROOM_LOOKS_S)
                 return
             if self._context is not None and (wait_s := self._handshakes.wait_s()):
@@ -272,7 +274,7 @@ class Listening:
                 self._rest(listening, FULL_RETRY_S)
                 self._on_refused(str(listening.getsockname()), f"no connection is accepted: {error}")
                 return
-            place = self._admission.arrive()
+            place = self._admission.arrive(self._room)
             if place is None:
                 sock.close()
                 continue

@@ -79,6 +79,7 @@ class MqttServer:
             self._handshakes,
             handshake_s=timeout_s,
             proxied=listener.own.proxy_protocol,
+            connections_max=listener.own.connections_max,
             on_refused=door.refused,
         )
         self._doors.append(door)

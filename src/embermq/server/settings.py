@@ -170,6 +170,9 @@ class OwnSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     the header says is believed, so nobody else may reach the listener."""
     allow_anonymous: bool | None = None
     """Whether clients without a user name may enter here, whatever `clients.allow_anonymous` says."""
+    connections_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Connections at a time on this listener, which count in `clients.connections_max` too; one more is refused with
+    0x89. 0 = no limit of its own."""
     protocol_versions: Annotated[tuple[VersionName, ...], Meta(min_length=1)] | None = None
     """Versions of MQTT that are spoken here, whatever `mqtt.protocol_versions` says."""
     max_qos: Annotated[int, Meta(ge=0, le=2)] | None = None

@@ -6,7 +6,7 @@ import pytest
 
 from embermq.broker.counters import Counters
 from embermq.protocol.reason_codes import ReasonCode
-from embermq.server.admission import TOLD_MAX, Admission, Place, descriptors, network_of
+from embermq.server.admission import TOLD_MAX, Admission, Place, Room, descriptors, network_of
 from embermq.server.settings import ClientSettings
 
 
@@ -97,3 +97,23 @@ def test_what_counts_as_one_address(host: str, network: str) -> None:
 
 def test_the_limit_of_open_files_is_the_limit_of_connections() -> None:
     assert 0 < admission().connections_max < descriptors(1_048_576)
+
+
+def test_a_listener_may_have_a_limit_of_its_own() -> None:
+    counts = admission(connections_max=3, connections_per_address_max=1)
+    small, large = Room(1), Room()
+    first = counts.arrive(small)
+    assert first is not None and first.refusal is None and counts.locate(first, "10.0.0.1")
+    assert counts.is_full(small) and not counts.is_full(large)
+    second = counts.arrive(small)
+    assert second is not None and second.refusal is ReasonCode.SERVER_BUSY
+    counts.leave(second)
+    same_address = counts.arrive(large)
+    assert same_address is not None and counts.locate(same_address, "10.0.0.1")
+    assert same_address.refusal is ReasonCode.QUOTA_EXCEEDED
+    counts.leave(same_address)
+    assert (small.connections, large.connections, counts.connections) == (1, 0, 1)
+    counts.leave(first)
+    assert (small.connections, counts.connections) == (0, 0)
+    again = counts.arrive(small)
+    assert again is not None and again.refusal is None
