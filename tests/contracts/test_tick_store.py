@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.stores import Stores, open_descriptors, tick_writes
@@ -391,12 +390,23 @@ def test_application_marks_below_the_floor_are_forgotten(stores: Stores) -> None
 
 
 @pytest.mark.parametrize("stores", ["os"], indirect=True)
-def test_a_file_of_a_newer_schema_is_refused_by_number(stores: Stores) -> None:
-    stores.writer.execute("UPDATE meta SET value = 99 WHERE name = 'schema_version'")
+@pytest.mark.parametrize(
+    ("version", "way_out"),
+    [
+        (99, "schema version 99, .* start it with the newer EmberMQ that wrote it"),
+        (9, r"schema version 9, of a build before EmberMQ 0\.1\.0; .* with the build that wrote it"),
+    ],
+)
+def test_a_file_of_another_schema_is_refused_by_number_and_left_alone(
+    stores: Stores, version: int, way_out: str
+) -> None:
+    stores.writer.execute("UPDATE meta SET value = ? WHERE name = 'schema_version'", (version,))
+    stores.writer.execute("DROP TABLE queue_body")
     stores.close()
     again = open_writer(stores.folder / "broker.db", synchronous="NORMAL")
-    with pytest.raises(StoreUnavailable, match="99"):
+    with pytest.raises(StoreUnavailable, match=way_out):
         apply_broker_schema(again)
+    assert again.execute("SELECT 1 FROM sqlite_schema WHERE name = 'queue_body'").fetchone() is None
     again.close()
 
 
@@ -409,38 +419,3 @@ def test_offsets_beyond_31_bits(stores: Stores) -> None:
     assert payloads(stores, 2**31 + 1) == [b"1"]
     stores.reopen()
     assert stores.write(records=[record(b"2")]) == Receipt(2**31 + 2, 1)
-
-
-@pytest.mark.parametrize("stores", ["os"], indirect=True)
-def test_a_file_of_schema_version_1_is_brought_up_to_date_in_place(stores: Stores) -> None:
-    """It knew neither certificates nor whose a will is; the user of a will is that of its session."""
-    old = SessionRow("ann", 7, 3, ClientType.DEVICE, "ann's user", 5, 60, True, 0, 1)
-    stores.write(sessions=[old], wills=[(7, WillRow("ann", 5, b"will")), (8, WillRow("gone", 0, b"other"))])
-    stores.writer.executescript(
-        """
-        ALTER TABLE session DROP COLUMN certificate;
-        ALTER TABLE will DROP COLUMN certificate;
-        ALTER TABLE will DROP COLUMN username;
-        ALTER TABLE subscription DROP COLUMN queue;
-        ALTER TABLE application_inflight DROP COLUMN source_partition;
-        ALTER TABLE application_inflight DROP COLUMN source_offset;
-        ALTER TABLE application_inflight DROP COLUMN number;
-        ALTER TABLE queue_entry DROP COLUMN record_bytes;
-        ALTER TABLE queue_delayed DROP COLUMN record_bytes;
-        INSERT INTO application_inflight VALUES (7, 4, 5, 1);
-        UPDATE meta SET value = 1 WHERE name = 'schema_version';
-        """
-    )
-    stores.reopen()
-    state = stores.sessions.load()
-    assert [stored.row for stored in state.sessions] == [old]
-    assert stores.readers.load(7).marks == (ApplicationMark(7, 4, 5, QueueState.SENT),)
-    assert state.wills == [
-        (7, WillRow("ann", 5, b"will", 0, "ann's user")),
-        (8, WillRow("gone", 0, b"other")),
-    ]
-    new = msgspec.structs.replace(old, certificate="CN=ann")
-    stores.write(sessions=[new], wills=[(8, WillRow("gone", 0, b"other", 0, "u", "c"))])
-    stores.reopen()  # and only once
-    assert [stored.row for stored in stores.sessions.load().sessions] == [new]
-    assert stores.sessions.load().wills[1] == (8, WillRow("gone", 0, b"other", 0, "u", "c"))

@@ -6,7 +6,6 @@ import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -328,26 +327,21 @@ def test_the_secret_is_the_same_for_all_and_outlives_them(open_users: Open) -> N
     again.close()
 
 
-def test_sqlite_a_file_of_the_first_version_is_brought_up(tmp_path: Path) -> None:
-    path = tmp_path / "users.db"
-    connection = sqlite3.connect(path)
-    connection.executescript(files("embermq.adapters.sqlite").joinpath("users.sql").read_text())
-    connection.execute("INSERT INTO users VALUES ('ann', '$argon2id$ann', 0, 0, 1700000000123)")
-    connection.commit()
-    connection.close()
-    for _ in range(2):
-        store = SqliteUsers(path)
-        assert store.find("ann") == ANN
-        store.close()
-
-
-def test_sqlite_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (99, "schema version 99, this version of EmberMQ knows up to"),
+        (1, r"schema version 1, of a build before EmberMQ 0\.1\.0"),
+        (0, r"schema version 0, of a build before EmberMQ 0\.1\.0"),
+    ],
+)
+def test_sqlite_a_file_of_another_version_is_refused(tmp_path: Path, version: int, told: str) -> None:
     path = tmp_path / "users.db"
     SqliteUsers(path).close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 99")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(StoreError, match="schema version 99, this version of EmberMQ knows up to"):
+    with pytest.raises(StoreError, match=told):
         SqliteUsers(path)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import statistics
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.resources import files
 from pathlib import Path
 from uuid import uuid4
 
@@ -136,22 +134,6 @@ def test_a_chain_without_scram_offers_no_method(tmp_path: Path) -> None:
     ):
         client.send(connect("c", "n,,n=ann,r=abc"))
         assert client.expect(Connack).reason_code == 0x8C
-
-
-@pytest.mark.parametrize("version", [0, 1])
-def test_accounts_of_earlier_versions_are_kept(tmp_path: Path, version: int) -> None:
-    file = sqlite3.connect(tmp_path / "users.db")
-    for script in ["users.sql", "users-1.sql"][: version + 1]:
-        file.executescript(files("embermq.adapters.sqlite").joinpath(script).read_text())
-    file.execute(f"PRAGMA user_version = {version}")
-    columns = "name, password_hash, client_type, disabled, created_ms"
-    file.execute(f"INSERT INTO users ({columns}) VALUES ('old', 'x', 1, 1, 5)")
-    file.commit()
-    file.close()
-    users(tmp_path, "add", "ann", "--scram")
-    shown = {row["name"]: row for row in json.loads(users(tmp_path, "list", "--json"))}
-    assert shown["old"]["type"] == "application"
-    assert (shown["old"]["scram"], shown["old"]["disabled"], shown["ann"]["scram"]) == (False, True, True)
 
 
 @pytest.mark.parametrize("method", METHODS)

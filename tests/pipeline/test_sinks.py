@@ -13,7 +13,7 @@ from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows, rows_of
 
 from embermq.model.log_record import Stamp
-from embermq.pipeline.errors import NewerFileError
+from embermq.pipeline.errors import OtherVersionError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogs
 from embermq.pipeline.sinks.lake import OTHER_ROOT, STAGING, Lake
@@ -306,13 +306,14 @@ def receipts(accepted_ms: int, latencies_us: range) -> bytes:
 
 
 @pytest.mark.promise("pipeline-8")
-def test_a_file_of_a_newer_version_is_refused_and_left_alone(places: Places) -> None:
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_file_of_another_version_is_refused_and_left_alone(places: Places, version: int) -> None:
     ApplicationLogs(places.applications).file.close()
     connection = sqlite3.connect(places.applications)
     assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     before = places.applications.read_bytes()
-    with pytest.raises(NewerFileError, match=r"applications\.db has schema version 2"):
+    with pytest.raises(OtherVersionError, match=rf"applications\.db has schema version {version}"):
         ApplicationLogs(places.applications)
     assert places.applications.read_bytes() == before

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from embermq.model.log_record import decode_record, iter_frames
-from embermq.model.pipeline_files import PIPELINE_FILES_VERSION
+from embermq.model.pipeline_files import PIPELINE_FILES
 
 STEP_S = 0.005
 BATCHES = 256
@@ -53,9 +53,9 @@ class PlayedPipeline:
             self._data_dir / "applications.db", isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA user_version = {PIPELINE_FILES.newest}")
         for name in ("applications.sql", "progress.sql"):
             connection.executescript(files("embermq.model").joinpath(name).read_text())
-        connection.execute(f"PRAGMA user_version = {PIPELINE_FILES_VERSION}")
         return connection
 
     def _play(self, applications: sqlite3.Connection) -> None:

@@ -1,14 +1,14 @@
 """The files that the pipeline writes and the broker reads: their version, which SQLite keeps as `user_version`."""
 
-PIPELINE_FILES_VERSION = 1
-"""Counted up when an older reader or writer would misunderstand the tables; 0 is a file from before it was kept."""
+from embermq.model.stored_version import Versions
+
+PIPELINE_FILES = Versions(first=1, newest=1)
+"""`newest` is counted up when an older reader or writer would misunderstand the tables."""
 
 
 def newer_file(name: str, version: int) -> str:
-    """What is said of a file that is newer than this program; "" when it is not."""
-    if version <= PIPELINE_FILES_VERSION:
-        return ""
-    return (
-        f"{name} has schema version {version}, this version of EmberMQ knows up to {PIPELINE_FILES_VERSION}:"
-        " start it with the newer EmberMQ that wrote it"
-    )
+    """What is said of a file that is newer than this program; "" when it is not.
+
+    For readers, to whom 0 is a file that is just being made.
+    """
+    return PIPELINE_FILES.refusal(name, version) if version > PIPELINE_FILES.newest else ""

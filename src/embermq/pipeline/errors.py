@@ -25,8 +25,8 @@ class LogBehindProgressError(PipelineError):
     """The world's fault: the message log ends before a position that a sink has already written."""
 
 
-class NewerFileError(PipelineError):
-    """The world's fault: a sink's file was written by a newer EmberMQ."""
+class OtherVersionError(PipelineError):
+    """The world's fault: a sink's file is of a version that this EmberMQ does not open. Says which."""
 
 
 class MessageServerError(PipelineError):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from embermq.pipeline.errors import CompactionError, NewerFileError
+from embermq.pipeline.errors import CompactionError, OtherVersionError
 from embermq.pipeline.sinks import lake_files as module
 from embermq.pipeline.sinks.exchange import NoExchangeError, exchange
 from embermq.pipeline.sinks.lake_files import ChangedMeanwhile, LakeDirectory, Made, Merge, lake_files, merges
@@ -261,5 +261,5 @@ def test_who_may_not_begin_is_told_why(lake: LakeDirectory, monkeypatch: pytest.
     connection = sqlite3.connect(lake._ledger)
     connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(NewerFileError, match="schema version 99"), lake.held():
+    with pytest.raises(OtherVersionError, match="schema version 99"), lake.held():
         pytest.fail("a newer EmberMQ may do things differently")

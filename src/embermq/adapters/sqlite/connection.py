@@ -6,11 +6,13 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
+from embermq.model.stored_version import Versions
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
-SCHEMA_VERSION = 10
+SCHEMA = Versions(first=10, newest=10)
+"""Of broker.db. Raised with each file `broker_N.sql`, which makes version N from the one before."""
 Now = Callable[[], int]
 """The broker's time in milliseconds, from any thread."""
 
@@ -83,24 +85,41 @@ def open_reader(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> sqlite
 
 
 def apply_broker_schema(connection: sqlite3.Connection) -> None:
-    """Create what is missing in broker.db and bring an older file up to date; refuses one of a newer schema by its
-    number."""
-    script = _script("broker.sql")
+    """Create what is missing in broker.db and bring an older file up to date. Raises StoreUnavailable, and changes
+    nothing, for a file of a version that this program does not open."""
     try:
-        connection.executescript(script)
-        row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
-        if row is None:
-            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
-        elif row[0] > SCHEMA_VERSION:
-            raise StoreUnavailable(
-                f"broker.db has schema version {row[0]}, this version of EmberMQ knows up to {SCHEMA_VERSION}:"
-                " start it with the newer EmberMQ that wrote it"
-            )
-        else:
-            for version in range(row[0] + 1, SCHEMA_VERSION + 1):
-                connection.executescript(_script(f"broker_{version}.sql"))
+        version = stored_version(connection)
+        if version is not None and (problem := SCHEMA.refusal("broker.db", version)):
+            raise StoreUnavailable(problem)
+        connection.executescript(_script("broker.sql"))
+        if version is None:
+            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (SCHEMA.newest,))
+        for step in range((version or SCHEMA.newest) + 1, SCHEMA.newest + 1):
+            connection.executescript(_script(f"broker_{step}.sql"))
     except sqlite3.Error as error:
         raise to_store_error(error, "cannot prepare broker.db") from error
+
+
+def stored_version(connection: sqlite3.Connection) -> int | None:
+    """The version of a broker.db; None when it is new."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'meta'").fetchone() is None:
+        return None
+    row = connection.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+    return None if row is None else int(row[0])
+
+
+def check_user_version(connection: sqlite3.Connection, name: str, versions: Versions) -> None:
+    """Give a new file its version, kept as `user_version`, and check that of another.
+
+    Raises StoreUnavailable, and changes nothing, for a version that this program does not open.
+    """
+    is_empty = connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is None
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if is_empty and version == 0:
+        # Before its first table: who finds a table finds a version, also after a crash, and beside another process.
+        connection.execute(f"PRAGMA user_version = {versions.newest}")
+    elif problem := versions.refusal(name, version):
+        raise StoreUnavailable(problem)
 
 
 def log_identity(connection: sqlite3.Connection) -> int:

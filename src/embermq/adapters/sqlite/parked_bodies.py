@@ -7,10 +7,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from embermq.adapters.sqlite.connection import open_writer, to_store_error
+from embermq.adapters.sqlite.connection import check_user_version, open_writer, to_store_error
+from embermq.model.stored_version import Versions
+from embermq.ports.errors import StoreUnavailable
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
 
 FILE_NAME = "parked.db"
+VERSIONS = Versions(first=1, newest=1)
 
 
 class SqliteParkedBodies(ParkedBodies):
@@ -114,7 +117,11 @@ class SqliteParkedBodies(ParkedBodies):
         if self._connection is None and (create or self._path.exists()):
             connection = open_writer(self._path, synchronous="FULL")
             try:
+                check_user_version(connection, FILE_NAME, VERSIONS)
                 connection.executescript(files(__package__).joinpath("parked.sql").read_text())
+            except StoreUnavailable:
+                connection.close()
+                raise
             except sqlite3.Error as error:
                 connection.close()
                 raise to_store_error(error, f"cannot open {self._path}") from error

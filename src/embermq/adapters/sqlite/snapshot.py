@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, SCHEMA_VERSION, to_store_error
+from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, SCHEMA, to_store_error
 from embermq.adapters.sqlite.log_readers import PIPELINE_FILES
 from embermq.adapters.sqlite.parked_bodies import FILE_NAME as PARKED
 from embermq.ports.errors import StoreUnavailable
@@ -112,11 +112,8 @@ class Snapshot:
 
     def _log_bounds(self) -> tuple[int, int]:
         meta = dict(self._rows(self._held[BROKER], BROKER, "SELECT name, value FROM meta"))
-        version = meta.get("schema_version", 0)
-        if version > SCHEMA_VERSION:
-            raise StoreUnavailable(
-                f"{BROKER} has schema version {version}, this version of EmberMQ knows up to {SCHEMA_VERSION}"
-            )
+        if problem := SCHEMA.refusal(BROKER, int(meta.get("schema_version", 0))):
+            raise StoreUnavailable(problem)
         start = self._one(BROKER, "SELECT MIN(base_offset) FROM log_batch")
         end = self._one(BROKER, "SELECT MAX(base_offset + record_count) FROM log_batch")
         log_end = max(end or 0, int(meta.get("log_end", 0)))

@@ -11,11 +11,18 @@ from threading import Lock
 
 from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, to_store_error
 from embermq.model.client_type import ClientType
+from embermq.model.stored_version import Versions
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
-SCHEMA_VERSION = 2
-"""Raised with each file `users-N.sql`, which makes version N from the one before."""
+VERSIONS = Versions(first=2, newest=2)
+"""Of users.db. Raised with each file `users-N.sql`, which makes version N from the one before."""
+_SETTINGS = f"""
+PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA cache_size = -256;
+"""
 COLUMNS = "name, password_hash, client_type, disabled, created_ms, version, scram"
 SECRET_BYTES = 32
 _ADD = (
@@ -42,10 +49,9 @@ class SqliteUsers(Users):
             _create_private(path)
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             try:
-                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-                self._connection.executescript(files(__package__).joinpath("users.sql").read_text())
-                _upgrade(self._connection, path)
-            except sqlite3.Error:
+                self._connection.executescript(_SETTINGS)
+                _prepare(self._connection, path)
+            except (sqlite3.Error, StoreUnavailable):
                 self._connection.close()
                 raise
 
@@ -172,28 +178,31 @@ def _create_private(path: Path) -> None:
         raise sqlite3.OperationalError(error.strerror) from error
 
 
-def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to SCHEMA_VERSION, unless another process is doing so; refuse one of a newer version."""
-    version = _version(connection)
-    if version > SCHEMA_VERSION:
-        connection.close()
-        raise StoreUnavailable(
-            f"{path} has schema version {version}, this version of EmberMQ knows up to {SCHEMA_VERSION}:"
-            " use the newer EmberMQ that wrote it"
-        )
-    while version < SCHEMA_VERSION:
-        connection.execute("BEGIN IMMEDIATE")
-        version = _version(connection)
-        if version < SCHEMA_VERSION:
-            version += 1
-            for statement in _statements(files(__package__).joinpath(f"users-{version}.sql").read_text()):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {version}")
-        connection.execute("COMMIT")
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file, bring an older one up to date, unless another process is doing so. Raises
+    StoreUnavailable for a version that this program does not open."""
+    if _checked_version(connection, path) == VERSIONS.newest:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    version = _checked_version(connection, path)
+    steps = (
+        [f"users-{step}.sql" for step in range(version + 1, VERSIONS.newest + 1)]
+        if version
+        else ["users.sql"]
+    )
+    for step in steps:
+        for statement in _statements(files(__package__).joinpath(step).read_text()):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {VERSIONS.newest}")
+    connection.execute("COMMIT")
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
+    """0 for a new file."""
+    is_empty = connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is None
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not (is_empty and version == 0) and (problem := VERSIONS.refusal(str(path), version)):
+        raise StoreUnavailable(problem)
     return version
 
 

@@ -69,7 +69,7 @@ class CompactionReport(Struct, frozen=True, kw_only=True):
 def compact(
     settings: PipelineSettings, places: Places, terms: CompactionTerms, progress: Progress
 ) -> CompactionReport:
-    """Hold the lake, and start Spark when there is something to do. Raises CompactionError, NewerFileError."""
+    """Hold the lake, and start Spark when there is something to do. Raises CompactionError, OtherVersionError."""
     lake = LakeDirectory(places.lake, places.lake_ledger)
     with ExitStack() as stack:
         if not terms.dry:

@@ -21,7 +21,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from embermq.model.pipeline_files import newer_file
-from embermq.pipeline.errors import CompactionError, NewerFileError
+from embermq.pipeline.errors import CompactionError, OtherVersionError
 from embermq.pipeline.sinks.exchange import NoExchangeError, exchange
 
 WORK = "_compacting"
@@ -127,7 +127,7 @@ class LakeDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """One compaction at a time; what an earlier one left is removed. Raises CompactionError, NewerFileError."""
+        """One compaction at a time; what an earlier one left is removed. Raises CompactionError, OtherVersionError."""
         with (self.lake / RUN_LOCK).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -216,7 +216,7 @@ class LakeDirectory:
         finally:
             connection.close()
         if problem:
-            raise NewerFileError(problem)
+            raise OtherVersionError(problem)
 
     def _check_exchange(self) -> None:
         one, other = self.work / "one", self.work / "other"

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from embermq.model.pipeline_files import PIPELINE_FILES_VERSION, newer_file
+from embermq.model.pipeline_files import PIPELINE_FILES, newer_file
 from embermq.pipeline.errors import MigrationError
 from embermq.pipeline.sources.old_tables import Piece
 
@@ -123,7 +123,7 @@ class MigrationFile:
             f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
         )
         run(files(__package__ or "").joinpath("migration.sql").read_text())
-        self._connection.execute(f"PRAGMA user_version = {PIPELINE_FILES_VERSION}")
+        self._connection.execute(f"PRAGMA user_version = {PIPELINE_FILES.newest}")
 
     def close(self) -> None:
         """Release the file."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
-from embermq.model.pipeline_files import PIPELINE_FILES_VERSION, newer_file
-from embermq.pipeline.errors import NewerFileError
+from embermq.model.pipeline_files import PIPELINE_FILES
+from embermq.pipeline.errors import OtherVersionError
 
 BUSY_TIMEOUT_MS = 5_000
 WAL_BYTES_MAX = 64 * 1024 * 1024
@@ -23,7 +23,7 @@ class SinkFile:
     def __init__(self, path: Path, reader: str, *schemas: tuple[str, str]) -> None:
         """`reader` names the progress row; `schemas` are (package, file) of the SQL scripts to apply.
 
-        Raises NewerFileError and changes nothing when a newer EmberMQ has written the file.
+        Raises OtherVersionError and changes nothing when the file is of a version that this program does not open.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self.reader = reader
@@ -36,12 +36,16 @@ class SinkFile:
 
     def _prepare(self, name: str, schemas: Iterable[tuple[str, str]]) -> None:
         run = self.connection.executescript
-        problem = newer_file(name, self.connection.execute("PRAGMA user_version").fetchone()[0])
-        if problem:
-            raise NewerFileError(problem)
+        run(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        is_empty = self.connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is None
+        version: int = self.connection.execute("PRAGMA user_version").fetchone()[0]
+        if is_empty and version == 0:
+            # Before the first table: who finds a table finds a version, also after a crash, and beside another process.
+            self.connection.execute(f"PRAGMA user_version = {PIPELINE_FILES.newest}")
+        elif problem := PIPELINE_FILES.refusal(name, version):
+            raise OtherVersionError(problem)
         run(
             f"""
-            PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
             PRAGMA journal_mode = WAL;
             PRAGMA synchronous = FULL;
             PRAGMA temp_store = MEMORY;
@@ -51,7 +55,6 @@ class SinkFile:
         own = (("embermq.model", "progress.sql"), (__package__ or "", "counted.sql"))
         for package, script in (*own, *schemas):
             run(files(package).joinpath(script).read_text())
-        self.connection.execute(f"PRAGMA user_version = {PIPELINE_FILES_VERSION}")
 
     def position(self) -> int | None:
         """Every record below it has had its effect here; None before the first."""
