@@ -59,7 +59,7 @@ class Authentication:
         self._quick = Checks(1, clients.password_checks_waiting_max)
         """For what does not take long: it shall not wait behind passwords."""
         self._lookups = AccountLookups(users)
-        self._remembered = RememberedPasswords(password.remembered_max)
+        self._remembered = RememberedPasswords(password.remembered_max, counters)
         self._watching: asyncio.Task[None] | None = None
         by_account = "password" in settings.chain and BY_ACCOUNT.issuperset(settings.chain)
         self._vacancy = Vacancy(users) if by_account else None

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from secrets import token_bytes
 from threading import Lock
 
+from embermq.broker.counters import Counters
+
 KEY_BYTES = 32
 DIGEST_BYTES = 16
 
@@ -21,8 +23,9 @@ class RememberedPasswords:
     and dies with it. May be called from any thread.
     """
 
-    def __init__(self, accounts_max: int) -> None:
+    def __init__(self, accounts_max: int, counters: Counters) -> None:
         self._accounts_max = accounts_max
+        self._counters = counters
         self._key = token_bytes(KEY_BYTES)
         self._digests: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
@@ -43,12 +46,15 @@ class RememberedPasswords:
 
     def keep(self, name: str, password_hash: str, password: bytes) -> None:
         """Remember that this password is the one of this hash."""
+        if not self._accounts_max:
+            return
         digest = self._digest(name, password_hash, password)
         with self._lock:
             self._digests[name] = digest
             self._digests.move_to_end(name)
             if len(self._digests) > self._accounts_max:
                 self._digests.popitem(last=False)
+                self._counters.passwords_evicted += 1
 
     def forget(self, names: Iterable[str]) -> None:
         """Drop what these accounts entered with before."""

@@ -20,6 +20,7 @@ class Counters(Struct):
     logins_failed: int = 0
     logins_unchecked: int = 0
     login_answers_delayed: int = 0
+    passwords_evicted: int = 0
     credentials_expired: int = 0
     credentials_withdrawn: int = 0
     messages_received: int = 0

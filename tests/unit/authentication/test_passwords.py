@@ -21,6 +21,7 @@ from embermq.authentication.passwords import PasswordHashes, PasswordStep, Verdi
 from embermq.authentication.remembered_passwords import RememberedPasswords
 from embermq.authentication.settings import PasswordSettings
 from embermq.authentication.step import NOT_MINE, Admit, Answer, Applicant, Deny
+from embermq.broker.counters import Counters
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreFull, StoreUnavailable
 from embermq.ports.users import NAMES_MAX, User
@@ -101,7 +102,7 @@ def step(users: UsersInMemory) -> PasswordStep:
 
 def made(users: UsersInMemory, hashes: PasswordHashes, *, remembered_max: int = 10) -> PasswordStep:
     return PasswordStep(
-        users, AccountLookups(users), Checks(1, 1), hashes, RememberedPasswords(remembered_max)
+        users, AccountLookups(users), Checks(1, 1), hashes, RememberedPasswords(remembered_max, Counters())
     )
 
 
@@ -334,12 +335,13 @@ def test_nothing_that_is_remembered_outlives_its_account(
 def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"u{number}" for number in range(4)]
     users = UsersInMemory(*(User(name, ACCOUNTS["own"], ClientType.DEVICE, False, 0) for name in names))
-    remembered = RememberedPasswords(2)
+    counters = Counters()
+    remembered = RememberedPasswords(2, counters)
     checked = PasswordStep(users, AccountLookups(users), Checks(1, 9), HASHES, remembered)
     work = Work(monkeypatch, HASHES)
     for name in ["u0", "u1", "u0", "u2"]:  # u1 has not been seen for the longest time
         asked(checked, entering(name, b"secret"))
-    assert len(remembered) == 2
+    assert (len(remembered), counters.passwords_evicted) == (2, 1)
     assert work.taken()[0] == 3
     asked(checked, entering("u0", b"secret"), entering("u2", b"secret"))
     assert work.taken()[0] == 0

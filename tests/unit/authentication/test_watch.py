@@ -14,6 +14,7 @@ from embermq.authentication.accounts import Vacancy
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.remembered_passwords import RememberedPasswords
 from embermq.authentication.watch import AccountWatch
+from embermq.broker.counters import Counters
 from embermq.broker.credentials import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
@@ -52,7 +53,7 @@ def by_certificate(name: str) -> Identity:
 def after(
     users: UsersInMemory, present: Present, change: Callable[[], object], *, looks: int = 1
 ) -> list[str]:
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), present.expel)
     change()
     for _ in range(looks):
         asyncio.run(watch.look())
@@ -102,7 +103,7 @@ def test_a_name_that_is_given_anew_is_another_account() -> None:
 
 def test_a_check_that_was_under_way_at_the_first_look_is_met_by_the_second() -> None:
     users, present = UsersInMemory(ANN), Present()
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), present.expel)
     users.update(ANN)
     asyncio.run(watch.look())
     present.identities.append(by_password("ann"))  # it was found before the change
@@ -113,7 +114,7 @@ def test_a_check_that_was_under_way_at_the_first_look_is_met_by_the_second() -> 
 def test_when_changes_were_missed_every_account_counts() -> None:
     users = UsersInMemory(ANN, BOB)
     present = Present(by_password("ann"), by_password("bob"), by_password("gone"), by_certificate("pump"))
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), present.expel)
     users.update(ANN)
     users.changed += ["x"] * 5
     users.forgotten = 3
@@ -124,7 +125,7 @@ def test_when_changes_were_missed_every_account_counts() -> None:
 def test_very_many_changes_are_seen_in_one_look() -> None:
     users = UsersInMemory(ANN)
     present = Present(by_password("ann"))
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), present.expel)
     users.changed += ["x"] * 5_000
     users.update(ANN)
     asyncio.run(watch.look())
@@ -135,7 +136,7 @@ def test_accounts_that_cannot_be_read_are_told_once(caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     users = UsersInMemory(ANN)
     present = Present(by_password("ann"))
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), present.expel)
     users.error = StoreUnavailable("locked")
     for _ in range(3):
         asyncio.run(watch.look())
@@ -154,7 +155,7 @@ def test_accounts_that_cannot_be_read_are_told_once(caplog: pytest.LogCaptureFix
 def test_a_look_that_fails_half_way_loses_no_change() -> None:
     users = UsersInMemory(ANN, BOB)
     present = Present(by_password("ann"), by_password("bob"), by_password("gone"))
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), present.expel)
     users.update(ANN)
     users.changed += ["x"] * 5
     users.forgotten = 3
@@ -168,7 +169,7 @@ def test_a_look_that_fails_half_way_loses_no_change() -> None:
 
 def test_when_changes_were_missed_the_second_look_is_at_every_account_too() -> None:
     users, present = UsersInMemory(ANN, BOB), Present()
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), present.expel)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), present.expel)
     users.update(ANN)
     users.changed += ["x"] * 5
     users.forgotten = 3
@@ -181,7 +182,7 @@ def test_when_changes_were_missed_the_second_look_is_at_every_account_too() -> N
 def test_the_last_account_leaves_a_vacancy_and_the_first_one_ends_it() -> None:
     users = UsersInMemory(ANN)
     vacancy = Vacancy(users)
-    watch = AccountWatch(users, HASHES, RememberedPasswords(10), Present().expel, vacancy)
+    watch = AccountWatch(users, HASHES, RememberedPasswords(10, Counters()), Present().expel, vacancy)
     users.remove("ann")
     found = [vacancy.likely]
     asyncio.run(watch.look())
@@ -193,7 +194,7 @@ def test_the_last_account_leaves_a_vacancy_and_the_first_one_ends_it() -> None:
 
 def test_what_a_changed_account_entered_with_is_forgotten() -> None:
     users = UsersInMemory(ANN, BOB)
-    remembered = RememberedPasswords(10)
+    remembered = RememberedPasswords(10, Counters())
     watch = AccountWatch(users, HASHES, remembered, Present().expel)
     for user in (ANN, BOB):
         remembered.keep(user.name, user.password_hash, b"secret")
