@@ -12,6 +12,7 @@ from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings, Mode
+from embermq.pipeline.turns import Turns
 
 
 def setup_of(
@@ -49,7 +50,7 @@ class Running:
     def __init__(self, spark: SparkSession, setup: JobSetup) -> None:
         self._spark = spark
         self._stopping = threading.Event()
-        self.keeper = Keeper(KafkaDispatch, setup, spark, self._stopping)
+        self.keeper = Keeper(KafkaDispatch, setup, spark, self._stopping, Turns(["dispatch"]))
         self.keeper.start()
 
     def __enter__(self) -> Keeper:

@@ -18,10 +18,13 @@ from embermq.pipeline.jobs.archive import Archive
 from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.jobs.lake import LakeFeed
 from embermq.pipeline.jobs.query_job import JobSetup
+from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.sources.probe import PROBE_OFFSET
+from embermq.pipeline.turns import Turns
 
 STAMP = (Stamp("billing", 7, 1),)
 QUICK = PipelineSettings(
@@ -170,8 +173,9 @@ def test_a_query_that_dies_starts_again_and_the_others_go_on(
     log.append([record(stamps=STAMP)] * 5)
     places.traffic.write_bytes(b"not a database" * 100)
     setup = JobSetup(QUICK, places)
+    turns = Turns(["dispatch", "archive", "traffic"])
     failed, healthy, broken = keepers = [
-        Keeper(kind, setup, spark, stopping) for kind in (Failing, Dispatch, Traffic)
+        Keeper(kind, setup, spark, stopping, turns) for kind in (Failing, Dispatch, Traffic)
     ]
     for keeper in keepers:
         keeper.start()
@@ -190,3 +194,33 @@ def test_a_query_that_dies_starts_again_and_the_others_go_on(
         query.stop()
     stored = rows_of(places.messages, "SELECT total FROM counted WHERE what = 'entries'")
     assert stored == [(5,)], "once, though its batch was tried three times"
+
+
+@pytest.mark.promise("pipeline-14")
+@pytest.mark.parametrize("kind", [Dispatch, Archive, LakeFeed, Traffic])
+def test_a_query_has_begun_when_a_probe_has_come_through_and_the_probe_has_no_effect(
+    kind: type[StreamJob],
+    spark: SparkSession,
+    log: LogWriter,
+    places: Places,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With nothing in the log; what comes then is the query's first effect."""
+    job = kind(QUICK, places)
+    came: list[object] = []
+    write = job.write
+
+    def noted(rows: DataFrame) -> int:
+        came.append([row[0] for row in rows.select("offset").collect()])
+        return write(rows)
+
+    monkeypatch.setattr(job, "write", noted)
+    with running(spark, job) as query:
+        assert not job.has_begun(query)
+        wait_until(lambda: job.has_begun(query) or query.exception() is not None, DEADLINE_S, poll_s=0.1)
+        assert query.exception() is None and came[0] == [PROBE_OFFSET]
+        assert (job.file.position(), job.file.counts(), job.last_batch) == (0, {}, None)
+        log.append([record(stamps=STAMP, accepted_ms=NOON_MS)])
+        wait_for_position(job, query, 1)
+        counted = job.file.counts()
+        assert (counted["records"], counted["entries"]) == (1, 1)

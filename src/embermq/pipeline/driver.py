@@ -30,6 +30,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
+from embermq.pipeline.turns import Turns
 
 if TYPE_CHECKING:
     from embermq.pipeline.kafka_driver import KafkaDriver
@@ -38,8 +39,6 @@ EXIT_JVM_LOST = 70
 _REPORT_S = 1.0
 _QUIESCE_S = 1.0
 _JVM_STOP_S = 1.5
-_SETTLE_S = 20
-_SETTLE_LOOK_S = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -115,19 +114,19 @@ class Driver:
             teller.join()
 
     def _start_queries(self, spark: SparkSession) -> None:
-        """One after the other, dispatch first: side by side they would all be late to their first record."""
         setup = JobSetup(self._settings, self._places, self._kafka.side if self._kafka is not None else None)
-        self._keepers = [Keeper(kind, setup, spark, self._stopping) for kind in chosen_jobs(self._settings)]
+        kinds = chosen_jobs(self._settings)
+        turns = Turns([kind.name for kind in kinds])
+        self._keepers = [Keeper(kind, setup, spark, self._stopping, turns) for kind in kinds]
         for keeper in self._keepers:
             keeper.start()
-            deadline = time.monotonic() + _SETTLE_S
-            while not keeper.is_settled() and not self._is_over() and time.monotonic() < deadline:
-                self._report("starting")
-                self._stopping.wait(_SETTLE_LOOK_S)
 
     def _watch(self) -> int:
+        """`running` once every query has shown that it works, or said why not."""
+        has_begun = False
         while not self._stopping.wait(_REPORT_S):
-            self._report("running")
+            has_begun = has_begun or all(keeper.is_settled() for keeper in self._keepers)
+            self._report("running" if has_begun else "starting")
             if self._is_over() and not self._stopping.is_set():  # being stopped meanwhile is no loss
                 log.error("the JVM is gone")
                 return EXIT_JVM_LOST

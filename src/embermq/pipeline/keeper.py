@@ -11,8 +11,11 @@ from embermq.pipeline.errors import PipelineError
 from embermq.pipeline.jobs.query_job import JobSetup, QueryJob
 from embermq.pipeline.paused import paused_queries
 from embermq.pipeline.status import QueryReport, QueryState
+from embermq.pipeline.turns import Turns
 
 _LOOK_S = 1
+_BEGIN_LOOK_S = 0.1
+"""While others wait for it to begin."""
 _HEALTHY_S = 60
 _ERROR_CHARACTERS_MAX = 500
 
@@ -23,13 +26,19 @@ class Keeper:
     """One query's life. The others go on whatever happens here, a sink that cannot be opened included."""
 
     def __init__(
-        self, kind: type[QueryJob], setup: JobSetup, spark: SparkSession, stopping: threading.Event
+        self,
+        kind: type[QueryJob],
+        setup: JobSetup,
+        spark: SparkSession,
+        stopping: threading.Event,
+        turns: Turns,
     ) -> None:
         self.job: QueryJob | None = None
         self._kind = kind
         self._setup = setup
         self._spark = spark
         self._stopping = stopping
+        self._turns = turns
         self._state: QueryState = "starting"
         self._restarts = 0
         self._failures = 0
@@ -41,15 +50,8 @@ class Keeper:
         self._thread.start()
 
     def is_settled(self) -> bool:
-        """Whether the first batch is done, or there is nothing to do, or the query has failed."""
-        job = self.job
-        if self._state != "running" or job is None:
-            return self._state in ("backoff", "paused")
-        try:
-            return job.last_batch is not None or not job.lag()
-        except Exception as error:  # the log may be away: the query itself finds out, the others go on
-            log.info("query %s: whether it has begun is not known: %s", self._kind.name, short_reason(error))
-            return False
+        """Whether something has gone through the query, or it has failed."""
+        return self._state != "starting"
 
     def report(self) -> QueryReport:
         """What status shows of this query."""
@@ -69,6 +71,7 @@ class Keeper:
         while not self._stopping.is_set():
             began = time.monotonic()
             if self._is_paused():
+                self._turns.leave(self._kind.name)
                 self._state = "paused"
                 self._stopping.wait(_LOOK_S)
                 continue
@@ -79,6 +82,7 @@ class Keeper:
                     return
                 if time.monotonic() - began > _HEALTHY_S:
                     self._failures = 0
+                self._turns.leave(self._kind.name)
                 self._last_error = short_reason(error)
                 self._state = "backoff"
                 log.warning("query %s: %s", self._kind.name, self._last_error, exc_info=error)
@@ -86,17 +90,26 @@ class Keeper:
                 self._restarts += 1
 
     def _run(self) -> None:
-        self._state = "starting"
+        """A query that has failed is not called running before something has gone through it again."""
+        if self._state == "paused":
+            self._state = "starting"
         if self.job is None:
             self.job = self._kind.create(self._setup)
-        job = self.job
+        job, name = self.job, self._kind.name
+        self._turns.take(name, self._stopping)
+        if self._stopping.is_set():
+            return
         query = job.start(self._spark)
+        has_begun = False
         try:
-            self._state = "running"
             while not (self._stopping.is_set() or self._is_paused()):
-                if query.awaitTermination(_LOOK_S):
+                look_s = _LOOK_S if has_begun else _BEGIN_LOOK_S
+                if query.awaitTermination(look_s):  # type: ignore[arg-type]  # parts of a second are taken, too
                     raise PipelineError("the query ended by itself")
                 job.upkeep(time.time_ns() // 1_000_000)
+                if not has_begun and job.has_begun(query):
+                    has_begun, self._state = True, "running"
+                    self._turns.leave(name)
         finally:
             if not self._stopping.is_set():
                 _stop_quietly(query.stop)

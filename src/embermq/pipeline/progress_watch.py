@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.status import PipelineStatus, QueryStatus
+from embermq.pipeline.turns import TURN_S
 
 DOUBLED_MAX = 4
 
@@ -20,16 +21,19 @@ class _Seen(Struct):
     position: int
     restarts: int
     since_s: float
+    is_starting: bool
 
 
 class ProgressWatch:
     """Compares each look at the status with the ones before; times are of one monotonic clock.
 
-    Patience doubles with each driver that was begun anew in vain: a machine may be that slow, or a batch that large.
+    Queries start one after the other, so one that is starting has the turns of all besides. Patience doubles with each
+    driver that was begun anew in vain: a machine may be that slow, or a batch that large.
     """
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._patience_s = patience_s(settings)
+        self._start_s = TURN_S * len(settings.queries)
         self._seen: dict[str, _Seen] = {}
         self._in_vain = 0
         self._stalled = ""
@@ -67,21 +71,24 @@ class ProgressWatch:
     def _is_overdue(self, query: QueryStatus, now_s: float) -> bool:
         if query.name not in self._patience_s:
             return False
-        seen = self._seen.setdefault(query.name, _Seen(query.position, query.restarts, now_s))
+        is_starting = query.state in ("starting", "stopped")  # the driver has it not yet: it is starting, too
+        seen = self._seen.setdefault(query.name, _Seen(query.position, query.restarts, now_s, is_starting))
         if query.position != seen.position or not query.lag_messages:
             if query.name == self._stalled_query:
                 self._stalled = self._stalled_query = ""
                 self._in_vain = 0
             seen.position, seen.since_s = query.position, now_s
+        elif seen.is_starting and not is_starting:
+            seen.since_s = now_s
         elif query.name != "dispatch" and (
             query.state in ("backoff", "paused") or query.restarts != seen.restarts
         ):
             # It fails and says why, mostly since a database is away, or stands still because it was told to: another
             # driver would only interrupt the others.
             seen.since_s = now_s
-        seen.restarts = query.restarts
-        patience_s = self._patience_s[query.name] * (1 << min(self._in_vain, DOUBLED_MAX))
-        return now_s - seen.since_s > patience_s
+        seen.restarts, seen.is_starting = query.restarts, is_starting
+        patience_s = self._patience_s[query.name] + (self._start_s if is_starting else 0)
+        return now_s - seen.since_s > patience_s * (1 << min(self._in_vain, DOUBLED_MAX))
 
 
 def patience_s(settings: PipelineSettings) -> Mapping[str, float]:

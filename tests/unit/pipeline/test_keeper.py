@@ -16,6 +16,7 @@ from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.paused import pause_queries, resume_query
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
+from embermq.pipeline.turns import Turns
 
 NO_SPARK = cast(SparkSession, None)
 HEALS = ["no", "no", "no", "yes", "yes", "no"]
@@ -85,6 +86,9 @@ class Lives(Dies):
         self.started.append(Query())
         return cast(StreamingQuery, self.started[-1])
 
+    def has_begun(self, query: StreamingQuery) -> bool:
+        return True
+
 
 class Soon(threading.Event):
     """Waits a moment instead of a second."""
@@ -96,7 +100,9 @@ class Soon(threading.Event):
 @pytest.mark.promise("pipeline-5", "pipeline-13")
 def test_a_paused_query_stands_still_until_somebody_resumes_it(tmp_path: Path) -> None:
     stopping = Soon()
-    keeper = Keeper(Lives, JobSetup(DriverSettings(), Places(tmp_path)), NO_SPARK, stopping)
+    keeper = Keeper(
+        Lives, JobSetup(DriverSettings(), Places(tmp_path)), NO_SPARK, stopping, Turns(["dispatch"])
+    )
     keeper.start()
     wait_until(lambda: keeper.report().state == "running", 30, "it runs")
     pause_queries(tmp_path, ["dispatch"])
@@ -114,6 +120,6 @@ def test_what_has_been_put_right_is_no_failure(tmp_path: Path) -> None:
     """Pauses double with what fails; one that was put right is short, and makes no later one longer."""
     pauses = Pauses()
     setup = JobSetup(DriverSettings(backoff_first_ms=500, backoff_max_ms=30_000), Places(tmp_path))
-    Keeper(Dies, setup, NO_SPARK, pauses).start()
+    Keeper(Dies, setup, NO_SPARK, pauses, Turns(["dispatch"])).start()
     wait_until(pauses.is_set, 30, "it has died of everything")
     assert pauses.seconds == [0.5, 1.0, 2.0, 0.5, 0.5, 4.0]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from msgspec.structs import replace
 
 from embermq.pipeline.progress_watch import DOUBLED_MAX, ProgressWatch
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.status import PipelineStatus, QueryStatus
+from embermq.pipeline.turns import TURN_S
 
 SETTINGS = PipelineSettings(
     queries=("dispatch", "archive"), progress_timeout_s=100, archive_trigger_ms=20_000, realtime_batch_s=5
@@ -116,3 +119,18 @@ def test_each_query_has_the_time_between_its_batches_besides() -> None:
     watch = ProgressWatch(SETTINGS)
     assert not watch.look(status(ARCHIVE), 0) and not watch.look(status(ARCHIVE), 120)
     assert watch.look(status(ARCHIVE), 121) and watch.stalled.startswith("archive")
+
+
+@pytest.mark.promise("pipeline-14")
+@pytest.mark.parametrize("state", ["starting", "stopped"])
+def test_a_query_that_is_starting_has_the_turns_of_all_besides(
+    state: Literal["starting", "stopped"],
+) -> None:
+    watch = ProgressWatch(SETTINGS)
+    starting = status(replace(DISPATCH, state=state))
+    start_s = 2 * TURN_S
+    assert not watch.look(starting, 0) and not watch.look(starting, 105 + start_s)
+    assert not watch.look(status(DISPATCH), 105 + start_s), "it has shown that it works"
+    assert watch.look(status(DISPATCH), 105 + start_s + 106)
+    hangs = ProgressWatch(SETTINGS)
+    assert not hangs.look(starting, 0) and hangs.look(starting, 106 + start_s)

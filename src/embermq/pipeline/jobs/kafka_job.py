@@ -53,7 +53,8 @@ class KafkaJob(QueryJob):
         self.publish(begin)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         checkpoint = fresh_checkpoint(spark, self._checkpoints(), self.name)
-        writer = self.stream(spark, self._source(spark, begin)).queryName(self.name)
+        source = self._source(spark, self.read_from(begin))
+        writer = self.stream(spark, source).queryName(self.name)
         return writer.option("checkpointLocation", checkpoint).start()
 
     def _checkpoints(self) -> str:
@@ -68,6 +69,10 @@ class KafkaJob(QueryJob):
     @abstractmethod
     def stream(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
         """From the columns of Spark's Kafka source to the sink, trigger included."""
+
+    def read_from(self, begin: Positions) -> Positions:
+        """Where the source begins, when the effect of everything below `begin` is complete."""
+        return begin
 
     def source_limits(self) -> dict[str, str]:
         """How much one batch may read."""

@@ -56,6 +56,10 @@ class QueryJob(ABC):
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start from the progress of the sink, whatever became of the query before."""
 
+    def has_begun(self, query: StreamingQuery) -> bool:
+        """Whether something has gone all the way through `query`, which `start` has returned."""
+        return query.lastProgress is not None
+
     @abstractmethod
     def lag(self) -> int:
         """Records of the log that have not had their effect."""

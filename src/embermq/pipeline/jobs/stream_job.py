@@ -32,6 +32,7 @@ class StreamJob(QueryJob):
         self.settings = settings
         self.places = places
         self.last_batch: LastBatch | None = None
+        self._has_begun = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -68,6 +69,7 @@ class StreamJob(QueryJob):
         checkpoint = self.places.checkpoints / self.name
         shutil.rmtree(checkpoint, ignore_errors=True)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        self._has_begun = False
         return (
             self.read(spark, self._first_offset())
             .writeStream.queryName(self.name)
@@ -75,6 +77,10 @@ class StreamJob(QueryJob):
             .foreachBatch(self._batch)
             .start()
         )
+
+    def has_begun(self, query: StreamingQuery) -> bool:
+        """Whether the probe has come through."""
+        return self._has_begun
 
     def lag(self) -> int:
         """Records of the log that the sink has not confirmed; 0 while there is no log."""
@@ -99,6 +105,7 @@ class StreamJob(QueryJob):
         return {
             "path": str(self.places.log),
             "start": str(start),
+            "probe": "first",
             "records_max": str(settings.max_records_per_batch),
             "bytes_max": str(settings.max_bytes_per_batch),
             "split_records": str(settings.split_records),
@@ -112,10 +119,14 @@ class StreamJob(QueryJob):
         source = spark.readStream.format(message_log.FORMAT)
         return source.options(**self.source_options(start), columns=columns).load()
 
-    def _batch(self, rows: DataFrame, _: int) -> None:
+    def _batch(self, rows: DataFrame, number: int) -> None:
         with self._lock:
             began = time.monotonic()
             records = self.write(rows)
+            if number == 0:
+                assert not records, "the probe has no effect"
+                self._has_begun = True
+                return
             duration_ms = round((time.monotonic() - began) * 1000)
             self.last_batch = LastBatch(records, duration_ms, time.time_ns() // 1_000_000)
 

@@ -1,7 +1,8 @@
 """The message log as a Spark data source, streaming and batch: `format("embermq_log")`.
 
 Options: `path` (broker.db), `columns` (route, traffic or all), `start` (first offset of a new query), `end` (batch
-only), `records_max`, `bytes_max`, `split_records`, `interval_ms`, `idle_wait_ms`, `poll_ms`.
+only), `probe` (streaming only: begin with the probe), `records_max`, `bytes_max`, `split_records`, `interval_ms`,
+`idle_wait_ms`, `poll_ms`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,14 @@ from pyspark.sql.types import StructType
 from embermq.pipeline.schema import Columns, record_schema
 from embermq.pipeline.sources.log_file import LogFile
 from embermq.pipeline.sources.pace import Offer, Pace
+from embermq.pipeline.sources.probe import (
+    PROBE_OFFSET,
+    behind_probe,
+    carried,
+    first_offsets,
+    is_due,
+    probe_rows,
+)
 from embermq.pipeline.sources.record_rows import read_rows
 
 if TYPE_CHECKING:
@@ -74,8 +83,12 @@ class LogRanges:
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._path = Path(options["path"])
+        self.probes = "probe" in options
         self._split_records = int(options.get("split_records", 10_000))
         self._schema = schema
+
+    def probe(self) -> list[InputPartition]:
+        return [LogRange(PROBE_OFFSET, 0)]
 
     def cut(self, log: LogFile, start: int, end: int) -> list[InputPartition]:
         if end <= start:
@@ -85,9 +98,13 @@ class LogRanges:
         return [LogRange(*piece) for piece in ranges]
 
     def rows(self, piece: LogRange) -> "Iterator[RecordBatch]":
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        if piece.start == PROBE_OFFSET:
+            yield from probe_rows(schema)
+            return
         log = LogFile(self._path)
         try:
-            yield from read_rows(log, piece.start, piece.end, to_arrow_schema(self._schema, timezone="UTC"))
+            yield from read_rows(log, piece.start, piece.end, schema)
         finally:
             log.close()
 
@@ -134,23 +151,26 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ceiling = UNBOUNDED
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        if self._start >= 0:
-            return {_PARTITION: self._start}
-        bounds = self._log.bounds()
-        return {_PARTITION: bounds.first if bounds else 0}
+        start = self._start
+        if start < 0:
+            bounds = self._log.bounds()
+            start = bounds.first if bounds else 0
+        return first_offsets({_PARTITION: start}, probes=self._ranges.probes)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._records_max)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The end of the next batch; waits a while for one that is worth it."""
+        if is_due(start):
+            return behind_probe(start)
         position = start[_PARTITION]
         if self._ceiling == UNBOUNDED and not self._pace.wait(
             lambda: offer(self._log, position, limit, self._bytes_max)
         ):
             return start
         end = end_within(self._log, position, limit, self._bytes_max)
-        return {_PARTITION: max(position, min(end, self._ceiling))}
+        return {_PARTITION: max(position, min(end, self._ceiling)), **carried(start)}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on the log ends where it ends now."""
@@ -158,6 +178,8 @@ class _LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ceiling = bounds.end if bounds else 0
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if is_due(start):
+            return self._ranges.probe()
         return self._ranges.cut(self._log, start[_PARTITION], end[_PARTITION])
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":

@@ -86,7 +86,7 @@ MISSING = "missing offsets"
 
 def read_rows(log: LogFile, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """[start, end) as Arrow batches of `schema`, bounded in rows and bytes. The columns asked for decide the work."""
-    rows: _Rows = RecordRows(schema) if "payload" in schema.names else _HeadRows(schema)
+    rows = rows_for(schema)
     size = 0
     for item in read_frames(log, start, end):
         size += rows.add(item)
@@ -95,6 +95,11 @@ def read_rows(log: LogFile, start: int, end: int, schema: pa.Schema) -> Iterator
             size = 0
     if len(rows):
         yield rows.take()
+
+
+def rows_for(schema: pa.Schema) -> "_Rows":
+    """What collects the columns of `schema`."""
+    return RecordRows(schema) if "payload" in schema.names else _HeadRows(schema)
 
 
 def queue_of(topic: str) -> str | None:

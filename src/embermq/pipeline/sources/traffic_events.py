@@ -17,6 +17,7 @@ from embermq.pipeline.schema import traffic_schema
 from embermq.pipeline.sources.log_file import LogFile
 from embermq.pipeline.sources.message_log import LogRange, LogRanges, end_within, offer
 from embermq.pipeline.sources.pace import Offer, Pace
+from embermq.pipeline.sources.probe import behind_probe, carried, first_offsets, is_due
 from embermq.pipeline.sources.receipts import ReceiptFile
 
 if TYPE_CHECKING:
@@ -66,13 +67,15 @@ class _TrafficReader(DataSourceStreamReader):
         self._receipts = ReceiptFile(self._path)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return self._start
+        return first_offsets(self._start, probes=self._ranges.probes)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._records_max)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """The end of the next batch; waits a while for one that is worth it."""
+        if is_due(start):
+            return behind_probe(start)
 
         def look() -> Offer:
             records = offer(self._log, start[_LOG], limit, self._bytes_max)
@@ -90,9 +93,12 @@ class _TrafficReader(DataSourceStreamReader):
         return {
             _LOG: end_within(self._log, start[_LOG], limit, self._bytes_max),
             _RECEIPTS: max(start[_RECEIPTS], receipts),
+            **carried(start),
         }
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        if is_due(start):
+            return self._ranges.probe()
         ranges = self._ranges.cut(self._log, start[_LOG], end[_LOG])
         if end[_RECEIPTS] > start[_RECEIPTS]:
             ranges.append(ReceiptRange(start[_RECEIPTS], end[_RECEIPTS]))
