@@ -28,7 +28,7 @@ from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals
 from embermq.admin.service import AdminService
-from embermq.admin.settings import HttpSettings
+from embermq.admin.settings import HEADER_BYTES_MAX, STOP_TIMEOUT_S, HttpSettings
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BACKLOG = 128
@@ -122,8 +122,8 @@ class HttpServer:
                 server_header=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=settings.idle_timeout_s,
-                timeout_graceful_shutdown=settings.stop_timeout_s,
-                h11_max_incomplete_event_size=settings.header_bytes_max,
+                timeout_graceful_shutdown=STOP_TIMEOUT_S,
+                h11_max_incomplete_event_size=HEADER_BYTES_MAX,
             )
         )
         self._sockets: list[socket.socket] = []
@@ -140,13 +140,13 @@ class HttpServer:
             self._serving.result()
 
     async def stop(self) -> None:
-        """Finish what is under way for at most `stop_timeout_s`, then cut the rest off. May be called twice."""
+        """Finish what is under way for at most `STOP_TIMEOUT_S`, then cut the rest off. May be called twice."""
         serving, self._serving = self._serving, None
         if serving is None:
             return
         self._server.should_exit = True
         # uvicorn looks at its flags every 0.1 s, and waits that long for connections before it counts its own limit.
-        await asyncio.wait({serving}, timeout=self._settings.stop_timeout_s + 1.0)
+        await asyncio.wait({serving}, timeout=STOP_TIMEOUT_S + 1.0)
         self._server.force_exit = True
         serving.cancel()
         await asyncio.wait({serving}, timeout=1.0)

@@ -18,7 +18,7 @@ from embermq.admin.access import Access, AccessRefused, names_a_proxy
 from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService, RequestRefused
 from embermq.admin.refusals import Refusals, Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
-from embermq.admin.settings import GrpcSettings
+from embermq.admin.settings import STOP_TIMEOUT_S, GrpcSettings
 from embermq.ports.errors import StoreError
 from embermq.queues.errors import SettingsRefused
 
@@ -102,10 +102,10 @@ class RpcServer:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Finish calls under way for at most `stop_timeout_s`. May be called twice."""
+        """Finish calls under way for at most `STOP_TIMEOUT_S`. May be called twice."""
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(self._settings.stop_timeout_s)
+            await server.stop(STOP_TIMEOUT_S)
 
     def _handler(self, name: str, call: Call) -> Callable[[AsyncIterable[bytes], Any], Awaitable[bytes]]:
         async def handle(requests: AsyncIterable[bytes], context: Any) -> bytes:

@@ -4,6 +4,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+STOP_TIMEOUT_S = 1
+"""How long requests and calls under way may take when the broker stops."""
+HEADER_BYTES_MAX = 16 * 1024
+"""Bytes of an HTTP request before its body."""
+
 
 class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds of the HTTP server; where it listens is `listeners.http`."""
@@ -15,10 +20,6 @@ class HttpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How long a request may take to come in, headers and body, and its peer to take a piece of the answer."""
     idle_timeout_s: Annotated[int, Meta(ge=1, le=600)] = 5
     """How long a connection may stay open between two requests."""
-    stop_timeout_s: Annotated[int, Meta(ge=1, le=60)] = 1
-    """How long requests under way may take when the broker stops."""
-    header_bytes_max: Annotated[int, Meta(ge=1_024, le=1024 * 1024)] = 16 * 1024
-    """Bytes of a request before its body."""
 
 
 class GrpcSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,5 +40,3 @@ class GrpcSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How long a call may take, whatever its deadline says."""
     idle_timeout_s: Annotated[int, Meta(ge=1, le=86_400)] = 300
     """How long a connection may stay open without a call."""
-    stop_timeout_s: Annotated[int, Meta(ge=1, le=60)] = 1
-    """How long calls under way may take when the broker stops."""

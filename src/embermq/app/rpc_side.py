@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_door import RpcDoor
-from embermq.admin.settings import GrpcSettings
+from embermq.admin.settings import STOP_TIMEOUT_S, GrpcSettings
 from embermq.app.http_side import bind, bound_to
 from embermq.app.queue_admin import QueueAdmin
 from embermq.server.settings import Address
@@ -57,7 +57,7 @@ class RpcSide:
         self._door.close()
         # Who does not read its answer would hold up the one that has it.
         waits = [server.stop() for server in self._servers.values()]
-        await asyncio.gather(self._door.cut_off(self._settings.stop_timeout_s), *waits)
+        await asyncio.gather(self._door.cut_off(STOP_TIMEOUT_S), *waits)
         for is_near in self._servers:
             with suppress(FileNotFoundError):
                 os.unlink(self._path(is_near))

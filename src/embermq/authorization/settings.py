@@ -1,8 +1,8 @@
 """Settings of authorisation; composed by app into the broker's one schema (section `authorization`)."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 
 class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,8 +16,6 @@ class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What holds where no rule matches; `auto` denies when there is a file of rules, and allows without one."""
     denied_publish_3: Literal["drop", "close"] = "drop"
     """A v3.x client that may not publish: its message is acknowledged and dropped, or its connection is closed."""
-    cached_topics_max: Annotated[int, Meta(ge=0, le=100_000)] = 128
-    """Decisions remembered for each client and action; past it they are made anew."""
 
 
 def check_settings(settings: AuthorizationSettings) -> None:

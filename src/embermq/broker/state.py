@@ -26,6 +26,8 @@ from embermq.ports.application_logs import ApplicationLogs
 from embermq.topics.topic_tree import TopicTree
 
 NO_LIMIT = (1 << 63) - 1
+CACHED_TOPICS_MAX = 128
+"""Decisions of rules that are remembered for each client and action; past it they are made anew."""
 
 GENERATIONS_RESERVED = 1_000
 """Generations are reserved in store by the thousand, so that a clean session costs no write of its own."""
@@ -103,7 +105,7 @@ class BrokerState:
         """What a client may do; None when there are no rules."""
         if self.rules is None:
             return None
-        return Permissions(self.rules, principal, self.authorization.cached_topics_max)
+        return Permissions(self.rules, principal, CACHED_TOPICS_MAX)
 
     @property
     def shared_logs(self) -> SharedLogs | None:

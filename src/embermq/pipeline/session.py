@@ -15,6 +15,8 @@ from embermq.pipeline.settings import DriverSettings, PipelineSettings, is_local
 
 LOOPBACK = "127.0.0.1"
 ARROW_BATCH_BYTES = 8 * 1024 * 1024
+SHUFFLE_PARTITIONS = 2
+"""Tasks after a shuffle; more only cost time on one machine."""
 _EXTRA_SLOTS = 2
 _FIRST_WEIGHT = 1_000
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -131,7 +133,7 @@ def session_options(settings: PipelineSettings, places: Places, socket_dir: Path
         "spark.sql.catalogImplementation": "in-memory",
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         # Over loopback TCP each batch waits 40 ms for a delayed acknowledgement between the JVM and its worker.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": str(socket_dir),

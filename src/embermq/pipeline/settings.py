@@ -54,8 +54,6 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The largest heap of the JVM, MiB; Spark starts with no less than 480."""
     nice: int = 5
     """How far the pipeline steps back when there is too little CPU for all, 0 (not at all) to 19: clients first."""
-    shuffle_partitions: int = 2
-    """Tasks after a shuffle; more only cost time on one machine."""
 
     max_records_per_batch: int = 50_000
     """Records of the message log read for one batch."""
@@ -68,9 +66,6 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dispatch_trigger_ms: int = 100
     """From the start of one batch to the start of the next, unless a full one waits. Shorter is sooner and costs
     more CPU."""
-    dispatch_linger_ms: int = 2
-    """On Kafka: how long a record waits for company on its way into an application log. 0 is a little sooner, with
-    several times as many requests."""
     archive_trigger_ms: int = 2_000
     """Shortest time between two batches of the message store."""
     lake_trigger_ms: int = 30_000
@@ -97,9 +92,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     traffic_retention_hours: int = 168
     """How long traffic windows are kept."""
     traffic_window_s: int = 10
-    """Length of a traffic window."""
-    traffic_watermark_s: int = 60
-    """A record accepted this long before the newest one seen is late: counted as such in its window."""
+    """Length of a traffic window. A record accepted a minute before the newest one seen is counted as late in its
+    window."""
     prune_rows_max: int = 20_000
     """Rows deleted in one round of trimming or pruning."""
     lake_roots_max: int = 200
@@ -159,12 +153,10 @@ _AT_LEAST: dict[str, int] = {
     "realtime_batch_s": 5,
     "target_wait_ms": 100,
     "producer_bytes_max": 1024 * 1024,
-    "shuffle_partitions": 1,
     "max_records_per_batch": 1,
     "max_bytes_per_batch": 1_024,
     "split_records": 1,
     "dispatch_trigger_ms": 0,
-    "dispatch_linger_ms": 0,
     "archive_trigger_ms": 0,
     "lake_trigger_ms": 0,
     "traffic_trigger_ms": 0,
@@ -174,7 +166,6 @@ _AT_LEAST: dict[str, int] = {
     "archive_timeout_s": 1,
     "traffic_retention_hours": 1,
     "traffic_window_s": 1,
-    "traffic_watermark_s": 0,
     "prune_rows_max": 1,
     "lake_roots_max": 1,
     "restarts_max": 0,

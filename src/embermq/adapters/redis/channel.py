@@ -32,6 +32,8 @@ from embermq.ports.store_node import Node
 
 LOG = logging.getLogger("embermq.redis")
 BATCH_BYTES_MAX = 1024 * 1024
+SETTLE_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that are kept for `redis.settle_s` at most; past it the oldest go before their time."""
 BATCHES_MAX = 4
 """So many full batches may be on the way at once."""
 FIRST_PAUSE_S = 0.02
@@ -54,7 +56,7 @@ class Plan:
         self.tls = tls
         self.ledger = Ledger()
         self.held: dict[str, Lane] = {}
-        self.settling = Settling(settings.settle_s, settings.settle_bytes_max)
+        self.settling = Settling(settings.settle_s, SETTLE_BYTES_MAX)
         self.wait = Operation(
             "",
             pack(("WAIT", settings.wait_replicas, settings.wait_timeout_ms)),

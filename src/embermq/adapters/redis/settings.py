@@ -29,9 +29,8 @@ class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     settle_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
     """What Redis has confirmed is kept until it has answered so much later, and sent again when a server turns out to
     have been restarted or replaced: it may have lost it, with `appendfsync everysec` a little more than 2 s. The
-    broker's position in its log stays as far behind. 0 is off: for `appendfsync always` without failover."""
-    settle_bytes_max: Annotated[int, Meta(ge=1024 * 1024, le=64 * 1024**3)] = 64 * 1024 * 1024
-    """Bytes that are kept for that at most; past it the oldest go before their time."""
+    broker's position in its log stays as far behind. At most 64 MiB are kept so. 0 is off: for `appendfsync always`
+    without failover."""
     password_file: str = ""
     """File with the password, in place of one in the URL; a line end does not count."""
     tls_ca_file: str = ""

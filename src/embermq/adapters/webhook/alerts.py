@@ -12,7 +12,7 @@ from pathlib import Path
 
 from embermq.adapters.webhook.addresses import AddressGuard
 from embermq.adapters.webhook.posting import AddressRefused, Never, NotNow, post
-from embermq.adapters.webhook.settings import WebhookSettings
+from embermq.adapters.webhook.settings import BACKOFF_S_MAX, WebhookSettings
 from embermq.adapters.webhook.signing import (
     DELIVERY_HEADER,
     SIGNATURE_HEADER,
@@ -174,7 +174,7 @@ class WebhookAlerts(DeadLetterAlerts):
                 self._sent += 1
                 return
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, settings.backoff_s_max)
+            pause_s = min(pause_s * 2, BACKOFF_S_MAX)
 
     async def _attempt(self, url: str, body: bytes, delivery: str) -> None:
         assert self._slots is not None

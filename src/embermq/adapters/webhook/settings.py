@@ -5,6 +5,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+BACKOFF_S_MAX = 60.0
+"""No pause between two attempts is longer."""
+
 
 class WebhookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the `alert_webhook` of a queue is called; see [queues](queues.md#alerts-of-dead-letters)."""
@@ -21,10 +24,8 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """For one request, from the look-up of the name to the status of the answer."""
     attempts_max: Annotated[int, Meta(ge=1, le=20)] = 5
     """Requests for one alert; then it is given up."""
-    backoff_s: Annotated[float, Meta(gt=0, le=3_600)] = 1.0
-    """Pause before the second attempt; each further one is twice as long."""
-    backoff_s_max: Annotated[float, Meta(gt=0, le=3_600)] = 60.0
-    """No pause is longer."""
+    backoff_s: Annotated[float, Meta(gt=0)] = 1.0
+    """Pause before the second attempt; each further one is twice as long, up to a minute."""
     waiting_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     """Alerts that wait for one address; more are dropped."""
     requests_max: Annotated[int, Meta(ge=1, le=100)] = 8
@@ -40,7 +41,7 @@ def check_settings(settings: WebhookSettings) -> None:
             raise ValueError(
                 f"webhook.allowed_networks: {text[:80]!r} is no network such as 10.1.0.0/16"
             ) from None
-    if settings.backoff_s > settings.backoff_s_max:
+    if settings.backoff_s > BACKOFF_S_MAX:
         raise ValueError(
-            f"webhook.backoff_s: {settings.backoff_s:g} is more than webhook.backoff_s_max, {settings.backoff_s_max:g}"
+            f"webhook.backoff_s: {settings.backoff_s:g} is more than the longest pause, {BACKOFF_S_MAX:g}"
         )

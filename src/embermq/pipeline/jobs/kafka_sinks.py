@@ -16,7 +16,7 @@ from embermq.pipeline.schema import Columns
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.sinks.message_tasks import write_by_tasks
-from embermq.pipeline.sinks.traffic_windows import TrafficWindows
+from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows
 from embermq.pipeline.sources.kafka_positions import Positions
 from embermq.pipeline.transforms.archive import stored_messages
 from embermq.pipeline.transforms.kafka_receipts import traffic_events_from_kafka
@@ -203,9 +203,7 @@ class KafkaTraffic(KafkaSinkJob):
     def __init__(self, setup: JobSetup) -> None:
         super().__init__(setup)
         settings = self.settings
-        self._sink = TrafficWindows(
-            self.places.traffic, settings.traffic_window_s, settings.traffic_watermark_s
-        )
+        self._sink = TrafficWindows(self.places.traffic, settings.traffic_window_s, WATERMARK_S)
 
     @property
     def trigger_ms(self) -> int:

@@ -5,7 +5,7 @@ from pyspark.sql import DataFrame, SparkSession
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.sinks.traffic_windows import TrafficWindows
+from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows
 from embermq.pipeline.sources import traffic_events
 
 _MS_PER_HOUR = 3_600_000
@@ -18,7 +18,7 @@ class Traffic(StreamJob):
 
     def __init__(self, settings: PipelineSettings, places: Places) -> None:
         super().__init__(settings, places)
-        self._sink = TrafficWindows(places.traffic, settings.traffic_window_s, settings.traffic_watermark_s)
+        self._sink = TrafficWindows(places.traffic, settings.traffic_window_s, WATERMARK_S)
         self.file = self._sink.file
 
     @property

@@ -15,6 +15,8 @@ from embermq.pipeline.transforms.batch_values import is_new
 from embermq.pipeline.transforms.traffic import BUCKETS_PER_DOUBLING, traffic_windows
 
 READER = "traffic"
+WATERMARK_S = 60
+"""A record accepted this long before the newest one seen is late: counted as such in its window."""
 RECEIPTS_NEXT = "receipts_next"
 BUCKETS_KEPT_MS = 3_600_000
 """How long after its window a latency sample still changes the quantiles."""
