@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.data_files import log_extent
@@ -15,7 +16,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Publish, Subscription
+from embermq.protocol.packets import Connack, Publish, Subscription, Will
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
@@ -30,6 +31,7 @@ class Disk:
     """A data directory whose room can be taken and given back while the broker runs."""
 
     data_dir: Path
+    outlives_the_broker = True
     wrapper: tuple[str, ...] = ()
 
     def fill(self, broker: BrokerProcess) -> None:
@@ -56,6 +58,8 @@ class LimitedFiles(Disk):
 
 class SmallFileSystem(Disk):
     """A file system of `DISK_BYTES` in a mount namespace of the broker's own, and a filler in it."""
+
+    outlives_the_broker = False
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -208,3 +212,69 @@ def test_what_was_acknowledged_before_the_disk_was_full_survives_a_kill(tmp_path
         broker.start()
         run(come_back())
         wait_until(lambda: log_extent(disk.data_dir)[1] == len(acknowledged))
+
+
+@pytest.mark.promise("device-1", "device-8")
+@pytest.mark.parametrize("kind", DISKS)
+def test_who_comes_to_a_full_disk_is_told_at_once_and_known_sessions_may_drain(
+    kind: type[LimitedFiles | SmallFileSystem], tmp_path: Path
+) -> None:
+    disk = kind(tmp_path / "data")
+    count = 60
+
+    async def connects(client_id: str, version: ProtocolVersion = V5, **named: Any) -> Connack:
+        client = MqttClient(client_id, version=version)
+        answer = await client.connect(broker.port, **named)
+        if answer.reason_code:
+            await client.ended
+        else:
+            client.close()
+        return answer
+
+    async def filled() -> None:
+        away = await enter(broker, "away", V5)
+        await away.subscribe(Subscription("disk/#", 1))
+        away.close()
+        publisher = await enter(broker, "publisher", V5)
+        acknowledged: set[int] = set()
+        for _ in range(count):
+            assert await publish(publisher, 1, acknowledged) == 0
+        disk.fill(broker)
+        await publish_until_refused(publisher, 1, acknowledged)
+        told.extend(sorted(acknowledged))
+
+    async def refused() -> None:
+        kept: dict[str, Any] = {"clean_start": False, "expiry_s": KEPT_S}
+        will = Will("w", b"", 0, False, None)
+        assert (await connects("new", **kept)).reason_code == ReasonCode.QUOTA_EXCEEDED
+        assert (await connects("new", V311, **kept)).reason_code == 3
+        assert (await connects("willing", will=will)).reason_code == ReasonCode.QUOTA_EXCEEDED
+        assert (await connects("plain")).reason_code == 0
+
+    async def drained() -> None:
+        for round_number in range(2):
+            away = await enter(broker, "away", V5)
+            assert away.connack is not None and away.connack.session_present
+            wanted = told if not round_number else []
+            await wait_for(lambda: numbers(away.messages) == wanted)  # noqa: B023 - waited for here
+            await away.ping()
+            assert numbers(away.messages) == wanted
+            away.close()
+            await away.ended
+
+    async def afterwards() -> None:
+        await wait_for(lambda: "store works again" in broker.output())
+        assert (await connects("new", clean_start=False, expiry_s=KEPT_S)).reason_code == 0
+
+    told: list[int] = []
+    with broker_on(disk, "fsync") as broker:
+        for scenario in (filled, refused, drained):
+            run(scenario())
+        disk.free(broker)
+        run(afterwards())
+        if not disk.outlives_the_broker:
+            return
+        broker.kill()
+        broker.start()
+        told.clear()
+        run(drained())

@@ -1,8 +1,8 @@
 """One publisher and one subscriber with kept sessions, against a model of what they are owed.
 
-Connections break, are taken over and resumed, commits are held open and refused, the broker dies. Whatever happens:
-what was acknowledged arrives, at QoS 2 once; first deliveries of one QoS keep the order of acceptance; what was
-refused never arrives.
+Connections break, are taken over and resumed, commits are held open and refused, the disk fills up, the broker dies.
+Whatever happens: what was acknowledged arrives, at QoS 2 once; first deliveries of one QoS keep the order of
+acceptance; what was refused never arrives.
 """
 
 from __future__ import annotations
@@ -233,6 +233,10 @@ class OneSession(RuleBasedStateMachine):
     def refuse_commits(self, count: int) -> None:
         self.hand.failures += [StoreFull("no room")] * count
 
+    @rule(full=st.booleans())
+    def fill_the_disk(self, full: bool) -> None:
+        self.hand.full = StoreFull("no room") if full else None
+
     @rule(ms=st.sampled_from([1, 40, 60, 500]))
     def let_time_pass(self, ms: int) -> None:
         self.hand.passes(ms=ms)
@@ -247,7 +251,7 @@ class OneSession(RuleBasedStateMachine):
         self.subscriber.owed = []
 
     def teardown(self) -> None:
-        self.hand.held, self.hand.failures = False, []
+        self.hand.held, self.hand.failures, self.hand.full = False, [], None
         self.step()
         for _ in range(3):
             if self.publisher.link is None:

@@ -242,10 +242,7 @@ class HandLink(Link):
 
 class HandDrivenBroker:
     """The deciding rooms on stand-in stores. `run` is one tick of the server, `settle` as many as there is work for.
-
-    `failures` holds the answers to the next commits: an error refuses one. `held` keeps commits open until
-    `finish_commit`.
-    """
+    `failures` answer the next commits: an error refuses one. `held` keeps commits open until `finish_commit`."""
 
     def __init__(
         self,
@@ -296,6 +293,7 @@ class HandDrivenBroker:
         self.links: list[HandLink] = []
         self.failures: list[StoreError] = []
         self.held = False
+        self.full: StoreError | None = None  # why nothing can be stored; the server tries in vain meanwhile
         self._batch: Batch | None = None
         self.state.tick.now_ms = now_ms
         self.archive = archive
@@ -419,6 +417,13 @@ class HandDrivenBroker:
 
     def _commit(self) -> None:
         batch = self.state.tick.batch
+        if self.full is None and self.state.store_failure is not None and batch.writes.is_empty():
+            batch.writes.generation_reserved = self.state.generations_reserved
+        if self.full is not None and not batch.writes.is_empty():
+            if self.state.store_failure is None or batch.accepted:
+                self._batch = self.state.tick.take()
+                self._done(self.full)
+            return
         if batch.writes.is_empty():
             if self.ticks.waits and not batch.is_empty():
                 self._submit()
@@ -442,8 +447,12 @@ class HandDrivenBroker:
         batch, self._batch = self._batch, None
         assert batch is not None
         if isinstance(result, Receipt):
+            works_again, self.state.store_failure = self.state.store_failure is not None, None
             self._committed(batch, result)
+            if works_again:
+                self.device.store_works()
         else:
+            self.state.store_failure = result
             self.broker.refused(batch, result)
 
     def _committed(self, batch: Batch, receipt: Receipt) -> None:
@@ -502,7 +511,8 @@ class HandDrivenBroker:
                 or self.fed
                 or (self.sessions is not None and self.sessions.waiting and not self.sessions.held)
             )
-            if not working and (self.held or (batch.is_empty() and not self.ticks.owes)):
+            waits = self.held or (self.full is not None and not batch.accepted)
+            if not working and (waits or (batch.is_empty() and not self.ticks.owes)):
                 return
         raise AssertionError("the broker does not come to rest")
 

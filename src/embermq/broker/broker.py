@@ -135,6 +135,7 @@ class Broker:
         state.committing_records = 0
         state.tick.under_way = None
         state.tick.give_back(batch)
+        self.connecting.store_failed()
         self.subscribing.cap_offsets(state.tick.writes.cap_offsets(state.log_end))
         if batch.enqueued and state.queues is not None:
             state.queues.refused(batch)

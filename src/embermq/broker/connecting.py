@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from embermq.authorization.rule_set import Permissions
 from embermq.authorization.rules import ADMIN_PREFIX, Principal
 from embermq.broker.client_events import EventKind, words
+from embermq.broker.connack import connack_properties
 from embermq.broker.credentials import Credentials, Identity
 from embermq.broker.handover import Handover
 from embermq.broker.holding import Holding
@@ -23,6 +24,7 @@ from embermq.broker.wills import Wills
 from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.model.client_type import ClientType
 from embermq.model.session import NEVER_EXPIRES, SessionRow
+from embermq.ports.errors import StoreFull
 from embermq.protocol.packets import Connack, Connect, Disconnect, Packet, Will
 from embermq.protocol.properties import Properties, is_payload_format_valid
 from embermq.protocol.reason_codes import ReasonCode, to_connect_return_code
@@ -43,6 +45,7 @@ UNSPEAKABLE_IN_3 = frozenset(
 
 
 STORE_AWAY = "sessions cannot be stored or read now"
+NO_ROOM = "the disk is full: neither a new session nor a will can be stored"
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
 
@@ -72,6 +75,8 @@ class Connecting:
         self._handover = Handover(state)
         self.credentials = Credentials(state)
         self._opened = opened
+        self._waiting: dict[Link, _Entrant] = {}
+        """Those whose CONNACK waits for a commit."""
 
     def refuse(
         self,
@@ -140,9 +145,8 @@ class Connecting:
                 self.refuse(link, ReasonCode.QUOTA_EXCEEDED, text)
                 return
         must_wait = expiry_s > 0 or packet.will is not None or (old is not None and old.persistent)
-        if must_wait and (self._state.session_store_full or self._state.log_late):
-            self._state.counters.refused_session_wait += 1
-            self.refuse(link, ReasonCode.SERVER_UNAVAILABLE, STORE_AWAY)
+        if must_wait and self._cannot_be_stored(old, packet, goes_on):
+            self.refuse(link, *self._not_stored())
             return
         self._configure(link, packet)
         self.credentials.hold(link, identity)
@@ -170,8 +174,10 @@ class Connecting:
             self._wills.remember(session, link, packet.will)
         if link.inbox is None:
             link.inbox = []
-        attach = partial(self._attach, _Entrant(link, session, present, packet, client_id))
-        if must_wait:
+        entrant = _Entrant(link, session, present, packet, client_id)
+        attach = partial(self._attach, entrant)
+        if must_wait and self._state.store_failure is None:
+            self._waiting[link] = entrant
             self._state.tick.batch.after_commit.append(attach)
             if self._state.connect_wait_ms:
                 due_ms = self._state.tick.now_ms + self._state.connect_wait_ms
@@ -188,6 +194,45 @@ class Connecting:
         code = ReasonCode.SERVER_MOVED if elsewhere.moved else ReasonCode.USE_ANOTHER_SERVER
         self.refuse(link, code, elsewhere=elsewhere.server, why=f"{words(code)}: {elsewhere.server}")
         return True
+
+    def _cannot_be_stored(self, old: Session | None, packet: Connect, goes_on: bool) -> bool:
+        state = self._state
+        if state.session_store_full or state.log_late:
+            return True
+        return state.store_failure is not None and not self._may_drain(old, packet, goes_on)
+
+    def _may_drain(self, session: Session | None, packet: Connect, goes_on: bool) -> bool:
+        """While nothing can be stored, a client may come back to read and acknowledge what is."""
+        return (
+            goes_on
+            and session is not None
+            and packet.will is None
+            and self._state.drains
+            and self._state.path(session).may_return(session)
+        )
+
+    def _not_stored(self) -> tuple[ReasonCode, str]:
+        """The refusal of a CONNECT that would have to be stored."""
+        self._state.counters.refused_session_wait += 1
+        if isinstance(self._state.store_failure, StoreFull):
+            return ReasonCode.QUOTA_EXCEEDED, NO_ROOM
+        return ReasonCode.SERVER_UNAVAILABLE, STORE_AWAY
+
+    def store_failed(self) -> None:
+        """What was decided is not stored: whoever waits for that hears so, or is let in to read what is."""
+        waiting, self._waiting = self._waiting, {}
+        for link, entrant in waiting.items():
+            session, packet = entrant.session, entrant.packet
+            if not entrant.is_welcome:
+                continue
+            if self._may_drain(session, packet, entrant.present and _is_kept(session)):
+                self._attach(entrant)
+                continue
+            self._wills.forget(session, link)
+            self.refuse(link, *self._not_stored())
+            self.link_lost(link)
+            if not entrant.present:
+                self.end_session(session)
 
     def _give_up(self, link: Link, session: Session) -> None:
         """The session store, or the log, has not answered in time."""
@@ -380,6 +425,7 @@ class Connecting:
         link, session, packet = entrant.link, entrant.session, entrant.packet
         session.claimant = None
         link.claimed = None
+        self._waiting.pop(link, None)
         session.link = link
         link.session = session
         self._state.counters.connections_accepted += 1
@@ -387,49 +433,13 @@ class Connecting:
         self._state.tell(
             replace(event, protocol=VERSION_NAMES[packet.version], session_present=entrant.present)
         )
-        properties = self._connack_properties(link, session, packet, entrant.client_id)
+        properties = connack_properties(self._state, link, session, packet, entrant.client_id)
         known = entrant.present and packet.version != ProtocolVersion.V31  # 3.1 has no Session Present
         link.send_packet(Connack(known, ReasonCode.SUCCESS, properties))
         self._state.path(session).resume(session, owed)
         if session.queue_filters and self._state.queues is not None:
             self._state.queues.connected(session)
         self._opened(link)
-
-    def _connack_properties(
-        self, link: Link, session: Session, packet: Connect, client_id: str
-    ) -> Properties | None:
-        if packet.version != ProtocolVersion.V5:
-            return None
-        settings = self._state.settings
-        asked_s = (packet.properties.session_expiry_interval if packet.properties is not None else None) or 0
-        limit_s = settings.keep_alive_max_s
-        capped = limit_s < PACKET_IDS and (packet.keep_alive_s == 0 or packet.keep_alive_s > limit_s)
-        proved = link.authentication
-        max_qos = self._state.terms_of(link).max_qos
-        return Properties(
-            session_expiry_interval=None
-            if session.expiry_interval_s == asked_s
-            else session.expiry_interval_s,
-            receive_maximum=settings.receive_maximum,
-            maximum_qos=max_qos if max_qos < 2 else None,
-            retain_available=_unless_true(settings.retain_available),
-            maximum_packet_size=settings.packet_bytes_max,
-            assigned_client_identifier=client_id if not packet.client_id else None,
-            topic_alias_maximum=settings.topic_alias_maximum or None,
-            wildcard_subscription_available=_unless_true(settings.wildcard_subscription_available),
-            subscription_identifier_available=_unless_true(settings.subscription_identifier_available),
-            shared_subscription_available=_unless_true(settings.shared_subscription_available),
-            server_keep_alive=limit_s if capped else None,
-            response_information=self._response_information(packet, client_id),
-            authentication_method=proved.method if proved is not None else None,  # [MQTT-4.12.0-5]
-            authentication_data=proved.data if proved is not None else None,
-        )
-
-    def _response_information(self, packet: Connect, client_id: str) -> str | None:
-        """Only for who asks for it [MQTT-3.1.2-28]."""
-        asked = packet.properties is not None and packet.properties.request_response_information
-        text = self._state.settings.response_information
-        return text.replace("%c", client_id) if asked and text else None
 
     def disconnect(self, link: Link, packet: Disconnect) -> None:
         """The client says good-bye: no will unless it asks for it [MQTT-3.1.2-10], [MQTT-3.14.4-3]."""
@@ -457,6 +467,7 @@ class Connecting:
     def link_lost(self, link: Link) -> None:
         """The connection is over, however it ended. May be called again for the same link."""
         link.closing = True
+        self._waiting.pop(link, None)
         self._holding.release_all(link)
         self._state.timers.cancel(link.timer)
         if link.authentication is not None:
@@ -571,8 +582,3 @@ def _objection_to_name(names: ApplicationLogNames, client_id: str) -> tuple[Reas
     except NoApplicationLog as error:
         return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error)
     return None
-
-
-def _unless_true(available: bool) -> bool | None:
-    """What CONNACK says of a feature: nothing when it is there."""
-    return None if available else False

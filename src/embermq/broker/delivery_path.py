@@ -38,6 +38,11 @@ class DeliveryPath(ABC):
         `then` is called once, possibly before this returns; while the store is away it waits."""
 
     @abstractmethod
+    def may_return(self, session: Session) -> bool:
+        """Whether a client may be let in for the session while the store takes nothing, so that what changed last of it
+        is in memory alone."""
+
+    @abstractmethod
     def resume(self, session: Session, owed: list[Delivery]) -> None:
         """The session's client is connected, CONNACK is queued: send what is owed, first what `recall` has read."""
 

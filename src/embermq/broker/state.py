@@ -23,6 +23,7 @@ from embermq.broker.timers import Timers
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.session import RetainedRow
 from embermq.ports.application_logs import ApplicationLogs
+from embermq.ports.errors import StoreError
 from embermq.topics.topic_tree import TopicTree
 
 NO_LIMIT = (1 << 63) - 1
@@ -78,6 +79,8 @@ class BrokerState:
         self.record_bytes_sure = NO_LIMIT
         """The log takes every record of so many bytes; of a larger one `record_objection` tells."""
         self.record_objection: Callable[[bytes], str] = _takes_all
+        self.store_failure: StoreError | None = None
+        """Why the last commit failed; None when it did not. Nothing that has to be stored is begun."""
         self.log_late = False
         """The tick that is being committed takes very long: no CONNECT that would have to wait for it is taken."""
         self.log_full = False
@@ -96,6 +99,12 @@ class BrokerState:
     def terms_of(self, link: Link) -> Terms:
         """What the client of a connection may do at all."""
         return link.terms or self._terms
+
+    @property
+    def drains(self) -> bool:
+        """Whether sessions are served from what is stored although nothing can be stored. Not with a session store of
+        its own: what that one has not been shown yet cannot be told from what it has."""
+        return self.store_failure is not None and not self.connect_wait_ms
 
     def path(self, session: Session) -> DeliveryPath:
         """The way by which messages reach a session."""

@@ -135,12 +135,22 @@ class Subscribing:
         suback = Suback(packet.packet_id, tuple(codes), said)
         answer = partial(self._answer, link, suback, session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
-        if session.persistent or has_queue:
+        if (session.persistent and not self._is_stored(session)) or has_queue:
             state.tick.batch.after_commit.append(answer)
         elif horizon > state.log_end:
             state.tick.batch.after_log.append(answer)
         else:
             answer()
+
+    def _is_stored(self, session: Session) -> bool:
+        """Whether the session's subscriptions are, while nothing new can be: the answer does not wait for room then."""
+        if self._state.store_failure is None:
+            return False
+        return not any(
+            generation == session.generation
+            for writes in self._state.tick.unstored()
+            for generation, _, _ in writes.session.subscriptions
+        )
 
     def _place(self, topic_filter: str) -> tuple[str, str] | None:
         """Share name, "" without one, and the filter itself; None for one past our limits: a filter that is wrong does
@@ -176,7 +186,8 @@ class Subscribing:
         for a session store for which too much waits."""
         if topic_filter in session.subscriptions or topic_filter in session.queue_filters:
             return ""
-        if self._state.session_store_full and session.persistent:
+        failed = self._state.session_store_full or self._state.store_failure is not None
+        if failed and session.persistent:
             self._state.counters.refused_subscriptions += 1
             return STORE_FULL
         return self._state.quotas.objection_to_filter(session, topic_filter)
@@ -215,7 +226,8 @@ class Subscribing:
         if old is None:
             state.quotas.adds(session, asked.topic_filter)
         state.router.put(subscriber)
-        if session.persistent:
+        is_known = old is not None and (old.options, old.identifier) == (subscriber.options, identifier)
+        if session.persistent and not is_known:
             row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
             state.tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
         return subscriber, old is None

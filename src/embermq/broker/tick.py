@@ -7,7 +7,6 @@ from msgspec import Struct, field
 from embermq.broker.link import Link
 from embermq.broker.router import Match
 from embermq.model.message import Message, said_bytes
-from embermq.model.session_writes import SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.protocol.reason_codes import ReasonCode
 
@@ -92,8 +91,8 @@ class Tick:
         self.offset_ms = offset_ms
         """What the wall clock is ahead of it, in milliseconds; None while that has not been set."""
         self.dirty: list[Link] = []
-        self.under_way: SessionWrites | None = None
-        """What the tick wants of sessions that is being committed: stores do not show it yet."""
+        self.under_way: TickWrites | None = None
+        """What the tick wants that is being committed: stores do not show it yet."""
         self._begin()
 
     def _begin(self) -> None:
@@ -110,6 +109,10 @@ class Tick:
         """A moment that somebody told as a date, in broker time."""
         return date_ms - (self.offset_ms or 0)
 
+    def unstored(self) -> tuple[TickWrites, ...]:
+        """What stores do not show yet, oldest first."""
+        return (self.writes,) if self.under_way is None else (self.under_way, self.writes)
+
     def flush(self) -> None:
         """Have every link written that has something to say."""
         dirty = self.dirty
@@ -123,7 +126,7 @@ class Tick:
     def take(self) -> Batch:
         """Hand over what has gathered and start anew."""
         batch = self.batch
-        self.under_way = self.session_writes
+        self.under_way = self.writes
         self._begin()
         return batch
 

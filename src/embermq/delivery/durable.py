@@ -60,6 +60,14 @@ class DurablePath(DeliveryPath):
         else:
             self.device.recall(session, then)
 
+    def may_return(self, session: Session) -> bool:
+        """An application's marks are read from the store when it comes; its floor is not."""
+        if session.is_application:
+            for writes in self._state.tick.unstored():
+                if any(mark.generation == session.generation for mark in writes.application_marks):
+                    return False
+        return self.device.may_return(session)
+
     def resume(self, session: Session, owed: list[Delivery]) -> None:
         self.device.resume(session, owed)
         if session.is_application:

@@ -106,7 +106,10 @@ class SessionWrites(Struct):
     def put_before(self, kept: "SessionWrites") -> None:
         """Take what a tick wanted whose records could not be stored, in front of what is here; what fell with the
         records stays away."""
-        self.sessions[:0] = kept.sessions
+        latest = {
+            row.generation: row for row in [*kept.sessions, *self.sessions]
+        }  # while clients come and go
+        self.sessions[:] = latest.values()
         self.subscriptions[:0] = kept.subscriptions
         self.wills[:0] = kept.wills
         self.released[:0] = kept.released

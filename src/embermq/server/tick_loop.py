@@ -229,15 +229,18 @@ class TickLoop:
         self.look_at_clock()
         if isinstance(result, Receipt):
             self._retry_at_ms = 0
-            if self._failure is not None:
-                self._failure = None
+            works_again = self._failure is not None
+            self._failure = self._state.store_failure = None
+            if works_again:
                 self.on_failing("")
             self._finish(batch, result)
+            if works_again:
+                self._device.store_works()
         else:
             self._retry_at_ms = self._tick.now_ms + RETRY_MS
             if self._failure is None:
                 self.on_failing(str(result))
-            self._failure = result
+            self._failure = self._state.store_failure = result
             self._broker.refused(batch, result)
         self._read_on()
         self._run()

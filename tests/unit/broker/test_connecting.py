@@ -237,16 +237,6 @@ def test_a_client_that_leaves_before_connack_leaves_its_session(hand: HandDriven
     assert connack(hand.keeps("c")).session_present
 
 
-def test_a_store_that_is_full_lets_a_kept_session_wait(hand: HandDrivenBroker) -> None:
-    hand.failures = [StoreFull("no room"), StoreFull("no room")]
-    link = hand.keeps("c", settles=False)
-    hand.run()
-    assert link.received == []
-    hand.settle()
-    assert connack(link).reason_code == 0
-    assert len(hand.store.sessions) == 1
-
-
 # Takeover
 
 

@@ -94,13 +94,12 @@ class ApplicationReaders(ApplicationDelivery):
 
     def _resume(self, session: Session) -> None:
         context = self._log.context(session.generation)
-        reader = Reader(
-            session,
-            Bodies(self._messages, self._bodies_kept, session.generation),
-            context.floor_offset if context else 0,
-        )
+        floor = context.floor_offset if context else 0
+        for writes in self._state.tick.unstored():  # while the store takes nothing it may stand behind
+            floor = max(floor, writes.application_floors.get(session.generation, ("", 0))[1])
+        reader = Reader(session, Bodies(self._messages, self._bodies_kept, session.generation), floor)
         self._readers[session] = reader
-        marks = context.marks if context else ()
+        marks = [mark for mark in context.marks if mark.offset >= floor] if context else []
         if marks and not session.last_packet_id:
             session.last_packet_id = marks[-1].packet_id
         for mark in marks:

@@ -23,6 +23,10 @@ from embermq.delivery.sending import is_denied, send_pubrel
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueState
 
+DRAIN_AGAIN_MS = 500
+"""While the store takes nothing, a client whose next message needs it is looked at again after so long."""
+UNSTORED_MAX = 10_000
+"""Marks that may wait in memory meanwhile; then nothing more is sent."""
 IDLE_FLOOR_MS = 1_000
 """How often the floor of a client that has nothing to do follows the log."""
 
@@ -96,11 +100,15 @@ class SlidingWindow(LaneOwner):
         if room <= 0:
             return 0
         share = self._sender.share(session, room)
-        if not share and session not in self._resting:
-            self._resting.add(session)
-            due_ms = self._state.tick.now_ms + self._sender.rest_ms(session)
-            self._state.timers.at(due_ms, partial(self._rested, session))
+        if not share:
+            self._rest(session, self._sender.rest_ms(session))
         return share
+
+    def _rest(self, session: Session, rest_ms: int) -> None:
+        """Read on after a while."""
+        if session not in self._resting:
+            self._resting.add(session)
+            self._state.timers.at(self._state.tick.now_ms + rest_ms, partial(self._rested, session))
 
     def _rested(self, session: Session) -> None:
         self._resting.discard(session)
@@ -111,6 +119,10 @@ class SlidingWindow(LaneOwner):
         session = lane.session
         now_ms = self._state.tick.now_ms
         pack: list[Delivery] = []
+        drains = self._state.drains
+        if drains and not (entries := self._drainable(entries)):
+            self._rest(session, DRAIN_AGAIN_MS)
+            return
         for entry in entries:
             lane.next_offset = entry.offset + 1
             message = entry.message
@@ -125,7 +137,23 @@ class SlidingWindow(LaneOwner):
         self._advance_floor(lane)
         self._sender.used(session, len(pack))
         lane.sending = True
-        self._state.tick.batch.after_log.append(partial(self._send, lane, link, pack))
+        send = partial(self._send, lane, link, pack)
+        if drains:
+            self._state.timers.at(now_ms, send)
+        else:
+            self._state.tick.batch.after_log.append(send)
+
+    def _drainable(self, entries: Iterable[PackEntry]) -> list[PackEntry]:
+        """While the store takes nothing: what may be sent although its packet ids are not in store. After a crash it
+        comes again, so it may not be of QoS 2."""
+        waiting = sum(len(writes.application_marks) for writes in self._state.tick.unstored())
+        found: list[PackEntry] = []
+        for entry in entries:
+            qos = min(entry.message.qos, entry.qos) if entry.message is not None else 0
+            if qos == 2 or waiting + len(found) >= UNSTORED_MAX:
+                break
+            found.append(entry)
+        return found
 
     def _is_withheld(self, session: Session, message: Message, now_ms: int) -> bool:
         """Whether nobody wants it any more, or the client may not have it any more."""

@@ -17,6 +17,7 @@ from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch
 from embermq.delivery.device.cursors import Cursors
+from embermq.delivery.device.draining import Draining, unstored_writes
 from embermq.delivery.device.limit import QueueLimit
 from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.requests import Requests
@@ -33,7 +34,7 @@ from embermq.delivery.sending import (
 )
 from embermq.model.message import Message
 from embermq.model.session_cursor import SessionCursor
-from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
+from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 
 FLOOR_WRITE_MS = 50
@@ -46,6 +47,7 @@ class DevicePath(DeliveryPath):
     def __init__(self, queue: DeviceQueue, settings: DeviceSettings) -> None:
         self.requests = Requests(queue)
         self._limit: QueueLimit
+        self._draining: Draining
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
         self.cursors = Cursors()
@@ -63,6 +65,7 @@ class DevicePath(DeliveryPath):
         """Complete the circle: the state names its paths, the paths use the state."""
         self._state = state
         self._limit = QueueLimit(state, self.requests, self._settings)
+        self._draining = Draining(state, self.requests)
 
     def begin(self, sessions: list[Session], cursors: dict[int, SessionCursor], lost: LostData) -> None:
         """Go on from what was read at start."""
@@ -299,6 +302,8 @@ class DevicePath(DeliveryPath):
         if session.dead or session.link is not link or link.closing:
             return  # what was read is queued still
         session.paging = False
+        if not rows and self._state.drains:
+            rows = self._draining.unstored_rows(session)
         if not rows:
             if next_seq == session.queue_seq_next:
                 session.backlog = False
@@ -308,8 +313,10 @@ class DevicePath(DeliveryPath):
             return
         room = session.window_max - len(session.window)
         taken = [row for row in rows if row.seq > session.queue_read_seq][: max(room, 0)]
+        if self._state.drains:
+            taken = self._draining.sendable(session, taken)
         if not taken:
-            if room > 0:
+            if room > 0 and not self._draining.is_stopped(session):
                 self._want_page(session)
             return
         session.queue_read_seq = taken[-1].seq
@@ -338,7 +345,11 @@ class DevicePath(DeliveryPath):
             )
             deliveries.append(delivery)
         session.paging = True
-        self._state.tick.batch.after_commit.append(partial(self._send_page, session, link, deliveries))
+        if not self._state.drains:
+            self._state.tick.batch.after_commit.append(partial(self._send_page, session, link, deliveries))
+        else:
+            self._send_page(session, link, deliveries)
+            self.requests.begin_tick()
 
     def _send_page(self, session: Session, link: Link, deliveries: list[Delivery]) -> None:
         if session.link is not link or link.closing:
@@ -460,11 +471,22 @@ class DevicePath(DeliveryPath):
 
     # Connections come and go
 
+    def may_return(self, session: Session) -> bool:
+        return self._draining.may_return(session)
+
     def recall(self, session: Session, then: Callable[[list[Delivery]], None]) -> None:
-        if session.queued:
-            self.requests.in_flight(session.generation, partial(self._recalled, session, then))
-        else:
+        recalled = partial(self._recalled, session, then)
+        if not session.queued:
             then([])
+        elif self._state.drains:
+            self._draining.recall(session, recalled)
+        else:
+            self.requests.in_flight(session.generation, recalled)
+
+    def store_works(self) -> None:
+        """Again: read on where that had to wait."""
+        for session in self._draining.resume():
+            self._want_page(session)
 
     def _recalled(
         self, session: Session, then: Callable[[list[Delivery]], None], rows: list[QueueRow]
@@ -494,7 +516,8 @@ class DevicePath(DeliveryPath):
         session.queue_read_seq = session.queue_dropped_seq
         session.backlog = session.queued > len(owed)
         self.cursors.comes(session)
-        self._limit.enforce(session)
+        if not self._state.drains:
+            self._limit.enforce(session)
         if not session.queued:
             return
         if owed and not session.last_packet_id:
@@ -527,20 +550,11 @@ class DevicePath(DeliveryPath):
             if delivery.seq:
                 self._mark_done(session, delivery)
         if ended and session.queued:
-            StoredOffers(take, then, known, self._unstored(session)).begin(self.requests, session)
+            StoredOffers(take, then, known, unstored_writes(self._state, session)).begin(
+                self.requests, session
+            )
         elif then is not None:
             then()
-
-    def _unstored(self, session: Session) -> SessionWrites:
-        """What ticks that the store has not been shown yet want of the session's queue."""
-        tick, found = self._state.tick, SessionWrites()
-        for writes in (tick.under_way, tick.session_writes):
-            if writes is not None:
-                generation = session.generation
-                found.queue_rows += [row for row in writes.queue_rows if row.generation == generation]
-                found.queue_marks += [mark for mark in writes.queue_marks if mark.generation == generation]
-                found.queue_dropped += [entry for entry in writes.queue_dropped if entry[0] == generation]
-        return found
 
     def write_down(self, session: Session) -> None:
         self._spill(session)
@@ -548,6 +562,7 @@ class DevicePath(DeliveryPath):
     def suspend(self, session: Session) -> None:
         """The client is gone: write what is in memory only."""
         self._spill(session)
+        self._draining.forget(session)
         self.cursors.leaves(session)
         session.window.clear()
         session.resend = session.unsent = None
@@ -558,6 +573,7 @@ class DevicePath(DeliveryPath):
         session.waiting_bytes = 0
         session.paging = session.backlog = False
         self._limit.forget(session)
+        self._draining.forget(session)
         self.cursors.forget(session)
 
     def writable(self, session: Session) -> None:

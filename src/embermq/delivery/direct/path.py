@@ -32,6 +32,9 @@ class DirectPath(DeliveryPath):
         """Complete the circle: the state names its paths, the paths use the state."""
         self._state = state
 
+    def may_return(self, session: Session) -> bool:
+        return True
+
     def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
         link = session.link
         if link is None or link.closing:
