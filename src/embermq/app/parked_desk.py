@@ -104,7 +104,7 @@ def _detail(found: ParkedMessage) -> ParkedDetail:
     return ParkedDetail(
         about=_view(found),
         publisher=message.publisher,
-        accepted=_time(message.accepted_ms),
+        accepted=_time(message.accepted_ms) if message.accepted_ms else None,
         expires=_time(message.expires_ms) if message.expires_ms else None,
         properties={name: value for name, value in properties.items() if value not in (None, (), [])},
         **shown,

@@ -24,6 +24,7 @@ from embermq.broker.broker import Broker
 from embermq.broker.router import Subscriber
 from embermq.broker.session import Session
 from embermq.broker.terms import VERSION_NAMES
+from embermq.broker.tick import Tick
 from embermq.delivery.application.log_life import LogLife
 from embermq.delivery.retention import RetentionState
 from embermq.ports.errors import StoreError
@@ -139,7 +140,7 @@ class SessionDesk:
         return LateLogView(number=found.number, logs=found.logs)
 
     def _view(self, session: Session, behind: dict[int, int]) -> SessionView:
-        view = _view(session, behind)
+        view = _view(session, behind, self._broker.state.tick)
         if self._life is None or not session.is_application:
             return view
         return replace(view, log=self._life.name(session), behind=None)
@@ -183,7 +184,7 @@ def _by_filter(item: tuple[str, Subscriber]) -> str:
     return item[0]
 
 
-def _view(session: Session, behind: dict[int, int]) -> SessionView:
+def _view(session: Session, behind: dict[int, int], tick: Tick) -> SessionView:
     link = session.link
     return SessionView(
         client_id=session.client_id,
@@ -195,7 +196,7 @@ def _view(session: Session, behind: dict[int, int]) -> SessionView:
         peer=link.peer if link is not None else "",
         kept=session.persistent,
         expiry_interval_s=session.expiry_interval_s,
-        expires=_time(session.expires_ms) if session.expires_ms else None,
+        expires=_time(tick.to_date(session.expires_ms)) if session.expires_ms else None,
         created=_time(session.created_ms),
         subscriptions=len(session.subscriptions),
         queued=session.queued,

@@ -105,6 +105,10 @@ class Tick:
         """The wall clock, Unix milliseconds, for stamps; 0 while it has not been set."""
         return self.now_ms + self.offset_ms if self.offset_ms is not None else 0
 
+    def to_date(self, moment_ms: int) -> int:
+        """A moment of broker time as people know it."""
+        return moment_ms + (self.offset_ms or 0)
+
     def from_date(self, date_ms: int) -> int:
         """A moment that somebody told as a date, in broker time."""
         return date_ms - (self.offset_ms or 0)
