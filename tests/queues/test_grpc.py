@@ -111,6 +111,24 @@ def test_a_queue_is_made_listed_changed_and_deleted(rpc: RpcClient) -> None:
     assert rpc.refused("GetQueue", queue("rpc/a")) == ("NOT_FOUND", "there is no queue 'rpc/a'")
 
 
+@pytest.mark.promise("queues-12", "queues-41")
+def test_delayed_messages_are_listed_and_deleted(broker: BrokerProcess, rpc: RpcClient) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "delaying-1")
+        await client.enqueues("$queue/rpc/late", b"one", b"two", delay="1h")
+
+    run(scenario())
+    one, two = rpc("ListDelayed", pb.ListDelayedRequest(name="rpc/late")).messages
+    assert (one.payload, two.payload) == (b"one", b"two") and one.about.HasField("visible")
+    assert not one.about.HasField("partition")
+    page = pb.ListDelayedRequest(name="rpc/late", after=one.about.sequence, limit=1)
+    assert list(rpc("ListDelayed", page).messages) == [two]
+    wanted = pb.DeleteMessageRequest(name="rpc/late", message_id=one.about.id)
+    rpc("DeleteMessage", wanted)
+    assert rpc.refused("DeleteMessage", wanted)[0] == "NOT_FOUND"
+    assert list(rpc("ListDelayed", pb.ListDelayedRequest(name="rpc/late")).messages) == [two]
+
+
 @pytest.mark.promise("queues-20", "queues-41", "queues-42a")
 def test_what_is_told_of_a_queue_is_what_rest_tells(broker: BrokerProcess, rpc: RpcClient) -> None:
     async def scenario() -> None:

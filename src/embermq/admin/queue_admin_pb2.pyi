@@ -253,6 +253,34 @@ class PeekedMessage(_message.Message):
     payload: bytes
     def __init__(self, about: _Optional[_Union[Message, _Mapping]] = ..., publisher: _Optional[str] = ..., payload_bytes: _Optional[int] = ..., properties: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
+class ListDelayedRequest(_message.Message):
+    __slots__ = ("name", "after", "limit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    after: int
+    limit: int
+    def __init__(self, name: _Optional[str] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListDelayedResponse(_message.Message):
+    __slots__ = ("messages",)
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[PeekedMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[PeekedMessage, _Mapping]]] = ...) -> None: ...
+
+class DeleteMessageRequest(_message.Message):
+    __slots__ = ("name", "message_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    message_id: str
+    def __init__(self, name: _Optional[str] = ..., message_id: _Optional[str] = ...) -> None: ...
+
+class DeleteMessageResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetMessageRequest(_message.Message):
     __slots__ = ("name", "message_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -262,7 +290,7 @@ class GetMessageRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., message_id: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("id", "sequence", "partition", "key", "arrived", "expires", "states", "dead_letter")
+    __slots__ = ("id", "sequence", "partition", "key", "arrived", "expires", "states", "dead_letter", "visible")
     ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +299,7 @@ class Message(_message.Message):
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_FIELD_NUMBER: _ClassVar[int]
     id: str
     sequence: int
     partition: int
@@ -279,7 +308,8 @@ class Message(_message.Message):
     expires: _timestamp_pb2.Timestamp
     states: _containers.RepeatedCompositeFieldContainer[Standing]
     dead_letter: DeadLetter
-    def __init__(self, id: _Optional[str] = ..., sequence: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[str] = ..., arrived: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., states: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ..., dead_letter: _Optional[_Union[DeadLetter, _Mapping]] = ...) -> None: ...
+    visible: _timestamp_pb2.Timestamp
+    def __init__(self, id: _Optional[str] = ..., sequence: _Optional[int] = ..., partition: _Optional[int] = ..., key: _Optional[str] = ..., arrived: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., states: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ..., dead_letter: _Optional[_Union[DeadLetter, _Mapping]] = ..., visible: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("group", "state", "holder", "lease_until", "next_retry", "deliveries", "failures", "last_error", "first_delivered", "blocked_by", "suspect")

@@ -168,6 +168,19 @@ def _add_reading(router: APIRouter, service: QueueService, read: dict[str, Any])
         return json_answer(await service.peek(unquote(name), after, limit), HTTPStatus.OK)
 
     @router.get(
+        "/queues/{name}/delayed",
+        summary="Messages whose time has not come, with their bodies",
+        responses=answers(PeekedMessage, many=True),
+        **read,
+    )
+    async def delayed(
+        name: Name,
+        after: Annotated[int, Query(ge=0, description="Sequences behind this one")] = 0,
+        limit: Annotated[int, Query(ge=1, le=PEEK_MAX, description="How many at most")] = 10,
+    ) -> Response:
+        return json_answer(await service.delayed(unquote(name), after, limit), HTTPStatus.OK)
+
+    @router.get(
         "/queues/{name}/messages/{message_id}",
         summary="A message: its state in each group, holder, next retry",
         responses=answers(MessageView),
@@ -352,6 +365,17 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
     )
     async def purge(name: Name) -> Response:
         return json_answer(Done(await service.purge(unquote(name))), HTTPStatus.OK)
+
+    @router.delete(
+        "/queues/{name}/messages/{message_id}",
+        summary="Delete one message, held and delayed ones too",
+        status_code=204,
+        responses=problems(),
+        **operate,
+    )
+    async def delete_message(name: Name, message_id: str) -> Response:
+        await service.delete_message(unquote(name), unquote(message_id))
+        return Response(status_code=HTTPStatus.NO_CONTENT)
 
     @router.delete(
         "/queues/{name}/groups/{group}",

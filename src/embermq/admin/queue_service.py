@@ -154,6 +154,11 @@ class QueueService(ABC):
         """Up to `limit` messages behind the sequence `after`, with their bodies. Raises StoreError."""
 
     @abstractmethod
+    async def delayed(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
+        """Up to `limit` messages whose time has not come, behind the sequence `after`, with their bodies. Raises
+        StoreError."""
+
+    @abstractmethod
     def explain(self, name: str) -> Sequence[Reason]:
         """Why nothing is delivered."""
 
@@ -176,6 +181,10 @@ class QueueService(ABC):
     @abstractmethod
     async def purge(self, name: str) -> int:
         """Let go of every message that is there now, held and delayed ones too; returns how many."""
+
+    @abstractmethod
+    async def delete_message(self, name: str, message_id: str) -> None:
+        """Let go of one message, for all groups; a held or delayed one too."""
 
     @abstractmethod
     async def remove_group(self, name: str, group: str) -> None:

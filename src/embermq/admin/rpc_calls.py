@@ -75,6 +75,11 @@ async def _peek_messages(service: QueueService, asked: pb.PeekMessagesRequest) -
     return pb.PeekMessagesResponse(messages=_page(map(_peeked, found)))
 
 
+async def _list_delayed(service: QueueService, asked: pb.ListDelayedRequest) -> Message:
+    found = await service.delayed(_name(asked), asked.after, _limit(asked.limit, PEEK, PEEK_MAX))
+    return pb.ListDelayedResponse(messages=_page(map(_peeked, found)))
+
+
 def _peeked(message: PeekedMessage) -> pb.PeekedMessage:
     found = pb.PeekedMessage(
         about=written(pb.Message, message.about),
@@ -147,6 +152,11 @@ async def _purge_queue(service: QueueService, asked: pb.PurgeQueueRequest) -> Me
     return pb.PurgeQueueResponse(messages=await service.purge(_name(asked)))
 
 
+async def _delete_message(service: QueueService, asked: pb.DeleteMessageRequest) -> Message:
+    await service.delete_message(_name(asked), asked.message_id)
+    return pb.DeleteMessageResponse()
+
+
 async def _remove_group(service: QueueService, asked: pb.RemoveGroupRequest) -> Message:
     await service.remove_group(_name(asked), asked.group)
     return pb.RemoveGroupResponse()
@@ -167,6 +177,7 @@ CALLS = {
     "ListGroups": Call(pb.ListGroupsRequest, Scope.READ, _list_groups),
     "ListConsumers": Call(pb.ListConsumersRequest, Scope.READ, _list_consumers),
     "PeekMessages": Call(pb.PeekMessagesRequest, Scope.READ, _peek_messages),
+    "ListDelayed": Call(pb.ListDelayedRequest, Scope.READ, _list_delayed),
     "GetMessage": Call(pb.GetMessageRequest, Scope.READ, _get_message),
     "ExplainQueue": Call(pb.QueueRequest, Scope.READ, _explain_queue),
     "ListDeadLetters": Call(pb.ListDeadLettersRequest, Scope.READ, _list_dead_letters),
@@ -176,6 +187,7 @@ CALLS = {
     "GetRetry": Call(pb.QueueRequest, Scope.READ, _get_retry),
     "StopRetry": Call(pb.QueueRequest, Scope.OPERATE, _stop_retry),
     "PurgeQueue": Call(pb.PurgeQueueRequest, Scope.OPERATE, _purge_queue),
+    "DeleteMessage": Call(pb.DeleteMessageRequest, Scope.OPERATE, _delete_message),
     "RemoveGroup": Call(pb.RemoveGroupRequest, Scope.OPERATE, _remove_group),
     "PutQueue": Call(pb.PutQueueRequest, Scope.ADMIN, _put_queue),
     "DeleteQueue": Call(pb.QueueRequest, Scope.ADMIN, _delete_queue),

@@ -41,6 +41,7 @@ from embermq.queues.inspection import (
     QueueFigures,
     QueueStats,
     consumers_of,
+    delayed_at,
     groups_of,
     letter_at,
     letters_after,
@@ -171,7 +172,16 @@ class QueueDesk(QueueService):
     async def peek(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
         queue = self._find(name)
         sequences = messages_after(queue, after, at_a_time(limit, len(queue.groups)))
-        views = [(message_at(queue, sequence), queue.entries[sequence].offset) for sequence in sequences]
+        return await self._with_bodies(
+            [(message_at(queue, sequence), queue.entries[sequence].offset) for sequence in sequences]
+        )
+
+    async def delayed(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
+        queue = self._find(name)
+        rows = queue.delayed.after(after, limit)
+        return await self._with_bodies([(delayed_at(queue, row), row.offset) for row in rows])
+
+    async def _with_bodies(self, views: list[tuple[MessageView, int]]) -> Sequence[PeekedMessage]:
         bodies = await self._read([offset for _, offset in views])
         return [peeked(view, bodies.get(offset)) for view, offset in views]
 
@@ -244,6 +254,12 @@ class QueueDesk(QueueService):
             if done < piece:
                 break
         return count
+
+    async def delete_message(self, name: str, message_id: str) -> None:
+        self.message(name, message_id)  # raises for one that is not there
+        self._ticks.look_at_clock()
+        self._core.delete_message(name, message_id)
+        await self._durable()
 
     async def remove_group(self, name: str, group: str) -> None:
         found = self._find(name).groups.get(group)

@@ -122,18 +122,39 @@ def peek(
     """Show the oldest messages without consuming them."""
     with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("GET", f"{queue_path(name)}/messages", limit=str(count), after=str(after))
-    found = msgspec.json.decode(body)
-    if as_json:
-        print_json(found)
-        return
-    for one in found:
-        about = one["about"]
-        states = (
-            ", ".join(f"{shown(state['group'])} {state['state']}" for state in about["states"]) or "no group"
-        )
-        key = "" if about["key"] is None else f"  key {shown(about['key'])}"
-        print(f"{about['id']}  partition {about['partition']}{key}  {one['payload_bytes']:,} bytes  {states}")
-        print(f"    {_payload(one)}")
+    _print_messages(msgspec.json.decode(body), as_json=as_json)
+
+
+@app.command("delayed")
+def delayed(
+    name: Name,
+    *,
+    count: Annotated[int, typer.Option("--count", min=1, max=100, help="How many messages.")] = 10,
+    after: Annotated[int, typer.Option("--after", min=0, help="Begin after this sequence.")] = 0,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show messages whose time has not come."""
+    with running_broker(data_dir, config, assignments) as broker:
+        body = broker.ask("GET", f"{queue_path(name)}/delayed", limit=str(count), after=str(after))
+    _print_messages(msgspec.json.decode(body), as_json=as_json)
+
+
+@app.command("delete-message")
+def delete_message(
+    name: Name,
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="As peek and delayed show it.")],
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Delete one message, also one that is delayed or held by a consumer."""
+    with running_broker(data_dir, config, assignments) as broker:
+        broker.ask("DELETE", f"{queue_path(name)}/messages/{quoted(message_id)}")
+    print(f"deleted message {shown(message_id)} of {shown(name)}")
 
 
 @app.command("create")
@@ -218,6 +239,23 @@ def remove_group(
     with running_broker(data_dir, config, assignments) as broker:
         broker.ask("DELETE", f"{queue_path(name)}/groups/{quoted(group)}")
     print(f"removed group {shown(group)} of {shown(name)}")
+
+
+def _print_messages(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for one in found:
+        about = one["about"]
+        states = (
+            ", ".join(f"{shown(state['group'])} {state['state']}" for state in about["states"]) or "no group"
+        )
+        place = f"partition {about['partition']}"
+        if about["visible"] is not None:
+            place, states = f"sequence {about['sequence']}", f"delayed until {about['visible']}"
+        key = "" if about["key"] is None else f"  key {shown(about['key'])}"
+        print(f"{about['id']}  {place}{key}  {one['payload_bytes']:,} bytes  {states}")
+        print(f"    {_payload(one)}")
 
 
 def _all(broker: ControlClient, match: str) -> Iterator[dict[str, Any]]:

@@ -47,17 +47,32 @@ class DelayedMessages:
                 found.append(row)
         return found
 
+    def after(self, ticket: int, limit: int) -> list[DelayedRow]:
+        """Up to `limit` behind a ticket, in the order in which they came."""
+        return list(islice((row for row in self.rows.values() if row.ticket > ticket), limit))
+
+    def take_one(self, ticket: int) -> DelayedRow | None:
+        """Take out one, whether its time has come or not; None when it is not here."""
+        row = self.rows.pop(ticket, None)
+        if row is not None:
+            self._let_go_of_times(1)
+        return row
+
     def take(self, end: int, limit: int) -> list[DelayedRow]:
         """Take out up to `limit` with tickets below `end`, whether their time has come or not."""
         taken = list(islice(takewhile(lambda row: row.ticket < end, self.rows.values()), limit))
         for row in taken:
             del self.rows[row.ticket]
-        for _ in range(2 * len(taken)):
+        self._let_go_of_times(len(taken))
+        return taken
+
+    def _let_go_of_times(self, count: int) -> None:
+        """So many were taken out: some of those that are gone leave the heap."""
+        for _ in range(2 * count):
             if self._times and self._times[0][1] not in self.rows:
                 heappop(self._times)
         if len(self._times) > 5 * len(self.rows) + GONE_MAX:
             self.restore(self.rows.values())
-        return taken
 
     def first_ms(self) -> int:
         """When the first comes, or sooner; 0 when there is none."""

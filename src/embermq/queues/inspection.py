@@ -15,12 +15,13 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, MessageState
+from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, DelayedRow, MessageState
 from embermq.queues.consumer import Consumer
 from embermq.queues.deadlines import NEVER_MS
 from embermq.queues.group import Group
 from embermq.queues.names import kind_of
 from embermq.queues.queue import Queue
+from embermq.queues.settling import message_id_of
 
 REASONS = tuple(value for name, value in vars(DeadLetterReason).items() if name.isupper())
 """Why messages become dead letters."""
@@ -139,14 +140,17 @@ class DeadLetterView(Struct, frozen=True, kw_only=True):
 
 
 class MessageView(Struct, frozen=True, kw_only=True):
-    """A message of a queue, without its body."""
+    """A message of a queue, without its body. `sequence` of a delayed one is that of its coming: when it becomes
+    visible it gets another one, and a partition, and keeps its id."""
 
     id: str
     sequence: int
-    partition: int
+    partition: int | None
     key: str | None
     arrived: datetime | None
     expires: datetime | None
+    visible: datetime | None
+    """When a delayed message may be delivered; None for one that may be now."""
     states: tuple[StandingView, ...]
     dead_letter: DeadLetterView | None
 
@@ -284,7 +288,23 @@ def message_of(queue: Queue, message_id: str) -> MessageView | None:
                 for each, number in own.items()
             )
             return replace(message_at(queue, sequence), states=tuple(states))
-    return None
+    row = queue.delayed_row(message_id)
+    return None if row is None else delayed_at(queue, row)
+
+
+def delayed_at(queue: Queue, row: DelayedRow) -> MessageView:
+    """A delayed message: it has no partition yet, and no group has it."""
+    return MessageView(
+        id=message_id_of(queue.generation, row.ticket),
+        sequence=row.ticket,
+        partition=None,
+        key=row.key,
+        arrived=None,
+        expires=_time(row.expires_ms),
+        visible=_moment(row.visible_ms),
+        states=(),
+        dead_letter=None,
+    )
 
 
 def message_at(queue: Queue, sequence: int) -> MessageView:
@@ -298,6 +318,7 @@ def message_at(queue: Queue, sequence: int) -> MessageView:
         key=entry.key,
         arrived=_time(_arrived_ms(queue, sequence)),
         expires=_time(entry.expires_ms) if entry.expires_ms < NEVER_MS else None,
+        visible=None,
         states=tuple(_standing(queue, queue.groups[name], sequence) for name in sorted(queue.groups)),
         dead_letter=None if letter is None else _letter(queue, sequence, letter),
     )

@@ -35,7 +35,7 @@ from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.pieces import ADVANCED_MAX, Pieces, at_a_time
 from embermq.queues.publication import Publication, Stamps
 from embermq.queues.settings import GroupSettings, Overflow, QueueSettings, check_change
-from embermq.queues.settling import RANK, Outcome, SettleRequest
+from embermq.queues.settling import RANK, Outcome, SettleRequest, message_id_of, sequence_of
 from embermq.queues.values import Acceptance, Burial, Delivery, Fate, QueueCounts
 
 __all__ = ["Acceptance", "Burial", "Delivery", "Fate", "Queue"]
@@ -188,15 +188,35 @@ class Queue:
         is under way; returns of how many. Whoever settles one of them hears that it is settled."""
         found = list(islice(takewhile(end.__gt__, self.entries), limit))
         for sequence in found:
-            for group in self.groups.values():
-                if group.owes(sequence):
-                    group.drop(sequence, even_held=True)
-            self._ledger.remove(sequence)
+            self._remove(sequence)
         late = self.delayed.take(end, limit - len(found))
         for row in late:
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
         self.counts.purged += len(found) + len(late)
         return len(found) + len(late)
+
+    def delayed_row(self, message_id: str) -> DelayedRow | None:
+        """The delayed message of this id; None when there is none."""
+        return self.delayed.rows.get(sequence_of(self.generation, message_id))
+
+    def delete_message(self, message_id: str) -> bool:
+        """Let go of one message for all groups, a held or delayed one too; False when there is none of this id. What
+        came back for one group is the same message."""
+        late = self.delayed.take_one(sequence_of(self.generation, message_id))
+        if late is not None:
+            self._writes().removed_delayed[self.generation, late.ticket] = late.offset
+        found = {self.sequence_of(name, message_id) for name in ("", *self.groups)} & self.entries.keys()
+        for sequence in found:
+            self._remove(sequence)
+        self.counts.purged += late is not None or bool(found)
+        return late is not None or bool(found)
+
+    def _remove(self, sequence: int) -> None:
+        """An operator lets go of it, whoever holds it."""
+        for group in self.groups.values():
+            if group.owes(sequence):
+                group.drop(sequence, even_held=True)
+        self._ledger.remove(sequence)
 
     def is_empty(self) -> bool:
         """Nothing is there, and nothing under way: it may be deleted."""
@@ -334,11 +354,11 @@ class Queue:
         most = at_a_time(ADVANCED_MAX, len(self.groups))
         for row in self.delayed.due(now_ms, most):
             self._writes().removed_delayed[self.generation, row.ticket] = row.offset
-            self._ledger.put(
-                self._intake.new_row(
-                    row.offset, row.key, now_ms, record_bytes=row.record_bytes, expires_ms=row.expires_ms
-                )
+            entry = self._intake.new_row(
+                row.offset, row.key, now_ms, record_bytes=row.record_bytes, expires_ms=row.expires_ms
             )
+            # Operators were shown it by this id, and it is that of its deliveries.
+            self._ledger.put(replace(entry, origin_id=message_id_of(self.generation, row.ticket)))
         deadlines = self._ledger.deadlines
         for sequence in deadlines.take_over(now_ms, self._intake.next_sequence, most):
             if sequence in self.entries and not self._losses.end(sequence, DeadLetterReason.EXPIRED, now_ms):

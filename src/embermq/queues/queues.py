@@ -212,6 +212,10 @@ class Queues:
         """See `Queue.purge`; a queue that is not there is empty."""
         return self._touch(name).purge(end, limit) if name in self._queues else 0
 
+    def delete_message(self, name: str, message_id: str) -> bool:
+        """See `Queue.delete_message`."""
+        return name in self._queues and self._touch(name).delete_message(message_id)
+
     def delete(self, name: str) -> bool:
         """Let go of an empty queue with its settings and groups; False when it is not empty, or not there. What its
         consumers have subscribed to is none of ours."""
