@@ -57,9 +57,17 @@ class Entrance:
 
     async def _check(self, guest: Guest, packet: Connect, visitor: Visitor) -> None:
         answer = await _unharmed(self._gate.check(packet, visitor))
-        if not guest.closing:
+        if guest.closing:
+            self._tell_of_the_gone(guest, answer)
+        else:
             self._ticks.wake()
             self._answer(guest, packet, answer)
+
+    def _tell_of_the_gone(self, guest: Guest, answer: object) -> None:
+        """Who leaves before a refusal has guessed nevertheless."""
+        if isinstance(answer, Refusal):
+            why = answer.why or words(answer.code)
+            self._broker.state.tell(guest.event(EventKind.LOGIN_FAILED, why, answer.code))
 
     def _answer(self, guest: Guest, packet: Connect, answer: Identity | Refusal) -> None:
         connecting = self._broker.connecting
@@ -92,7 +100,9 @@ class Entrance:
             step = await _unharmed(exchange.step(data))
         if not isinstance(step, Question):
             guest.exchange = None
-        if not guest.closing:
+        if guest.closing:
+            self._tell_of_the_gone(guest, step)
+        else:
             self._ticks.wake()
             self._broker.authenticating.answered(guest, step)
 

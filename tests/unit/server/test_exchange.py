@@ -12,6 +12,7 @@ from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for
 
 from embermq.broker.authenticating import Proof, Question, Step
+from embermq.broker.client_events import ClientEvent, EventKind
 from embermq.broker.credentials import Identity, Refusal
 from embermq.model.client_type import ClientType
 from embermq.model.tick_writes import TickWrites
@@ -251,6 +252,27 @@ def test_a_client_that_leaves_while_the_method_thinks() -> None:
         thought.set()
         await MqttClient("other").connect(serving.port)
         assert list(serving.hand.state.sessions) == ["other"]
+
+    run(test)
+
+
+def test_a_guess_is_told_even_when_its_client_leaves_before_the_answer() -> None:
+    async def test(serving: Serving) -> None:
+        told: list[ClientEvent] = []
+        serving.hand.state.tell = told.append
+        thought = asyncio.Event()
+        serving.gate.think = _waiting_for(thought)
+        client = await serving.dials("guessing")
+        client.send(connect(data=b"wrong"))
+        await wait_for(lambda: serving.gate.steps, DEADLINE_S)
+        client.abort()
+        await client.ended
+        await wait_for(lambda: len(serving.hand.state.timers) == 0, DEADLINE_S, "the connection is over")
+        assert not told
+        thought.set()
+        await wait_for(lambda: told, DEADLINE_S, "the guess is told")
+        assert (told[0].kind, told[0].reason) == (EventKind.LOGIN_FAILED, "not authorized")
+        assert told[0].peer.startswith("127.0.0.1:")
 
     run(test)
 
