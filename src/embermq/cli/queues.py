@@ -151,7 +151,7 @@ def delete_message(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Delete one message, also one that is delayed or held by a consumer."""
+    """Delete one message. Delayed and held ones too."""
     with running_broker(data_dir, config, assignments) as broker:
         broker.ask("DELETE", f"{queue_path(name)}/messages/{quoted(message_id)}")
     print(f"deleted message {shown(message_id)} of {shown(name)}")
