@@ -93,11 +93,11 @@ class RuleSet:
 class Permissions:
     """What one client may do. Decisions are remembered, `cached_topics_max` at most for each action."""
 
-    __slots__ = ("_applied", "_cached_topics_max", "_consume", "_publish", "_receive", "_rules", "principal")
+    __slots__ = ("_applied", "_cached_topics_max", "_consume", "_publish", "_receive", "principal", "rules")
 
     def __init__(self, rules: RuleSet, principal: Principal, cached_topics_max: int) -> None:
         self.principal = principal
-        self._rules = rules
+        self.rules = rules
         self._cached_topics_max = cached_topics_max
         self._applied: list[_Applied] | None = None
         self._publish: dict[str, bool] | None = None
@@ -175,13 +175,13 @@ class Permissions:
 
     def _answer(self, action: Action, topic: str) -> bool:
         rule = self._rule(action, topic)
-        return self._rules.no_match(action, topic) if rule is None else rule.allow
+        return self.rules.no_match(action, topic) if rule is None else rule.allow
 
     def _own(self) -> list[_Applied]:
         applied = self._applied
         if applied is None:
             applied = self._applied = [
-                one for rule in self._rules.about(self.principal) if (one := _apply(rule, self.principal))
+                one for rule in self.rules.about(self.principal) if (one := _apply(rule, self.principal))
             ]
         return applied
 
@@ -194,9 +194,9 @@ class Permissions:
             return Decision(
                 False, None, f"no rule has `topics` that name {ADMIN_PREFIX}, and those alone allow it"
             )
-        allowed = self._rules.no_match(action, topic)
+        allowed = self.rules.no_match(action, topic)
         word = "allowed" if allowed else "denied"
-        if action in ON_CLIENT_IDS and allowed is not self._rules.no_match_allows:
+        if action in ON_CLIENT_IDS and allowed is not self.rules.no_match_allows:
             return Decision(allowed, None, f"no rule about {action} matches, and without one it is {word}")
         why = f"no rule matches, and what no rule matches is {word}"
         if action is Action.SUBSCRIBE:
@@ -210,7 +210,7 @@ class Permissions:
             applied.rule
             for applied in self._own()
             if Action.SUBSCRIBE in applied.rule.actions
-            and applied.rule.allow is not self._rules.no_match_allows
+            and applied.rule.allow is not self.rules.no_match_allows
             and any(overlap(own, topic_filter) for own in applied.filters or ())
         ]
 

@@ -7,6 +7,7 @@ from embermq.broker.holding import Holding
 from embermq.broker.link import Link
 from embermq.broker.queue_side import PUBLISHED_PREFIXES, QUEUE_PREFIX
 from embermq.broker.refusing import Refusing
+from embermq.broker.retain_sources import source_of
 from embermq.broker.router import NO_MATCH, Match, Receiver
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -108,7 +109,8 @@ class Publishing:
         generation, packet_id = session.generation, packet.packet_id
         origin = Origin(generation, packet_id) if qos == 2 and session.persistent else None
         # What is QoS 0 has reached applications already, so its record names none.
-        record = encode_record(message, match.stamps if qos else b"", origin)
+        source = source_of(state, session.permissions) if retain else ()
+        record = encode_record(message, match.stamps if qos else b"", origin, source)
         if len(record) > state.record_bytes_sure and self.refusing.is_too_large(link, packet, record):
             return
         if receiving is not None:
@@ -133,7 +135,8 @@ class Publishing:
         if message.retain and not self.refusing.has_room(message):
             self._counters.refused_retained += 1
             message = replace(message, retain=False)
-        record = encode_record(message, match.stamps if message.qos else b"", origin)
+        source = source_of(self._state, permissions) if message.retain else ()
+        record = encode_record(message, match.stamps if message.qos else b"", origin, source)
         if len(record) > self._state.record_bytes_sure and self._state.record_objection(record):
             self._counters.publishes_refused += 1  # nobody can be told
             return

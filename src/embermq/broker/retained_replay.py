@@ -12,6 +12,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
+from embermq.broker.retain_sources import RetainSources
 from embermq.broker.router import Receiver, Subscriber
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
@@ -52,6 +53,7 @@ class RetainedReplay:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self._sources = RetainSources(state)
         self._ready: deque[_Replay] = deque()
         self._left = TICK_STEPS
         """Steps that are left of this tick's."""
@@ -111,7 +113,11 @@ class RetainedReplay:
             if session.permissions is not None and not session.permissions.may_receive(row.topic):
                 state.counters.deliveries_denied += 1
                 continue
-            message = decode_record(row.record).message
+            record = decode_record(row.record)
+            message = record.message
+            if not self._sources.may_still_publish(record):
+                state.counters.deliveries_denied += 1
+                continue
             if message.is_expired(now_ms) or (subscriber.no_local and message.publisher == session.client_id):
                 continue
             self._left -= MESSAGE_STEPS + len(row.record) // STEP_BYTES

@@ -17,6 +17,8 @@ newer broker and an older job understand each other. Known tags:
     3 stamps       u16 count, then per matched application log: u16 length, log name; i64 session generation;
                    u8 bits 0-1 granted QoS, bit 2 retain as published; u8 count, u32 subscription identifiers
     4 origin       for QoS 2: i64 generation of the publisher's session, u16 packet id; for a will: the id is 0
+    5 publisher    of a retained message, where there are rules: u16 length, publisher's user name; rest: the subject of
+                   its certificate. It is carried as fields that a reader does not know are, see `publisher_in`
     255 header     a foreign header of a record in Kafka, see model.kafka_record: never written here
 
 A batch is the plain concatenation of records; record i of a batch has offset base + i.
@@ -53,6 +55,7 @@ FIELD_PROPERTIES = 1
 FIELD_EXPIRES = 2
 FIELD_STAMPS = 3
 FIELD_ORIGIN = 4
+FIELD_PUBLISHER = 5
 FIELD_HEADER = 255
 
 _HEAD = Layout(">IBBq")
@@ -93,12 +96,27 @@ class Origin(Struct, frozen=True, gc=False):
 
 
 class LogRecord(Struct, frozen=True):
-    """A decoded record. `unknown_fields` holds (tag, bytes) pairs of a newer writer, in their order."""
+    """A decoded record. `unknown_fields` holds (tag, bytes) pairs that are only carried, in their order: those of a
+    newer writer, and `FIELD_PUBLISHER`."""
 
     message: Message
     stamps: tuple[Stamp, ...] = ()
     origin: Origin | None = None
     unknown_fields: tuple[tuple[int, bytes], ...] = ()
+
+
+def publisher_field(user: str, certificate: str) -> tuple[int, bytes]:
+    """Who published a message, besides its client id, for the `unknown_fields` of `encode_record`."""
+    return FIELD_PUBLISHER, _encode_text(user) + certificate.encode()
+
+
+def publisher_in(record: LogRecord) -> tuple[str, str] | None:
+    """User name and certificate of its publisher; None when the record does not tell."""
+    for tag, value in record.unknown_fields:
+        if tag == FIELD_PUBLISHER and len(value) >= 2:
+            end = 2 + int.from_bytes(value[:2], "big")
+            return value[2:end].decode(errors="replace"), value[end:].decode(errors="replace")
+    return None
 
 
 def encode_stamps(stamps: tuple[Stamp, ...]) -> bytes:
