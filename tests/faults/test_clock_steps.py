@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from datetime import UTC, datetime
@@ -102,8 +103,11 @@ def test_nothing_is_discarded_or_stops_when_the_clock_is_set(tmp_path: Path) -> 
             await consumer.ended
 
         run(forward_and_back())
-        assert "WARNING the clock was moved forward by 9 days, 0:00:0" in broker.output()
-        assert "WARNING the clock was moved back by 9 days, 2:00:0" in broker.output()
+        # To the second, unless somebody corrects the real clock meanwhile.
+        assert re.search(
+            r"WARNING the clock was moved forward by (9 days, 0:00:0|8 days, 23:59:5)", broker.output()
+        )
+        assert re.search(r"WARNING the clock was moved back by 9 days, (2:00:0|1:59:5)", broker.output())
         broker.kill()
         broker.start()
         run(resumed(broker, wants=payloads(200)))

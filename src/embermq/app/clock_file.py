@@ -60,7 +60,7 @@ class ClockFile:
             self._said = str(error)
 
     def _changed(self, change: ClockChange, by_ms: int) -> None:
-        moved = f"{'forward' if by_ms > 0 else 'back'} by {timedelta(milliseconds=abs(by_ms))}"
+        moved = f"{'forward' if by_ms > 0 else 'back'} by {timedelta(seconds=round(abs(by_ms) / 1_000))}"
         if change is ClockChange.SET:
             LOG.info("the clock has been set: messages get their dates from now on")
         elif change is ClockChange.UNSET:
