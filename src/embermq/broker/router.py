@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from embermq.broker.match_cache import MatchCache
 from embermq.broker.shared_logs import SharedLogs, stamps_of
 from embermq.model.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
 from embermq.topics.trie import SubscriptionTrie
@@ -15,11 +16,9 @@ if TYPE_CHECKING:
     from embermq.broker.session import Session
 
 MATCHES_BYTES_MAX = 30 * 1024 * 1024
-"""Memory for the topics whose receivers are remembered; past it all are forgotten, and remembered anew."""
-TOPIC_CHARACTERS_MAX = 256
-"""Longer topics are not remembered: they are seldom sent twice, and would push out the others."""
-TOPIC_BYTES = 160
-"""What remembering a topic takes besides its characters: its place in a dictionary that has just grown."""
+"""Memory for the topics whose receivers are remembered; past it the oldest go."""
+TOPIC_BYTES = 320
+"""What remembering a topic takes besides its characters: its place in an ordered dictionary that has just grown."""
 MATCH_BYTES = 400
 """What a `Match` takes besides its receivers and stamps."""
 RECEIVER_BYTES = 90
@@ -100,8 +99,7 @@ class Router:
 
     def __init__(self) -> None:
         self._trie: SubscriptionTrie[tuple[int, str], Subscriber] = SubscriptionTrie()
-        self._matches: dict[str, Match] = {}
-        self._matches_bytes = 0
+        self._matches: MatchCache[Match] = MatchCache(MATCHES_BYTES_MAX)
         self._turns: dict[tuple[str, str], Turn] = {}
         self.shared_stamps: dict[str, Stamp] = {}
         """Filters of shared subscriptions that have a log of their own for applications, and what is stamped for it;
@@ -118,7 +116,7 @@ class Router:
 
     def put(self, subscriber: Subscriber) -> bool:
         """Add or replace; True when it is new."""
-        self.forget()
+        self._matches.changed(subscriber.topic_filter)
         key = (subscriber.session.generation, subscriber.group)
         new = self._trie.put(subscriber.topic_filter, key, subscriber)
         if new and subscriber.group:
@@ -129,7 +127,7 @@ class Router:
 
     def discard(self, subscriber: Subscriber) -> None:
         """Remove; nothing happens when it is not there."""
-        self.forget()
+        self._matches.changed(subscriber.topic_filter)
         key = (subscriber.session.generation, subscriber.group)
         if self._trie.discard(subscriber.topic_filter, key) and subscriber.group:
             turn_key = (subscriber.group, subscriber.topic_filter)
@@ -147,7 +145,6 @@ class Router:
     def forget(self) -> None:
         """Who may receive what has changed: look at every topic anew."""
         self._matches.clear()
-        self._matches_bytes = 0
 
     def known(self, topic: str) -> Match | None:
         """What `match` remembers of a topic."""
@@ -158,12 +155,7 @@ class Router:
         found = self._matches.get(topic)
         if found is None:
             found = self._find(topic, None, -1)
-            if len(topic) <= TOPIC_CHARACTERS_MAX:
-                self._matches_bytes += _memory(topic, found)
-                if self._matches_bytes > MATCHES_BYTES_MAX:
-                    self.forget()
-                    self._matches_bytes = _memory(topic, found)
-                self._matches[topic] = found
+            self._matches.put(topic, found, _memory(topic, found))
         return found
 
     def match_for(self, topic: str, publisher: str, offset: int = -1) -> Match:

@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from embermq.broker.router import MATCHES_BYTES_MAX, TOPIC_CHARACTERS_MAX, Router, Subscriber
+from embermq.broker.match_cache import TOPIC_CHARACTERS_MAX
+from embermq.broker.router import MATCHES_BYTES_MAX, Router, Subscriber
 from embermq.broker.session import Session
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
