@@ -64,8 +64,8 @@ contracts: $(TEST_READY) ## Who may import whom (.importlinter)
 	@$(BIN)/lint-imports
 
 .PHONY: bench
-bench: $(RUN_READY) ## EmberMQ beside Debian's Mosquitto, in one run, with ratios
-	@scripts/debian-packages
+bench: $(RUN_READY) ## EmberMQ beside Mosquitto in one run (MOSQUITTO=PROGRAM, else Debian's; RUMQTTD=PROGRAM)
+	@$(if $(MOSQUITTO),:,scripts/debian-packages mosquitto)
 	@exec $(BIN)/python -m benchmarks.run $(ARGS)
 
 .PHONY: kafka

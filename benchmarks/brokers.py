@@ -13,13 +13,16 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from benchmarks.plan import Variant
 
-MOSQUITTO = "/usr/sbin/mosquitto"
+SYSTEM_PROGRAMS = "/usr/local/sbin:/usr/sbin"
+"""Where packages put brokers, which is not on everybody's path."""
 START_DEADLINE_S = 60.0
 PIPELINE_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 15.0
@@ -37,15 +40,60 @@ log_type error
 """
 
 
+RUMQTTD_CONFIGURATION = """\
+id = 0
+
+[router]
+id = 0
+max_connections = 20000
+max_outgoing_packet_count = 200
+max_segment_size = 104857600
+max_segment_count = 10
+
+[v5.1]
+name = "v5-1"
+listen = "127.0.0.1:{port}"
+next_connection_delay_ms = 0
+[v5.1.connections]
+connection_timeout_ms = 60000
+max_payload_size = 1048576
+max_inflight_count = 1000
+dynamic_filters = true
+"""
+
+
 class BrokerError(Exception):
-    """A broker did not start."""
+    """A broker cannot be used, or did not start."""
+
+
+class Programs(msgspec.Struct, frozen=True, kw_only=True):
+    """The brokers to compare with; `rumqttd` is "" for none."""
+
+    mosquitto: str
+    rumqttd: str = ""
+
+
+def named_programs(environment: Mapping[str, str]) -> Programs:
+    """Those that MOSQUITTO and RUMQTTD name; else the system's Mosquitto and no rumqttd. Raises BrokerError."""
+    found: dict[str, str] = {}
+    for name in ("MOSQUITTO", "RUMQTTD"):
+        path = environment.get(name, "")
+        if not path:
+            continue
+        program = shutil.which(path)
+        if program is None:
+            raise BrokerError(f"{name}: {path!r} is not a program that can be run")
+        found[name.lower()] = program
+    system = shutil.which("mosquitto", path=f"{environment.get('PATH', '')}:{SYSTEM_PROGRAMS}")
+    return Programs(mosquitto=found.get("mosquitto", system or "mosquitto"), rumqttd=found.get("rumqttd", ""))
 
 
 class RunningBroker:
     """A broker on a free loopback port with a directory of its own; a context manager that stops it."""
 
-    def __init__(self, variant: Variant) -> None:
+    def __init__(self, variant: Variant, programs: Programs) -> None:
         self.variant = variant
+        self._programs = programs
         self.port = free_port()
         self.http_port = free_port()
         self._directory = Path(tempfile.mkdtemp(prefix="embermq-bench-"))
@@ -60,7 +108,9 @@ class RunningBroker:
     def __enter__(self) -> RunningBroker:
         try:
             if self.variant.broker == "mosquitto":
-                self._start_mosquitto()
+                self._start_foreign(self._programs.mosquitto, "-c", MOSQUITTO_CONFIGURATION)
+            elif self.variant.broker == "rumqttd":
+                self._start_foreign(self._programs.rumqttd, "-c", RUMQTTD_CONFIGURATION)
             else:
                 self._start_embermq()
         except BaseException:
@@ -73,10 +123,10 @@ class RunningBroker:
     ) -> None:
         self._stop()
 
-    def _start_mosquitto(self) -> None:
-        configuration = self._directory / "mosquitto.conf"
-        configuration.write_text(MOSQUITTO_CONFIGURATION.format(port=self.port))
-        self._spawn([MOSQUITTO, "-c", str(configuration)])
+    def _start_foreign(self, program: str, option: str, text: str) -> None:
+        configuration = self._directory / "configuration.toml"
+        configuration.write_text(text.format(port=self.port))
+        self._spawn([program, option, str(configuration)])
         self._await(lambda: _accepts(self.port), START_DEADLINE_S, "accept a connection")
 
     def _start_embermq(self) -> None:
@@ -110,9 +160,12 @@ class RunningBroker:
 
     def _spawn(self, command: list[str]) -> None:
         with (self._directory / "output").open("wb") as output:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=os.environ
+                )
+            except OSError as error:
+                raise BrokerError(f"{self.variant.name} cannot be started: {error}") from error
 
     def _await(self, condition: Callable[[], bool], deadline_s: float, what: str) -> None:
         assert self._process is not None

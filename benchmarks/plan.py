@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-REFERENCE = "mosquitto"
-"""Ratios are against this variant."""
-
 APPLICATION_ID = "bench-application"
 
 
@@ -45,7 +42,9 @@ def embermq(name: str, *, durability: str = "fsync", queries: tuple[str, ...] = 
     return Variant(name=name, arguments=tuple(arguments), has_pipeline=bool(queries))
 
 
-MOSQUITTO = Variant(name=REFERENCE, broker="mosquitto")
+MOSQUITTO = Variant(name="mosquitto", broker="mosquitto")
+RUMQTTD = Variant(name="rumqttd", broker="rumqttd")
+"""Has a part in every scenario when the environment names one."""
 FSYNC = embermq("embermq fsync")
 OS = embermq("embermq os", durability="os")
 MEMORY = embermq("embermq memory", durability="memory")
@@ -116,10 +115,14 @@ SCENARIOS = (
 )
 
 
-def chosen(scenarios: list[str], variants: list[str], *, pipeline: bool) -> list[Scenario]:
+def chosen(
+    scenarios: list[str], variants: list[str], *, pipeline: bool, rumqttd: bool = False
+) -> list[Scenario]:
     """The scenarios and variants of these names (all, when none are named). Raises ValueError for an unknown one."""
     known_scenarios = {scenario.name for scenario in SCENARIOS}
     known_variants = {variant.name for scenario in SCENARIOS for variant in scenario.variants}
+    if rumqttd:
+        known_variants.add(RUMQTTD.name)
     for name, known in [(name, known_scenarios) for name in scenarios] + [
         (name, known_variants) for name in variants
     ]:
@@ -130,7 +133,7 @@ def chosen(scenarios: list[str], variants: list[str], *, pipeline: bool) -> list
             scenario,
             variants=tuple(
                 variant
-                for variant in scenario.variants
+                for variant in (*scenario.variants, *((RUMQTTD,) if rumqttd else ()))
                 if (not variants or variant.name in variants) and (pipeline or not variant.has_pipeline)
             ),
         )

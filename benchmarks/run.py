@@ -1,4 +1,6 @@
-"""Measure EmberMQ beside Mosquitto and print the ratios: `python -m benchmarks.run`, behind `make bench`.
+"""Measure EmberMQ beside other brokers: `python -m benchmarks.run`, behind `make bench`.
+
+MOSQUITTO names the Mosquitto to compare with, else it is the system's; RUMQTTD adds that one.
 
 Each measurement has a broker of its own, fresh; the variants of a scenario take turns round by round (A B A B), so that
 a machine that is busy for a while is busy for all of them. Figures are medians over the rounds.
@@ -6,6 +8,7 @@ a machine that is busy for a while is busy for all of them. Figures are medians 
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -16,9 +19,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.brokers import BrokerError, RunningBroker
+from benchmarks.brokers import BrokerError, Programs, RunningBroker, named_programs
 from benchmarks.machine import Machine, describe
-from benchmarks.plan import REFERENCE, Scenario, chosen
+from benchmarks.plan import Scenario, chosen
 from embermq.bench.report import IdleReport, LoadReport
 
 MEASURE_DEADLINE_S = 300.0
@@ -36,12 +39,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over the rounds of one variant in one scenario; `figures` by name, `ratios` to the reference."""
+    """Medians over the rounds of one variant in one scenario; `figures` by name."""
 
     scenario: str
     variant: str
     figures: dict[str, float]
-    ratios: dict[str, float]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,21 +66,22 @@ def main(
     pipeline: Annotated[bool, typer.Option(help="Also the variants with Spark.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
-    """EmberMQ beside Debian's Mosquitto, in one run."""
+    """EmberMQ beside Mosquitto (MOSQUITTO=PROGRAM, else the system's) and rumqttd (RUMQTTD=PROGRAM), in one run."""
     console = Console(stderr=as_json)
     try:
-        scenarios = chosen(scenario or [], variant or [], pipeline=pipeline)
-    except ValueError as error:
+        programs = named_programs(os.environ)
+        scenarios = chosen(scenario or [], variant or [], pipeline=pipeline, rumqttd=bool(programs.rumqttd))
+    except (BrokerError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
     count = 1 if quick else rounds
-    machine = describe()
-    show_machine(machine, console)
+    machine = describe(programs)
+    console.print(facts(machine), highlight=False)
     measured: list[Measured] = []
     summaries: list[Summary] = []
     for part in scenarios:
-        measured += measure(part, rounds=count, quick=quick, console=console)
+        measured += measure(part, programs, rounds=count, quick=quick, console=console)
         summaries += summarise(part, measured)
-        show(part, summaries, console)
+        show(part, summaries, machine, console)
     if as_json:
         comparison = Comparison(machine=machine, rounds=count, summaries=summaries, measured=measured)
         print(msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode())
@@ -86,14 +89,16 @@ def main(
         raise typer.Exit(BROKEN_PROMISE)
 
 
-def measure(scenario: Scenario, *, rounds: int, quick: bool, console: Console) -> list[Measured]:
+def measure(
+    scenario: Scenario, programs: Programs, *, rounds: int, quick: bool, console: Console
+) -> list[Measured]:
     """All rounds of a scenario; its variants take turns."""
     measured = []
     for number in range(rounds):
         for variant in scenario.variants:
             console.print(f"{scenario.name} {number + 1}/{rounds}: {variant.name} …", style="dim")
             try:
-                with RunningBroker(variant) as broker:
+                with RunningBroker(variant, programs) as broker:
                     measured.append(measure_once(scenario, broker, number, quick=quick))
             except BrokerError as error:
                 console.print(f"error: {error}", style="red", markup=False)
@@ -146,7 +151,7 @@ def figures_of(one: Measured) -> dict[str, float]:
 
 
 def summarise(scenario: Scenario, measured: list[Measured]) -> list[Summary]:
-    """Medians and ratios of each variant of a scenario. `lost` is the worst round, not the median."""
+    """Medians of each variant of a scenario. `lost` is the worst round, not the median."""
     medians: dict[str, dict[str, float]] = {}
     for variant in scenario.variants:
         rounds = [
@@ -159,48 +164,44 @@ def summarise(scenario: Scenario, measured: list[Measured]) -> list[Summary]:
             name: (max if name == "lost" else statistics.median)([figures[name] for figures in rounds])
             for name in names
         }
-    reference = medians.get(REFERENCE, {})
     return [
-        Summary(
-            scenario=scenario.name,
-            variant=name,
-            figures=figures,
-            ratios={key: figures[key] / reference[key] for key in figures if reference.get(key)},
-        )
-        for name, figures in medians.items()
+        Summary(scenario=scenario.name, variant=name, figures=figures) for name, figures in medians.items()
     ]
 
 
-def show_machine(machine: Machine, console: Console) -> None:
-    """One line of facts."""
-    console.print(
+def facts(machine: Machine) -> str:
+    """What a figure of this run has to be read with."""
+    return (
         f"{machine.processor}, {machine.cores} cores, {machine.memory_mib} MiB, Linux {machine.kernel}, "
-        f"Python {machine.python}, Mosquitto {machine.mosquitto}, load {machine.load_average[0]:.2f}",
-        highlight=False,
+        f"Python {machine.python}, load {machine.load_average[0]:.2f}"
     )
 
 
-def show(scenario: Scenario, summaries: list[Summary], console: Console) -> None:
-    """The table of one scenario: a row a figure, a column a variant, ratios in brackets."""
+def show(scenario: Scenario, summaries: list[Summary], machine: Machine, console: Console) -> None:
+    """The table of one scenario: a row a figure, a column a variant with its version, and what it was measured on."""
     mine = [summary for summary in summaries if summary.scenario == scenario.name]
     if not mine:
         return
-    table = Table(title=scenario.title)
+    table = Table(title=scenario.title, caption=facts(machine))
     table.add_column("median")
     for summary in mine:
-        table.add_column(summary.variant, justify="right")
+        table.add_column(_heading(summary.variant, machine), justify="right")
     for name in mine[0].figures:
         table.add_row(name, *(_cell(summary, name) for summary in mine))
     console.print(table)
+
+
+def _heading(variant: str, machine: Machine) -> str:
+    """`embermq os` of version 1 is `embermq 1 os`."""
+    program, _, rest = variant.partition(" ")
+    return f"{program} {machine.versions[program]} {rest}".rstrip()
 
 
 def _cell(summary: Summary, name: str) -> str:
     value = summary.figures.get(name)
     if value is None:
         return "-"
-    text = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.2f}"
-    ratio = summary.ratios.get(name)
-    return text if ratio is None or summary.variant == REFERENCE else f"{text} ({ratio:.2f}x)"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:,.2f}"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
-from benchmarks.plan import MOSQUITTO, REFERENCE, SCENARIOS, Scenario, chosen, embermq
-from benchmarks.run import Measured, summarise
+import io
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+from benchmarks.brokers import BrokerError, Programs, RunningBroker, named_programs
+from benchmarks.machine import Machine, describe
+from benchmarks.plan import MOSQUITTO, RUMQTTD, SCENARIOS, Scenario, chosen, embermq
+from benchmarks.run import Measured, show, summarise
+from rich.console import Console
+
+from embermq import __version__
 from embermq.bench.report import IdleCost, IdleReport
 
+ROOT = Path(__file__).resolve().parents[3]
 IDLE = Scenario(
     name="idle",
     title="idle",
@@ -32,14 +44,12 @@ def idle(variant: str, number: int, pss_mib: int) -> Measured:
     return Measured(scenario="idle", variant=variant, round=number, idle=report)
 
 
-def test_medians_and_ratios_to_the_reference() -> None:
-    measured = [idle(REFERENCE, number, 4) for number in range(3)]
+def test_figures_are_medians() -> None:
+    measured = [idle("mosquitto", number, 4) for number in range(3)]
     measured += [idle("embermq fsync", number, mib) for number, mib in enumerate((10, 40, 12))]
-    reference, ember = summarise(IDLE, measured)
-    assert reference.figures["idle PSS, MiB"] == 4
+    mosquitto, ember = summarise(IDLE, measured)
+    assert mosquitto.figures["idle PSS, MiB"] == 4
     assert ember.figures["idle PSS, MiB"] == 12
-    assert ember.ratios["idle PSS, MiB"] == 3
-    assert ember.ratios["KiB a connection"] == 1
 
 
 def test_without_the_pipeline_no_variant_has_one() -> None:
@@ -52,10 +62,93 @@ def test_without_the_pipeline_no_variant_has_one() -> None:
 
 
 def test_scenarios_and_variants_are_chosen_by_name() -> None:
-    (only,) = chosen(["paced"], [REFERENCE], pipeline=True)
+    (only,) = chosen(["paced"], ["mosquitto"], pipeline=True)
     assert only.name == "paced"
-    assert [variant.name for variant in only.variants] == [REFERENCE]
+    assert [variant.name for variant in only.variants] == ["mosquitto"]
     with pytest.raises(ValueError, match="'pased' is unknown"):
         chosen(["pased"], [], pipeline=True)
     with pytest.raises(ValueError, match="'hivemq' is unknown"):
         chosen([], ["hivemq"], pipeline=True)
+
+
+def program(folder: Path, name: str, says: str) -> str:
+    """A program that answers so to any option."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_environment_names_the_brokers_to_compare_with(tmp_path: Path) -> None:
+    mosquitto = program(tmp_path, "mine", "mosquitto version 9.8.7")
+    rumqttd = program(tmp_path, "rumqttd", "rumqttd 0.1.2")
+    named = named_programs({"MOSQUITTO": mosquitto, "RUMQTTD": rumqttd})
+    assert named == Programs(mosquitto=mosquitto, rumqttd=rumqttd)
+    versions = describe(named).versions
+    assert versions == {"embermq": __version__, "mosquitto": "9.8.7", "rumqttd": "0.1.2"}
+    scenarios = chosen([], [], pipeline=True, rumqttd=True)
+    assert all(scenario.variants[-1].broker == "rumqttd" for scenario in scenarios)
+
+
+def test_without_names_there_is_the_systems_mosquitto_and_no_rumqttd(tmp_path: Path) -> None:
+    program(tmp_path, "mosquitto", "mosquitto version 2.0.11")
+    assert named_programs({"PATH": str(tmp_path)}) == Programs(mosquitto=str(tmp_path / "mosquitto"))
+    with pytest.raises(ValueError, match="'rumqttd' is unknown"):
+        chosen([], ["rumqttd"], pipeline=True)
+
+
+@pytest.mark.parametrize("name", ["MOSQUITTO", "RUMQTTD"])
+def test_a_broker_that_is_not_there_is_told_by_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BrokerError, match=f"^{name}: '{tmp_path}/none' is not a program"):
+        named_programs({name: f"{tmp_path}/none"})
+
+
+def test_rumqttd_gets_a_configuration_that_it_can_read(tmp_path: Path) -> None:
+    """It tells the kind of a file by the end of its name."""
+    stand_in = tmp_path / "rumqttd"
+    stand_in.write_text(
+        f"#!{sys.executable}\n"
+        "import socket, sys, time, tomllib\n"
+        "assert sys.argv[1] == '-c' and sys.argv[2].endswith('.toml'), sys.argv\n"
+        "server = tomllib.load(open(sys.argv[2], 'rb'))['v5']['1']\n"
+        "host, port = server['listen'].split(':')\n"
+        "listening = socket.create_server((host, int(port)))\n"
+        "time.sleep(600)\n"
+    )
+    stand_in.chmod(0o755)
+    with RunningBroker(RUMQTTD, Programs(mosquitto="", rumqttd=str(stand_in))) as broker:
+        socket.create_connection(("127.0.0.1", broker.port), 30).close()
+
+
+def test_a_table_names_what_was_measured_on_what() -> None:
+    machine = Machine(
+        processor="AMD 7",
+        cores=2,
+        memory_mib=1,
+        kernel="6",
+        python="3.11.7",
+        versions={"mosquitto": "2.1.2", "embermq": "1.0"},
+        load_average=(0.5, 0, 0),
+    )
+    measured = [idle("mosquitto", 0, 4), idle("embermq fsync", 0, 30)]
+    text = io.StringIO()
+    show(IDLE, summarise(IDLE, measured), machine, Console(file=text, width=120))
+    shown = text.getvalue()
+    for part in ("mosquitto 2.1.2", "embermq 1.0 fsync", "AMD 7, 2 cores", "Python 3.11.7"):
+        assert part in shown
+    assert "x)" not in shown
+
+
+@pytest.mark.parametrize(("named", "installs"), [([], True), (["MOSQUITTO=/opt/mosquitto"], False)])
+def test_make_bench_installs_what_it_needs_and_no_more(named: list[str], installs: bool) -> None:
+    told = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "bench", *named],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "MOSQUITTO"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ("scripts/debian-packages mosquitto\n" in told.stdout) is installs
+    assert told.stdout.count("scripts/debian-packages") == installs
