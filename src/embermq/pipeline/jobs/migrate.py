@@ -52,7 +52,7 @@ class MigrationTerms(Struct, frozen=True, kw_only=True):
     broker_db: str
     file: str
     queue_limit: int = 10_000
-    payload_bytes_max: int = 1024 * 1024
+    payload_bytes_max: int = 1024 * 1024 + 64 * 1024
     ttl_s: int = 604_800
     session_expiry_s: int = 0xFFFF_FFFF
     zero_expires: bool = False
