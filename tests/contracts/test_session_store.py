@@ -131,30 +131,27 @@ def test_load_returns_everything(stores: SessionStores) -> None:
 def test_the_last_word_counts(stores: SessionStores) -> None:
     away = msgspec.structs.replace(ANN, epoch=4, connected=False, expires_ms=9)
     first, second = SubscriptionRow("f", 0, 0, 0), SubscriptionRow("f", 2, 9, 5)
+    early, late = (WillRow(ANN.client_id, number, record(str(number))) for number in (0, 1))
     stores.write(
         sessions=[ANN, away],
         subscriptions=[(1, "f", first), (1, "f", None), (1, "f", second), (1, "g", first), (1, "g", None)],
-        wills=[
-            (1, WillRow(ANN.client_id, 0, b"1")),
-            (1, None),
-            (1, WillRow(ANN.client_id, 1, b"2")),
-            (8, None),
-        ],
+        wills=[(1, early), (1, None), (1, late), (8, None)],
     )
     ann = stores.sessions.load().sessions[0]
     assert (
         msgspec.structs.replace(ann.row, epoch=4) == away
     )  # of its epochs a store may keep the first of each run
     assert ann.subscriptions == (second,)
-    assert stores.sessions.load().wills == [(1, WillRow(ANN.client_id, 1, b"2"))]
+    assert stores.sessions.load().wills == [(1, late)]
 
 
 @pytest.mark.promise("repositories-6")
 def test_a_will_is_taken_back(stores: SessionStores) -> None:
-    stores.write(wills=[(1, WillRow(ANN.client_id, 5, b"will")), (9, WillRow("guest", 0, b"will"))])
+    will = (9, WillRow("guest", 0, record("will")))
+    stores.write(wills=[(1, WillRow(ANN.client_id, 5, record("will"))), will])
     stores.write(wills=[(1, None)])
     stores.reopen()
-    assert stores.sessions.load().wills == [(9, WillRow("guest", 0, b"will"))]
+    assert stores.sessions.load().wills == [will]
     stores.write(wills=[(9, None)])
     assert stores.sessions.load().wills == []
 
@@ -407,7 +404,7 @@ def test_a_newer_generation_replaces_everything(redis_stores: InRedis) -> None:
         records=1,
         sessions=[ANN],
         subscriptions=[(1, "f", SubscriptionRow("f", 0, 0, 0))],
-        wills=[(1, WillRow(ANN.client_id, 5, b"will"))],
+        wills=[(1, WillRow(ANN.client_id, 5, record("will")))],
         receiving=[(1, 1, 0)],
         queue_rows=[row(1), row(2, packet_id=4), row(3, packet_id=5, qos=2)],
         queue_marks=[mark(3, RELEASED, 5)],
@@ -416,7 +413,7 @@ def test_a_newer_generation_replaces_everything(redis_stores: InRedis) -> None:
     redis_stores.write(sessions=[newer])
     assert redis_stores.all_keys() == {"s:ol:{ann/%7B%7D%25🦊}": "string"}
     other = InRedis(redis_stores.url)
-    other.write(sessions=[ANN], wills=[(1, WillRow(ANN.client_id, 5, b"late"))], deleted_sessions=[1])
+    other.write(sessions=[ANN], wills=[(1, WillRow(ANN.client_id, 5, record("late")))], deleted_sessions=[1])
     assert other.writer.statistics().fenced == 3
     state = redis_stores.sessions.load()
     assert [found.row for found in state.sessions] == [newer]
@@ -560,7 +557,7 @@ def test_the_set_of_received_packet_ids_says_how_far_it_is_complete(redis_stores
     redis_stores.log_end = 40
     redis_stores.write(records=3, sessions=[ANN], receiving=[(1, 7, 1)])
     key = "s:f:ri:{ann/%7B%7D%25🦊}"
-    assert redis_stores.ask(key, "HGETALL", key) == {b"upto": b"43", b"7": b"41"}
+    assert redis_stores.ask(key, "HGETALL", key) == {b"upto": b"43", b"7": b'{"offset":41}'}
     redis_stores.write(records=2, released=[(1, 7)])
     assert redis_stores.ask(key, "HGETALL", key) == {b"upto": b"45"}
 

@@ -253,9 +253,7 @@ def check_order(old: OldBroker, server: RedisServer) -> None:
         keys = client_keys(client_id)
         prefix = len(keys.message)
         members = client.zrange(keys.messages, 0, -1, withscores=True)
-        assert [
-            (int(score) // QUEUE_SEQ_STEP - 1, int(member[prefix:])) for member, score in members
-        ] == expected
+        assert [(int(score) - 1, int(member[prefix:])) for member, score in members] == expected
         assert client.get(keys.last_packet_id) == b"%d" % expected[-1][1]
         row = decode_session(keys.session, client.get(keys.session))
         assert (row.client_id, row.connected, row.epoch) == (client_id, False, 0)
@@ -358,7 +356,7 @@ def test_the_oldest_over_the_limit_of_a_client_stay_behind_but_no_pubrel(
     assert (report.counts.over_limit, report.counts.written) == (5, 5)
     client = connected(redis_server)
     scores = [score for _, score in client.zrange(client_keys("device-0").messages, 0, -1, withscores=True)]
-    assert [int(score) // QUEUE_SEQ_STEP - 1 for score in scores] == [1, 6, 7, 8, 9]
+    assert [int(score) - 1 for score in scores] == [1, 6, 7, 8, 9]
     client.close()
 
 
@@ -501,7 +499,7 @@ def test_what_stands_in_the_way_is_told_before_anything_is_written(
     assert "127.0.0.1:1" in refused(old.url, "redis://:secret@127.0.0.1:1")
     assert "begins with http, not with one of redis://" in refused(old.url, "http://:secret@127.0.0.1:1")
     assert "neither 1..4294967295 nor never" in refused(old.url, "sqlite", "--session-expiry", "0")
-    redis_server.ask("SET", "embermq:schema", '{"version":1,"log":"77"}')
+    redis_server.ask("SET", "embermq:schema", '{"version":2,"log":"77"}')
     assert "another broker's data directory (log 77" in refused(old.url, redis_server.url)
     redis_server.ask("SET", "embermq:schema", '{"version":9,"log":"77"}')
     assert "layout version 9" in refused(old.url, redis_server.url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 import urllib.error
@@ -20,7 +21,7 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Subscription, Will
+from embermq.protocol.packets import Publish, Pubrec, Subscription, Will
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
@@ -86,12 +87,18 @@ def test_a_person_with_redis_cli_finds_what_the_documents_say(
         await publisher.publish("fleet/b", b"waits", qos=1)
         await publisher.publish("status", b"kept", qos=1, retain=True)
         await publisher.subscribe(Subscription("nothing", 1))
+        receiver = await kept(broker, "r", acknowledges=False)
+        answer = receiver.expect(Pubrec, 77)
+        receiver.send(Publish("elsewhere", b"not released", 2, 77))
+        await answer
 
     talk(dialogue)
     wait_until(lambda: metric(broker, "session_store_waiting_ticks") == 0, 30, "all is stored")
     assert keys(redis_server) == {
         "embermq:schema": "string",
         "s:ol:{p}": "string",
+        "s:ol:{r}": "string",
+        "s:f:ri:{r}": "hash",
         "s:s:{p}": "hash",
         "s:f:ri:{p}": "hash",
         "s:ol:{pump%7B7%7D}": "string",
@@ -108,7 +115,18 @@ def test_a_person_with_redis_cli_finds_what_the_documents_say(
     assert (session["client_id"], session["status"]) == ("pump{7}", "offline")
     message = json.loads(redis_server.ask("GET", "{pump%7B7%7D}_messages_2"))
     assert (message["packetType"], message["packetId"], message["topicName"]) == ("PUBLISH", 2, "fleet/b")
+    assert message["retained"] is False
     assert 0 < redis_server.ask("PTTL", "{pump%7B7%7D}_messages_2") <= 7 * DAY_S * 1000
+    assert redis_server.ask("ZRANGE", "{pump%7B7%7D}_messages", 0, -1, "WITHSCORES")[1::2] == [b"1", b"2"]
+
+    def shown(*words: str) -> tuple[str, bytes]:
+        found = json.loads(redis_server.ask(*words))
+        found = found.get("message", found)
+        return found["topicName"], base64.b64decode(found["payload"])
+
+    assert shown("HGET", "s:f:p:{pump%7B7%7D}", "1") == ("fleet/a", b"sent")
+    assert shown("HGET", "s:f:ri:{r}", "77") == ("elsewhere", b"not released")
+    assert shown("GET", "s:w:{pump%7B7%7D}") == ("wills", b"gone")
 
 
 @pytest.mark.promise("device-9", "repositories-1")

@@ -8,7 +8,7 @@ message is replaced by a later one only; what waits is lost with the process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -68,7 +68,15 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
 
     # Writes
 
-    def submit(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
+    def submit(
+        self,
+        writes: SessionWrites,
+        base_offset: int,
+        log_end: int,
+        stored: Stored,
+        *,
+        records: Sequence[bytes] = (),
+    ) -> None:
         size = sum(len(row.record) for row in writes.queue_rows)
         size += sum(len(write.record) for write in writes.retained)
         self.waiting.append((partial(self._write, writes, base_offset, log_end, stored), size))

@@ -29,12 +29,12 @@ from embermq.model.log_record import (
 )
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
-from embermq.model.session_writes import QueueRow
+from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueRow
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.properties import Properties
 
 SCHEMA_KEY = "embermq:schema"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SESSION_PREFIX = "s:ol:{"
 WILL_PREFIX = "s:w:{"
 RETAINED_PREFIX = "t:r:{"
@@ -47,6 +47,7 @@ PACKET_TYPE_AT = len('{"packetType":')
 PACKET_ID_AT = len('{"packetType":"PUBLISH","packetId":')
 RECORD_BYTES_AT = len(PUBLISH_HEAD % 0)
 
+_FRACTION_DIGITS = QUEUE_SEQ_STEP.bit_length() - 1
 _U16 = Annotated[int, Meta(ge=0, le=65_535)]
 _Qos = Annotated[int, Meta(ge=0, le=2)]
 _Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -122,10 +123,23 @@ def name_in(key: str) -> str:
     return decode_name(key[begin + 1 : end])
 
 
+def score_of(seq: int) -> str:
+    """The place of a message in its queue as Redis has it: 1, 2, 3, a fraction for what is stored late. It is exact,
+    as sequence numbers are below 2^53 and the step is a power of two, and has no exponent, which scripts do not take.
+    """
+    number, rest = divmod(seq, QUEUE_SEQ_STEP)
+    return str(number) if not rest else f"{seq / QUEUE_SEQ_STEP:.{_FRACTION_DIGITS}f}".rstrip("0")
+
+
+def seq_of(score: bytes | str | float) -> int:
+    """The inverse of `score_of`. Raises ValueError."""
+    return round(float(score) * QUEUE_SEQ_STEP)
+
+
 def position_of(row: QueueRow) -> str:
     """A member of `{client}_positions`: what the client has had stored. Plain subscriptions give a client one copy of
     an offset; shared ones may give it several, retained messages have no offset, so these carry their place too."""
-    return f"{row.offset}:{row.seq}" if row.flags & 8 or row.offset < 0 else str(row.offset)
+    return f"{row.offset}:{score_of(row.seq)}" if row.flags & 8 or row.offset < 0 else str(row.offset)
 
 
 def offset_in(key: str, position: str) -> tuple[int, bool]:
@@ -203,7 +217,7 @@ class _Delivery(_Body, frozen=True, omit_defaults=True, rename="camel", kw_only=
     qos: _Qos
     expires_ms: _Number
     client_id: str
-    retained: bool = False
+    retained: bool
     shared: bool = False
     identifiers: tuple[int, ...] = ()
 
@@ -315,6 +329,15 @@ def decode_retained(key: str, value: bytes) -> RetainedRow:
         raise _broken(key, error) from error
 
 
+def encode_received(offset: int, record: bytes) -> bytes:
+    """The value of a field of `s:f:ri:{client}`; the field is the packet id. Where there is no `record` only its
+    position is known. Raises RecordError."""
+    head = b'{"offset":%d' % offset
+    if not record:
+        return head + b"}"
+    return head + b"," + _encode(_Body(**_spelled(decode_record(record))))[1:]
+
+
 # Sessions
 
 
@@ -348,7 +371,7 @@ class _Will(Struct, frozen=True):
     due_ms: _Number
     username: str
     certificate: str
-    record: bytes
+    message: _Body
 
 
 class Schema(Struct, frozen=True):
@@ -436,9 +459,10 @@ def decode_subscription(key: str, topic_filter: str, value: bytes) -> Subscripti
 
 
 def encode_will(generation: int, row: WillRow) -> bytes:
-    """The JSON of `s:w:{client}`."""
+    """The JSON of `s:w:{client}`. Raises RecordError."""
+    message = _Body(**_spelled(decode_record(row.record)))
     return _encode(
-        _Will(generation, row.client_id, row.delay_s, row.due_ms, row.username, row.certificate, row.record)
+        _Will(generation, row.client_id, row.delay_s, row.due_ms, row.username, row.certificate, message)
     )
 
 
@@ -446,11 +470,10 @@ def decode_will(key: str, value: bytes) -> tuple[int, WillRow]:
     """The inverse of `encode_will`. Raises LayoutError."""
     try:
         found = _decode_will(value)
-    except ValueError as error:
+        record = found.message.record()
+    except _BROKEN as error:
         raise _broken(key, error) from error
-    row = WillRow(
-        found.client_id, found.delay_s, found.record, found.due_ms, found.username, found.certificate
-    )
+    row = WillRow(found.client_id, found.delay_s, record, found.due_ms, found.username, found.certificate)
     return found.generation, row
 
 
@@ -468,9 +491,10 @@ def decode_schema(value: bytes) -> Schema:
 
 
 class Place(Struct, frozen=True):
-    """Where a message in flight stands: a value of `s:f:p:{client}`."""
+    """Where a message in flight stands: the beginning of a value of `s:f:p:{client}`, which scripts complete with the
+    message as it was when it was sent, for people."""
 
-    score: _Number
+    score: Annotated[float, Meta(ge=0)]
     offset: _Offset
     qos: _Qos
 
@@ -479,8 +503,8 @@ _decode_place = msgspec.json.Decoder(Place).decode
 
 
 def encode_place(seq: int, offset: int, qos: int) -> bytes:
-    """The value of a field of `s:f:p:{client}`; the field is the packet id."""
-    return b'{"score":%d,"offset":%d,"qos":%d}' % (seq, offset, qos)
+    """The beginning of the value of a field of `s:f:p:{client}`, as JSON; the field is the packet id."""
+    return b'{"score":%s,"offset":%d,"qos":%d}' % (score_of(seq).encode(), offset, qos)
 
 
 def decode_place(key: str, packet_id: int, value: bytes) -> Place:

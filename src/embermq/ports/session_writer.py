@@ -1,6 +1,7 @@
 """Session data in a store of its own: what one tick wants kept of sessions, made durable in the order of the ticks."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -18,10 +19,18 @@ class SessionWriter(ABC):
     """
 
     @abstractmethod
-    def submit(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
+    def submit(
+        self,
+        writes: SessionWrites,
+        base_offset: int,
+        log_end: int,
+        stored: Stored,
+        *,
+        records: Sequence[bytes] = (),
+    ) -> None:
         """Start to write. Record i of the tick has offset `base_offset` + i; `log_end` is the offset behind the last:
         each write to the set of packet ids that a client is sending stores it too, as the offset up to which that set
-        is complete.
+        is complete. `records` are those of the tick: what is shown beside the packet ids, and nothing else.
 
         `stored` is called later, on the broker's own thread, once, when this and all that was submitted before is
         durable; never before this call returns. `writes` may be empty: then only the turn is waited for.

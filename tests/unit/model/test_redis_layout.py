@@ -8,6 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import (
@@ -47,6 +48,8 @@ from embermq.model.redis_layout import (
     offset_in,
     position_of,
     retained_key,
+    score_of,
+    seq_of,
     session_fence,
 )
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
@@ -174,6 +177,7 @@ def test_what_a_person_finds_in_a_stored_message() -> None:
     assert found["topicName"] == "a/b"
     assert base64.b64decode(found["payload"]) == b"\x00\xff"
     assert (found["qos"], found["retained"], found["time"]) == (2, True, 7)
+    assert json.loads(encode_message(replace(ROW, flags=1), "bob"))["retained"] is False
     assert found["userProperties"] == [["k", "v"]]
 
 
@@ -242,6 +246,24 @@ def test_keys_as_documented() -> None:
     assert retained_key("a/b") == "t:r:{a/b}"
 
 
+@given(numbers)
+def test_a_place_in_the_queue_is_a_score(seq: int) -> None:
+    assert seq_of(score_of(seq)) == seq == seq_of(float(score_of(seq)))
+
+
+def test_scores_are_1_2_3_and_what_is_stored_late_is_between() -> None:
+    step = 65_536
+    assert [score_of(number * step) for number in range(4)] == ["0", "1", "2", "3"]
+    assert score_of(2 * step + step // 2) == "2.5"
+    assert score_of(1) == "0.0000152587890625"
+
+
+def test_what_a_person_finds_in_a_will() -> None:
+    found = json.loads(encode_will(7, WillRow("ann", 5, RECORD, 0, "user", "")))
+    message = found["message"]
+    assert (message["topicName"], base64.b64decode(message["payload"])) == ("a/b", b"\x00\xff")
+
+
 @pytest.mark.parametrize("key", ["plain", "s:ol:{}", "s:ol:{", "}{"])
 def test_a_key_without_a_name_is_told(key: str) -> None:
     with pytest.raises(LayoutError, match="no name in braces"):
@@ -252,8 +274,8 @@ def test_a_key_without_a_name_is_told(key: str) -> None:
     ("offset", "flags", "position", "told"),
     [
         (12, 1, "12", (12, False)),
-        (12, 9, "12:65536", (12, True)),
-        (-1, 5, "-1:65536", (-1, True)),
+        (12, 9, "12:1", (12, True)),
+        (-1, 5, "-1:1", (-1, True)),
     ],
 )
 def test_positions(offset: int, flags: int, position: str, told: tuple[int, bool]) -> None:
@@ -305,9 +327,9 @@ def test_broken_stamps_are_told() -> None:
 
 def test_small_values() -> None:
     assert decode_schema(encode_schema("ab12")).log == "ab12"
-    assert decode_schema(encode_schema("ab12")).version == 1
-    assert json.loads(encode_place(65_536, -1, 2)) == {"score": 65_536, "offset": -1, "qos": 2}
-    assert decode_place("k", 7, encode_place(65_536, -1, 2)) == Place(65_536, -1, 2)
+    assert decode_schema(encode_schema("ab12")).version == 2
+    assert json.loads(encode_place(65_536, -1, 2)) == {"score": 1, "offset": -1, "qos": 2}
+    assert decode_place("k", 7, encode_place(65_536, -1, 2)) == Place(1, -1, 2)
     with pytest.raises(LayoutError, match="'k, field 7'"):
         decode_place("k", 7, b"{}")
     with pytest.raises(LayoutError, match="'k'"):

@@ -14,7 +14,7 @@ from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import read_script
-from embermq.model.redis_layout import LayoutError, decode_message, decode_place, offset_in
+from embermq.model.redis_layout import LayoutError, decode_message, decode_place, offset_in, score_of, seq_of
 from embermq.model.session_writes import QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 
@@ -57,7 +57,7 @@ class RedisDeviceQueue(DeviceQueue):
             return
         keys = owner.keys
         names = (keys.session, keys.messages, keys.sent, keys.released)
-        args = (owner.fence, len(keys.message.encode()), after_seq, limit, bytes_max or 0)
+        args = (owner.fence, len(keys.message.encode()), score_of(after_seq), limit, bytes_max or 0)
 
         def go_on(after_seq: int) -> None:
             self.page(generation, after_seq, limit, then, bytes_max=bytes_max)
@@ -71,14 +71,14 @@ class RedisDeviceQueue(DeviceQueue):
             return
         keys = owner.keys
         names = (keys.session, keys.messages, keys.sent, keys.released)
-        args = (owner.fence, len(keys.message.encode()), after_seq, limit)
+        args = (owner.fence, len(keys.message.encode()), score_of(after_seq), limit)
         self._link.ask(keys.session, OLDEST, names, args, partial(_oldest, then))
 
     def _page(self, owner: Owner, then: Rows, go_on: Callable[[int], None], answer: Answer) -> None:
         rows: list[QueueRow] = []
         found = _items(answer)
         for at in range(0, len(found), 2):
-            seq, value = _number(found[at]), found[at + 1]
+            seq, value = _seq(found[at]), found[at + 1]
             if not isinstance(value, bytes):
                 rows.append(_expired(owner, seq, 0, QueueState.QUEUED, 1))
                 continue
@@ -86,7 +86,7 @@ class RedisDeviceQueue(DeviceQueue):
             if row is not None:
                 rows.append(row)
         if found and not rows:  # no rows would say that nothing is queued
-            go_on(_number(found[-2]))
+            go_on(_seq(found[-2]))
         else:
             then(rows)
 
@@ -151,7 +151,7 @@ class RedisDeviceQueueHistory(DeviceQueueHistory):
         names = (keys.session, keys.messages, keys.sent, keys.released)
         args = (owner.fence, len(keys.message.encode()), 0, OLDEST_MAX)
         found = _items(self._redis.run(keys.session, OLDEST, names, args))
-        seqs = array("q", [_number(seq) for seq in found[::3]])
+        seqs = array("q", [_seq(score) for score in found[::3]])
         return seqs, array("q", accumulate((_number(offset) for offset in found[2::3]), max))
 
 
@@ -165,9 +165,14 @@ def _number(answer: Answer) -> int:
     return int(answer)
 
 
+def _seq(score: Answer) -> int:
+    assert isinstance(score, bytes | int)
+    return seq_of(score)
+
+
 def _oldest(then: Sizes, answer: Answer) -> None:
     found = _items(answer)
-    then([(_number(found[at]), _number(found[at + 1])) for at in range(0, len(found), 3)])
+    then([(_seq(found[at]), _number(found[at + 1])) for at in range(0, len(found), 3)])
 
 
 def _message(owner: Owner, value: bytes, seq: int, state: int) -> QueueRow:
@@ -181,7 +186,7 @@ def _sent_row(owner: Owner, found: Sequence[Answer]) -> QueueRow:
     packet_id = _number(found[0])
     _, score, place_json, value = found
     place = decode_place(owner.keys.sent, packet_id, place_json) if isinstance(place_json, bytes) else None
-    seq = _number(score) if score is not None else place.score if place is not None else 0
+    seq = _seq(score) if score is not None else seq_of(place.score) if place is not None else 0
     state = QueueState.SENT if place is not None else QueueState.RELEASED
     if isinstance(value, bytes):
         return _message(owner, value, seq, state)

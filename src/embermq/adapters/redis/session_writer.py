@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -22,6 +22,7 @@ from embermq.model.log_record import decode_record
 from embermq.model.redis_layout import (
     client_keys,
     encode_place,
+    encode_received,
     encode_retained,
     encode_session,
     encode_subscription,
@@ -29,6 +30,7 @@ from embermq.model.redis_layout import (
     encode_will,
     position_of,
     retained_key,
+    score_of,
 )
 from embermq.model.session import RetainedRow, SessionRow, WillRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
@@ -111,7 +113,15 @@ class RedisSessionWriter(SessionWriter):
         self.estranged = ""
         """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself."""
 
-    def submit(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
+    def submit(
+        self,
+        writes: SessionWrites,
+        base_offset: int,
+        log_end: int,
+        stored: Stored,
+        *,
+        records: Sequence[bytes] = (),
+    ) -> None:
         self._tick = tick = _Submitted(stored)
         self._ticks.append(tick)
         if not writes.is_empty():
@@ -122,7 +132,7 @@ class RedisSessionWriter(SessionWriter):
             for generation, will in writes.wills:
                 self._put_will(generation, will)
             if writes.receiving or writes.released:
-                self._receive(writes, base_offset, log_end)
+                self._receive(writes, base_offset, log_end, records)
             if writes.queue_rows:
                 self._save(writes.queue_rows, log_end)
             if writes.queue_marks or writes.queue_dropped:
@@ -275,17 +285,26 @@ class RedisSessionWriter(SessionWriter):
             keys.session, WILL, (keys.session, keys.will), args, partial(self._answered, self._tick)
         )
 
-    def _receive(self, writes: SessionWrites, base_offset: int, log_end: int) -> None:
-        changes: dict[int, list[bytes | str | int]] = {}
+    def _receive(
+        self, writes: SessionWrites, base_offset: int, log_end: int, records: Sequence[bytes]
+    ) -> None:
+        changes: dict[int, list[tuple[int, bytes]]] = {}
         for generation, packet_id, index in writes.receiving:
-            changes.setdefault(generation, []).extend((packet_id, base_offset + index))
+            record = (
+                records[index] if 0 <= index < len(records) else b""
+            )  # what a start repeats has none here
+            value = encode_received(base_offset + index, record)
+            changes.setdefault(generation, []).append((packet_id, value))
         for generation, packet_id in writes.released:
-            changes.setdefault(generation, []).extend((packet_id, b""))
+            changes.setdefault(generation, []).append((packet_id, b""))
         for generation, change in changes.items():
             owner = self._owners.get(generation)
-            if owner is not None:
-                keys = owner.keys
-                self._ask(owner, RECEIVE, (keys.session, keys.receiving), [owner.fence, log_end, *change])
+            if owner is None:
+                continue
+            names = (owner.keys.session, owner.keys.receiving)
+            for part, is_last in _received_parts(change):
+                # Only with the last part the set is complete up to there.
+                self._ask(owner, RECEIVE, names, [owner.fence, log_end if is_last else b"", *part])
 
     def _save(self, rows: list[QueueRow], log_end: int) -> None:
         by_owner: dict[int, list[QueueRow]] = {}
@@ -309,7 +328,7 @@ class RedisSessionWriter(SessionWriter):
             oldest = min(oldest, score)
             newest = max(newest, score)
             args += (
-                row.seq,
+                score_of(row.seq),
                 position_of(row),
                 score,
                 row.packet_id,
@@ -393,12 +412,25 @@ def _parts(rows: list[QueueRow]) -> list[list[QueueRow]]:
     return parts
 
 
+def _received_parts(change: list[tuple[int, bytes]]) -> Iterator[tuple[list[bytes | str | int], bool]]:
+    """Few enough for one call each, and whether it is the last part."""
+    part: list[bytes | str | int] = []
+    size = 0
+    for packet_id, value in change:
+        if part and (len(part) >= 2 * ROWS_MAX or size + len(value) > ROW_BYTES_MAX):
+            yield part, False
+            part, size = [], 0
+        part += (packet_id, value)
+        size += len(value)
+    yield part, True
+
+
 def _extend(runs: list[tuple[bool, list[bytes | str | int]]], mark: QueueMark) -> None:
     is_done = mark.state == QueueState.DONE
     if not runs or runs[-1][0] != is_done or len(runs[-1][1]) >= 4 * ROWS_MAX:
         runs.append((is_done, []))
     if is_done:
-        runs[-1][1].extend((mark.packet_id, mark.seq))
+        runs[-1][1].extend((mark.packet_id, score_of(mark.seq)))
     else:
         place = encode_place(mark.seq, mark.offset, mark.qos)
-        runs[-1][1].extend((mark.state, mark.packet_id, mark.seq, place))
+        runs[-1][1].extend((mark.state, mark.packet_id, score_of(mark.seq), place))

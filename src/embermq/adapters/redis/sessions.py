@@ -27,6 +27,7 @@ from embermq.model.redis_layout import (
     name_in,
     offset_in,
     retained_key,
+    seq_of,
 )
 from embermq.model.session import RetainedRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP
@@ -116,7 +117,7 @@ class RedisSessionStore(SessionStore):
                     yield self._session(name, keys, answer)
 
     def _session(self, client_id: str, keys: ClientKeys, answer: list[Any]) -> StoredSession:
-        value, subscriptions, receiving, queued, queued_bytes, last, newest = answer
+        value, subscriptions, receiving, complete_to, queued, queued_bytes, last, newest = answer
         row = decode_session(keys.session, value)
         if row.client_id != client_id:
             raise LayoutError(f"key {keys.session!r}: is of client {row.client_id!r}")
@@ -125,14 +126,14 @@ class RedisSessionStore(SessionStore):
             self._owners.note_positions(owner, 0, int(newest[1]), trimmed=False)
             offset, _ = offset_in(keys.positions, newest[0].decode(errors="replace"))
             self._log_end = max(self._log_end, int(newest[1]) + (offset >= 0))
-        ids, upto = _receiving(keys.receiving, receiving)
+        ids, upto = _receiving(keys.receiving, receiving, complete_to)
         found = tuple(_subscriptions(keys.subscriptions, subscriptions))
         self._log_end = max(self._log_end, upto, *(entry.since_offset for entry in found))
         return StoredSession(
             row,
             found,
             ids,
-            int(last) + QUEUE_SEQ_STEP,
+            seq_of(last) + QUEUE_SEQ_STEP,
             queued,
             queued_bytes,
             upto,
@@ -186,21 +187,21 @@ def _subscriptions(key: str, found: list[bytes]) -> Iterator[SubscriptionRow]:
         yield decode_subscription(key, topic_filter, found[at + 1])
 
 
-def _receiving(key: str, found: list[bytes]) -> tuple[tuple[int, ...], int]:
+def _receiving(key: str, found: list[bytes], complete_to: bytes | None) -> tuple[tuple[int, ...], int]:
     """Packet ids, and the end of the log up to which they are complete."""
     ids: list[int] = []
     upto = 0
-    for at in range(0, len(found), 2):
+    for field in found:
         try:
-            if found[at] == UPTO.encode():
-                upto = int(found[at + 1])
+            if field == UPTO.encode():
+                upto = int(complete_to or 0)
                 continue
-            packet_id = int(found[at])
+            packet_id = int(field)
             if not 0 < packet_id <= 65_535:
                 raise ValueError(f"{packet_id} is no packet id")
             ids.append(packet_id)
         except ValueError as error:
-            raise LayoutError(f"key {key!r}: field {found[at]!r}: {error}") from error
+            raise LayoutError(f"key {key!r}: field {field!r}: {error}") from error
     return tuple(ids), upto
 
 

@@ -151,7 +151,13 @@ class SplitStore(TickStore):
             waiting.append(_Waiting())
             waiting[-1].add(writes, stored)
             log_end = receipt.base_offset + receipt.record_count
-            self._writer.submit(session, receipt.base_offset, log_end, partial(self._stored, waiting[-1]))
+            self._writer.submit(
+                session,
+                receipt.base_offset,
+                log_end,
+                partial(self._stored, waiting[-1]),
+                records=writes.records if session.receiving else (),
+            )
             self._look_at_limit()
         elif waiting:
             waiting[-1].add(writes, stored)

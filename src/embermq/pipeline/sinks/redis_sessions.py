@@ -26,6 +26,8 @@ from embermq.model.redis_layout import (
     encode_schema,
     encode_session,
     encode_tail,
+    score_of,
+    seq_of,
 )
 from embermq.model.session_writes import QueueState
 from embermq.pipeline.errors import MigrationError
@@ -75,7 +77,7 @@ class RedisSessionTarget(SessionTarget):
                 continue
             row = decode_session(key.session, session) if session is not None else None
             prefix = len(key.message.encode())
-            places = {int(score): int(member[prefix:]) for member, score in members}
+            places = {seq_of(score): int(member[prefix:]) for member, score in members}
             found[client_id] = Known(row.generation if row else 0, row.epoch if row else 0, places)
         return found
 
@@ -101,7 +103,7 @@ def _put(pipe: Any, client: ClientWrites) -> None:
             end = PACKET_TYPE_AT + len(PUBREL_TYPE)
             head = head[:PACKET_TYPE_AT] + PUBREL_TYPE + head[end:]
         body = head.encode() + encode_tail(row, client.client_id, LogRecord(message))
-        words += (row.packet_id, row.seq, row.expires_ms, body, "1" if is_released else "")
+        words += (row.packet_id, score_of(row.seq), row.expires_ms, body, "1" if is_released else "")
     # EVAL, not EVALSHA: pipelines of a cluster take no other; the text is short beside what it carries.
     pipe.execute_command(
         "EVAL", _IMPORT, 4, keys.session, keys.messages, keys.last_packet_id, keys.released, *words

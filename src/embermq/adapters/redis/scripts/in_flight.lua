@@ -12,7 +12,8 @@ local prefix = ARGV[2]
 local ids, places = {}, {}
 local sent = call('HGETALL', KEYS[3])
 for i = 1, #sent, 2 do
-  ids[#ids + 1], places[#places + 1] = sent[i], sent[i + 1]
+  local place = string.match(sent[i + 1], '^(.-),"message":') -- the message itself is read where it is
+  ids[#ids + 1], places[#places + 1] = sent[i], place and place .. '}' or sent[i + 1]
 end
 local released = call('SMEMBERS', KEYS[4])
 for i = 1, #released do

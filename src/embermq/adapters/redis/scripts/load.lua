@@ -1,6 +1,7 @@
 -- What is kept of one client, for the start.
 -- KEYS: session, subscriptions, receiving, messages, positions
--- Returns the session, subscriptions and receiving as field and value, stored messages, bytes of their records, the
+-- Returns the session, subscriptions as field and value, packet ids that are received, the end of the log up to which
+-- these are complete, stored messages, bytes of their records, the
 -- last place, the newest position with its score. The last place counts what is done and still remembered: a retained
 -- message is known by its place alone, and another one there would be taken for it.
 local call = redis.call
@@ -17,10 +18,10 @@ if count > 0 then
 end
 local positions = call('ZRANGE', KEYS[5], 0, -1)
 for i = 1, #positions do
-  local place = string.match(positions[i], ':(%d+)$')
+  local place = string.match(positions[i], ':([%d.]+)$')
   if place and tonumber(place) > tonumber(last) then
     last = place
   end
 end
-return { call('GET', KEYS[1]), call('HGETALL', KEYS[2]), call('HGETALL', KEYS[3]), count, bytes, last,
+return { call('GET', KEYS[1]), call('HGETALL', KEYS[2]), call('HKEYS', KEYS[3]), call('HGET', KEYS[3], 'upto'), count, bytes, last,
   call('ZRANGE', KEYS[5], 0, 0, 'REV', 'WITHSCORES') }

@@ -2,7 +2,7 @@
 -- time to live stays. What is done already is left out.
 -- KEYS: session, messages, last packet id, sent, released
 -- ARGV: fence, beginning of payload keys, then for each message: state (1 sent, 2 released), packet id,
---   place in the queue, JSON of its place when it is sent
+--   place in the queue, JSON of its place when it is sent, which gets the message with it
 -- Returns how many were marked; nil when the session is another's.
 local call = redis.call
 local fence = ARGV[1]
@@ -67,8 +67,12 @@ for i = 1, #keys do
         call('SETRANGE', key, TYPE_AT, PUBREL)
       end
     elseif call('SISMEMBER', KEYS[5], id) == 0 then
+      local place, message = ARGV[at + 3], call('GET', key)
+      if message then
+        place = string.sub(place, 1, -2) .. ',"message":' .. message .. '}'
+      end
       sent[#sent + 1] = id
-      sent[#sent + 1] = ARGV[at + 3]
+      sent[#sent + 1] = place
     end
   end
 end

@@ -2,7 +2,7 @@
 -- KEYS: session, messages, positions, last packet id, sent, released
 -- ARGV: fence, beginning of payload keys, floor of positions ("" leaves them), then for each message:
 --   place in the queue, position, score of the position, packet id (0: choose one), deadline (Unix ms),
---   JSON behind the packet id, JSON of its place when it is sent at once ("" else)
+--   JSON behind the packet id, JSON of its place when it is sent at once ("" else), which gets the message with it
 -- Returns how many were stored; nil when the session is another's.
 -- A packet id that the broker gives wins: a queued message that has it gets another one.
 -- What is seldom needed is defined where it is: a closure costs as much as a command.
@@ -39,7 +39,11 @@ for i = 1, #wanted do
       end
       members[n + 1], members[n + 2] = ARGV[at], key
       positions[n + 1], positions[n + 2] = ARGV[at + 2], ARGV[at + 1]
-      sent[n + 1], sent[n + 2] = id, ARGV[at + 6]
+      local place, tail = ARGV[at + 6], ARGV[at + 5]
+      if tail ~= '' then
+        place = string.sub(place, 1, -2) .. ',"message":' .. head(HEAD, id) .. tail .. '}'
+      end
+      sent[n + 1], sent[n + 2] = id, place
     end
   end
 end
