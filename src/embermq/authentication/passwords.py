@@ -113,7 +113,7 @@ class PasswordStep(Step):
     """A name without an account is not its business, but costs what the others cost.
 
     Who comes with a password that is remembered or generated enters at once; all others, whether or not they have an
-    account, go to `checks` for the slow hash. So only right passwords are quick. It closes `lookups`.
+    account, go to `checks` for the slow hash. So only right passwords are quick.
     """
 
     name = "password"
