@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from embermq.protocol.properties import Properties
 
 NEVER_S = 0xFFFFFFFF
 """Of a session: it does not expire."""
+CLIENTS = ("device", "app")
+"""The second one is an application, whose messages come by way of the pipeline."""
 PAYLOADS = [b"one", b"two", b"three"]
 SETTINGS = {
     "clients.application_ids": "app",
@@ -42,13 +44,13 @@ def storing_broker(
         yield broker
 
 
-def fill(broker: BrokerProcess, *words: str) -> None:
-    """Store one of each. `words` are options for commands that need the broker's settings."""
+def fill(broker: BrokerProcess, *words: str, clients: Sequence[str] = CLIENTS) -> None:
+    """Store one of each, for absent `clients`. `words` are options for commands that need the broker's settings."""
     added = run_program("users", "add", "ann", "--data-dir", broker.data_dir, *words, stdin="secret\n")
     assert added.returncode == 0, added.stderr
 
     async def scenario() -> None:
-        for name in ("device", "app"):
+        for name in clients:
             client = MqttClient(name)
             will = Will("wills", b"gone", 1, False, Properties(will_delay_interval=NEVER_S))
             await client.connect(broker.port, expiry_s=NEVER_S, will=will)
@@ -65,13 +67,13 @@ def fill(broker: BrokerProcess, *words: str) -> None:
     run(scenario())
 
 
-def check(broker: BrokerProcess, *words: str) -> None:
+def check(broker: BrokerProcess, *words: str, clients: Sequence[str] = CLIENTS) -> None:
     """All that `fill` has stored is there, once and in order. Takes it, as its owners would."""
     listed = run_program("users", "list", "--data-dir", broker.data_dir, *words)
     assert "ann" in listed.stdout, listed.stderr
 
     async def scenario() -> None:
-        for name in ("device", "app"):
+        for name in clients:
             client = MqttClient(name)
             connack = await client.connect(broker.port, clean_start=False, expiry_s=NEVER_S)
             assert connack.session_present, name

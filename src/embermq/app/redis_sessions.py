@@ -70,20 +70,7 @@ class RedisSessions:
                 raise StoreError(f"stores.session: {self.place}: is empty; {ELSEWHERE.format(before)}")
             redis.command(SCHEMA_KEY, "SET", SCHEMA_KEY, encode_schema(ours), "NX")
             value = redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
-        try:
-            schema = decode_schema(value if isinstance(value, bytes) else b"")
-        except LayoutError as error:
-            raise StoreError(f"stores.session: {self.place}: {error}") from error
-        if schema.version != SCHEMA_VERSION:
-            raise StoreError(
-                f"stores.session: {self.place}: its layout has version {schema.version}, this version of EmberMQ knows "
-                f"{SCHEMA_VERSION}: start it with the EmberMQ that wrote it"
-            )
-        if schema.log != ours:
-            raise StoreError(
-                f"stores.session: {self.place}: belongs to the message log {schema.log}, not to the one in this data "
-                f"directory, {ours}: name the data directory that it was used with, or another Redis, or an empty one"
-            )
+        _check_schema(value, self.place, ours)
 
     def begin(self) -> None:
         """The repair is done; from now on nobody waits for an answer. On the running loop."""
@@ -125,4 +112,31 @@ class RedisSessions:
             connections=link.connections,
             resent=link.resent,
             settling_let_go=link.settling_let_go,
+        )
+
+
+def belonging(redis: BlockingRedis, place: str, log_id: str) -> bool:
+    """Whether what is there belongs to this log; False for a Redis that has no data of any. Raises StoreError."""
+    value = redis.command(SCHEMA_KEY, "GET", SCHEMA_KEY)
+    if value is None:
+        return False
+    _check_schema(value, place, log_id)
+    return True
+
+
+def _check_schema(value: object, place: str, log_id: str) -> None:
+    """Raises StoreError for another layout, or another log."""
+    try:
+        schema = decode_schema(value if isinstance(value, bytes) else b"")
+    except LayoutError as error:
+        raise StoreError(f"stores.session: {place}: {error}") from error
+    if schema.version != SCHEMA_VERSION:
+        raise StoreError(
+            f"stores.session: {place}: its layout has version {schema.version}, this version of EmberMQ knows "
+            f"{SCHEMA_VERSION}: start it with the EmberMQ that wrote it"
+        )
+    if schema.log != log_id:
+        raise StoreError(
+            f"stores.session: {place}: belongs to the message log {schema.log}, not to the one in this data "
+            f"directory, {log_id}: name the data directory that it was used with, or another Redis, or an empty one"
         )

@@ -38,14 +38,17 @@ def _left_out(stores: StoreSettings) -> Iterator[str]:
     """What a broker with these settings keeps elsewhere."""
     shown = stores.shown()
     if stores.log != SQLITE:
-        yield f"the message log and the logs of applications are not in it: they are in {shown.log}"
+        yield (
+            f"the message log and the logs of applications are not in it: they are in {shown.log}; "
+            f"copy that with its own tools, after this"
+        )
     if stores.session != SQLITE:
         yield (
             f"sessions, what is queued for them, and retained messages are not in it: they are in {shown.session}; "
-            f"copy that with its own tools, at a later moment than this"
+            f"copy that with its own tools, before this"
         )
     if stores.static != SQLITE:
         yield (
             f"accounts and archived messages are not in it: they are in {shown.static}; "
-            f"copy that with its own tools"
+            f"copy that with its own tools, before this"
         )

@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "messages": "embermq.cli.messages",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
+    "check-stores": "embermq.cli.check_stores",
     "db": "embermq.cli.db",
     "acl": "embermq.cli.acl",
     "pipeline": "embermq.cli.pipeline",

@@ -130,8 +130,12 @@ class ReadMarks:
             floor = int(value) if isinstance(value, bytes) and value.isdigit() else 0
             self._by_master[master] = min(floor, self._by_master.get(master, floor))
 
+    @property
+    def oldest(self) -> int:
+        """The data of all masters is there for every record below it."""
+        return min(self._by_master.values())
+
     def complete_to(self, master: Any) -> int:
         """The data of this master is there for every record below it. A master without a mark, as one may be that has
         just been given its slots, is believed what all others say."""
-        oldest = min(self._by_master.values())
-        return self._by_master.get(id(master), oldest)
+        return self._by_master.get(id(master), self.oldest)

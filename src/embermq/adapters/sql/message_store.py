@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Row, Select, delete, func, select
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.tables import message_progress, messages
 from embermq.model.message import Message
-from embermq.model.message_table import properties_of, topic_hash
+from embermq.model.message_table import ARCHIVE, properties_of, topic_hash
 from embermq.ports.log_readers import LogReader, LogReaders
 from embermq.ports.message_store import MessageStore, StoredMessage
 
@@ -104,6 +104,16 @@ class SqlLogReaders(LogReaders):
         )
         with self._database.begin("cannot read what the pipeline has confirmed") as connection:
             return [LogReader(*row) for row in connection.execute(query)]
+
+
+def archived_positions(database: Database, log_id: int) -> dict[int, int]:
+    """Partition -> the first offset that the archive of this log does not have. Raises StoreError."""
+    progress = message_progress.c
+    query = select(progress.partition, progress.next_offset).where(
+        (progress.log_id == log_id) & (progress.reader == ARCHIVE)
+    )
+    with database.begin("cannot read what the archive has") as connection:
+        return {int(row[0]): int(row[1]) for row in connection.execute(query)}
 
 
 def _stored(row: Row[Any]) -> StoredMessage:

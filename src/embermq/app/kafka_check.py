@@ -1,0 +1,60 @@
+"""Whether a log in Kafka is the one of a data directory, and whether both fit."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.log_topic import LogTopic
+from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.sqlite.connection import open_reader
+from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.app.config import Settings
+from embermq.app.errors import UserError
+from embermq.app.kafka_address import kafka_address
+from embermq.app.kafka_log import check_is_ours
+from embermq.app.pipeline_side import look_at_log
+from embermq.app.stores_check import Extent, Finding, behind
+from embermq.pipeline.errors import PipelineError
+
+
+def check_log(settings: Settings, path: Path) -> tuple[Extent, list[Finding]]:
+    """What the log holds, and what was found. Raises StoreError or UserError for a log that is not this one."""
+    admin = WatchedAdmin(kafka_address(settings.stores.log, settings.kafka), settings.kafka)
+    topic = LogTopic(admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
+    place = f"{admin.address}, topic {topic.name}"
+    with closing(open_reader(path)) as connection:
+        known = SqliteTickStore(connection, durability="os", post=lambda _: None).known_log()
+    if topic.durability() is None:
+        raise UserError(f"stores.log: {place} is not there")
+    # Without the log's id nothing is written into it, whatever it lacks.
+    at_end = find_end(admin, topic.name, replace(known, end=0, records_end=0, closed_end=-1))
+    if not settings.kafka.adopt_log:
+        check_is_ours(known, at_end, topic.identity(), place)
+    log = KafkaMessageLog(admin, topic.name, at_end.positions)
+    start = log.statistics().start_offset
+    log.close()
+    try:
+        look = look_at_log(settings)
+    except PipelineError as error:
+        raise UserError(f"stores.log: {error}") from error
+    assert look is not None, "the log is in Kafka"
+    offsets = {number: (bounds.first, bounds.end) for number, bounds in look.bounds.items()}
+    extent = Extent(min(start, at_end.records_end), at_end.records_end, offsets)
+    lacking = known.records_end - at_end.records_end
+    if lacking > 0:
+        text = f"{place} lacks the last {lacking} records of which the data directory knows"
+        found = [Finding("message log", "lost", text)]
+    else:
+        found = [Finding("message log", "fits", f"{place} goes on where the data directory ends")]
+    for query, done in sorted(look.done.items()):
+        for number, offset in sorted(done.items()):
+            one = behind(
+                "message log", f"the query {query}, partition {number},", offset, Extent(*offsets[number])
+            )
+            if one.state == "lost":
+                found.append(one)
+    return extent, found
