@@ -129,6 +129,24 @@ def test_delayed_messages_are_listed_and_deleted(broker: BrokerProcess, rpc: Rpc
     assert list(rpc("ListDelayed", pb.ListDelayedRequest(name="rpc/late")).messages) == [two]
 
 
+@pytest.mark.promise("queues-41")
+def test_a_queue_and_a_group_are_paused_and_resumed(broker: BrokerProcess, rpc: RpcClient) -> None:
+    async def scenario() -> None:
+        client = await worker(broker, "pausing-1")
+        await client.consumes("$queue/rpc/pause")
+        for group in ("", "pausing"):
+            rpc("PauseQueue", pb.PauseQueueRequest(name="rpc/pause", group=group))
+            await client.enqueues("$queue/rpc/pause", b"m")
+            await client.gets_nothing()
+            assert rpc("GetQueueStats", figures("rpc/pause")).paused is not bool(group)
+            rpc("ResumeQueue", pb.ResumeQueueRequest(name="rpc/pause", group=group))
+            await client.acks(await client.next())
+        wanted = pb.PauseQueueRequest(name="rpc/pause", group="none")
+        assert rpc.refused("PauseQueue", wanted)[0] == "NOT_FOUND"
+
+    run(scenario())
+
+
 @pytest.mark.promise("queues-20", "queues-41", "queues-42a")
 def test_what_is_told_of_a_queue_is_what_rest_tells(broker: BrokerProcess, rpc: RpcClient) -> None:
     async def scenario() -> None:

@@ -47,3 +47,28 @@ def test_a_delayed_message_is_cancelled_by_its_id(broker: BrokerProcess) -> None
     (left,) = api(broker, "GET", "/queues/op$late/delayed")
     assert left["payload"] == "soon"
     assert message_id in embermq(broker, "queues", "delete-message", "op/late", message_id, code=1)
+
+
+@pytest.mark.promise("queues-40", "queues-42a")
+@pytest.mark.parametrize("group", ["", "pausing"])
+def test_a_paused_queue_delivers_nothing_until_it_is_resumed(broker: BrokerProcess, group: str) -> None:
+    queue, words = f"op/pause{group}", ["--group", group] if group else []
+
+    async def scenario() -> None:
+        client = await worker(broker, "pausing-1")
+        await client.consumes(f"$queue/{queue}")
+        told = embermq(broker, "queues", "pause", queue, *words)
+        assert told == f"paused {'group pausing of ' if group else ''}{queue}\n"
+        await client.enqueues(f"$queue/{queue}", b"1", b"2")
+        await client.gets_nothing()
+        assert "paused" in embermq(broker, "queues", "explain", queue)
+        client.close()
+        broker.kill()
+        broker.start()
+        client = await worker(broker, "pausing-1")
+        await client.consumes(f"$queue/{queue}")
+        await client.gets_nothing()
+        assert embermq(broker, "queues", "resume", queue, *words).startswith("resumed ")
+        assert {taken.payload for taken in await client.take(2)} == {b"1", b"2"}
+
+    run(scenario())

@@ -57,7 +57,7 @@ class ListQueuesResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueueStats, _Mapping]]] = ...) -> None: ...
 
 class QueueStats(_message.Message):
-    __slots__ = ("name", "kind", "ordering", "partitions", "depth", "messages", "delayed", "in_flight", "in_backoff", "blocked_keys", "groups", "consumers", "oldest", "oldest_age_s", "dead_letter_queue", "enqueued", "delivered", "acked", "nacked", "rejected", "purged", "retried", "dead_lettered", "dropped", "delivery_latency_s", "idle_groups", "idle_lag")
+    __slots__ = ("name", "kind", "ordering", "partitions", "depth", "messages", "delayed", "in_flight", "in_backoff", "blocked_keys", "groups", "consumers", "oldest", "oldest_age_s", "dead_letter_queue", "enqueued", "delivered", "acked", "nacked", "rejected", "purged", "retried", "dead_lettered", "dropped", "delivery_latency_s", "idle_groups", "idle_lag", "paused")
     class DeadLetteredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -106,6 +106,7 @@ class QueueStats(_message.Message):
     DELIVERY_LATENCY_S_FIELD_NUMBER: _ClassVar[int]
     IDLE_GROUPS_FIELD_NUMBER: _ClassVar[int]
     IDLE_LAG_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     ordering: str
@@ -133,7 +134,8 @@ class QueueStats(_message.Message):
     delivery_latency_s: _containers.ScalarMap[str, float]
     idle_groups: int
     idle_lag: int
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., ordering: _Optional[str] = ..., partitions: _Optional[int] = ..., depth: _Optional[int] = ..., messages: _Optional[int] = ..., delayed: _Optional[int] = ..., in_flight: _Optional[int] = ..., in_backoff: _Optional[int] = ..., blocked_keys: _Optional[int] = ..., groups: _Optional[int] = ..., consumers: _Optional[int] = ..., oldest: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., oldest_age_s: _Optional[float] = ..., dead_letter_queue: _Optional[str] = ..., enqueued: _Optional[int] = ..., delivered: _Optional[int] = ..., acked: _Optional[int] = ..., nacked: _Optional[int] = ..., rejected: _Optional[int] = ..., purged: _Optional[int] = ..., retried: _Optional[int] = ..., dead_lettered: _Optional[_Mapping[str, int]] = ..., dropped: _Optional[_Mapping[str, int]] = ..., delivery_latency_s: _Optional[_Mapping[str, float]] = ..., idle_groups: _Optional[int] = ..., idle_lag: _Optional[int] = ...) -> None: ...
+    paused: bool
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., ordering: _Optional[str] = ..., partitions: _Optional[int] = ..., depth: _Optional[int] = ..., messages: _Optional[int] = ..., delayed: _Optional[int] = ..., in_flight: _Optional[int] = ..., in_backoff: _Optional[int] = ..., blocked_keys: _Optional[int] = ..., groups: _Optional[int] = ..., consumers: _Optional[int] = ..., oldest: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., oldest_age_s: _Optional[float] = ..., dead_letter_queue: _Optional[str] = ..., enqueued: _Optional[int] = ..., delivered: _Optional[int] = ..., acked: _Optional[int] = ..., nacked: _Optional[int] = ..., rejected: _Optional[int] = ..., purged: _Optional[int] = ..., retried: _Optional[int] = ..., dead_lettered: _Optional[_Mapping[str, int]] = ..., dropped: _Optional[_Mapping[str, int]] = ..., delivery_latency_s: _Optional[_Mapping[str, float]] = ..., idle_groups: _Optional[int] = ..., idle_lag: _Optional[int] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class Queue(_message.Message):
     __slots__ = ("settings", "stats", "groups")
@@ -162,7 +164,7 @@ class ListGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class Group(_message.Message):
-    __slots__ = ("name", "lag", "in_flight", "in_backoff", "next_retry", "blocked_keys", "consumers", "idle_since", "first_sequence", "removed_at")
+    __slots__ = ("name", "lag", "in_flight", "in_backoff", "next_retry", "blocked_keys", "consumers", "idle_since", "first_sequence", "removed_at", "paused")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LAG_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +175,7 @@ class Group(_message.Message):
     IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
     FIRST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     REMOVED_AT_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
     name: str
     lag: int
     in_flight: int
@@ -183,7 +186,8 @@ class Group(_message.Message):
     idle_since: _timestamp_pb2.Timestamp
     first_sequence: int
     removed_at: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., lag: _Optional[int] = ..., in_flight: _Optional[int] = ..., in_backoff: _Optional[int] = ..., next_retry: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., blocked_keys: _Optional[int] = ..., consumers: _Optional[int] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., first_sequence: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    paused: bool
+    def __init__(self, name: _Optional[str] = ..., lag: _Optional[int] = ..., in_flight: _Optional[int] = ..., in_backoff: _Optional[int] = ..., next_retry: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., blocked_keys: _Optional[int] = ..., consumers: _Optional[int] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., first_sequence: _Optional[int] = ..., removed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., paused: _Optional[bool] = ...) -> None: ...
 
 class ListConsumersRequest(_message.Message):
     __slots__ = ("name", "after_group", "after", "limit")
@@ -498,6 +502,30 @@ class RetryJob(_message.Message):
     crowded: int
     full_queues: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, queue: _Optional[str] = ..., rate: _Optional[float] = ..., matched: _Optional[int] = ..., retried: _Optional[int] = ..., running: _Optional[bool] = ..., held: _Optional[int] = ..., orphaned: _Optional[int] = ..., missing_queues: _Optional[_Iterable[str]] = ..., crowded: _Optional[int] = ..., full_queues: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PauseQueueRequest(_message.Message):
+    __slots__ = ("name", "group")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    group: str
+    def __init__(self, name: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class PauseQueueResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeQueueRequest(_message.Message):
+    __slots__ = ("name", "group")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    group: str
+    def __init__(self, name: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class ResumeQueueResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class RemoveGroupRequest(_message.Message):
     __slots__ = ("name", "group")

@@ -101,6 +101,7 @@ def queue_router(service: QueueService, access: Access) -> APIRouter:
     _add_dead_letters(router, service, access)
     _add_retries(router, service, access)
     _add_changes(router, service, access)
+    _add_pauses(router, service, _needs(access, Scope.OPERATE))
     return router
 
 
@@ -387,6 +388,30 @@ def _add_changes(router: APIRouter, service: QueueService, access: Access) -> No
     async def remove_group(name: Name, group: str) -> Response:
         await service.remove_group(unquote(name), unquote(group))
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _add_pauses(router: APIRouter, service: QueueService, operate: dict[str, Any]) -> None:
+    more: dict[str, Any] = {"status_code": 204, "responses": problems()} | operate
+
+    async def paused(name: str, group: str, *, is_paused: bool) -> Response:
+        await service.pause(unquote(name), unquote(group), is_paused=is_paused)
+        return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    @router.post("/queues/{name}/pause", summary="Hand out nothing, until resumed", **more)
+    async def pause(name: Name) -> Response:
+        return await paused(name, "", is_paused=True)
+
+    @router.post("/queues/{name}/resume", summary="Hand out messages again", **more)
+    async def resume(name: Name) -> Response:
+        return await paused(name, "", is_paused=False)
+
+    @router.post("/queues/{name}/groups/{group}/pause", summary="Hand out nothing to one group", **more)
+    async def pause_group(name: Name, group: str) -> Response:
+        return await paused(name, group, is_paused=True)
+
+    @router.post("/queues/{name}/groups/{group}/resume", summary="Hand out to it again", **more)
+    async def resume_group(name: Name, group: str) -> Response:
+        return await paused(name, group, is_paused=False)
 
 
 def _exists(service: QueueService, name: str) -> bool:

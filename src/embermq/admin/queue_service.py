@@ -187,6 +187,10 @@ class QueueService(ABC):
         """Let go of one message, for all groups; a held or delayed one too."""
 
     @abstractmethod
+    async def pause(self, name: str, group: str, *, is_paused: bool) -> None:
+        """Have a group wait, or go on; with "" the whole queue. Nothing is handed out meanwhile."""
+
+    @abstractmethod
     async def remove_group(self, name: str, group: str) -> None:
         """Let go of a group without consumers, and of what it alone owed. Raises QueueRefused while it has some."""
 

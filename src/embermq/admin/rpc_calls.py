@@ -157,6 +157,16 @@ async def _delete_message(service: QueueService, asked: pb.DeleteMessageRequest)
     return pb.DeleteMessageResponse()
 
 
+async def _pause_queue(service: QueueService, asked: pb.PauseQueueRequest) -> Message:
+    await service.pause(_name(asked), asked.group, is_paused=True)
+    return pb.PauseQueueResponse()
+
+
+async def _resume_queue(service: QueueService, asked: pb.ResumeQueueRequest) -> Message:
+    await service.pause(_name(asked), asked.group, is_paused=False)
+    return pb.ResumeQueueResponse()
+
+
 async def _remove_group(service: QueueService, asked: pb.RemoveGroupRequest) -> Message:
     await service.remove_group(_name(asked), asked.group)
     return pb.RemoveGroupResponse()
@@ -188,6 +198,8 @@ CALLS = {
     "StopRetry": Call(pb.QueueRequest, Scope.OPERATE, _stop_retry),
     "PurgeQueue": Call(pb.PurgeQueueRequest, Scope.OPERATE, _purge_queue),
     "DeleteMessage": Call(pb.DeleteMessageRequest, Scope.OPERATE, _delete_message),
+    "PauseQueue": Call(pb.PauseQueueRequest, Scope.OPERATE, _pause_queue),
+    "ResumeQueue": Call(pb.ResumeQueueRequest, Scope.OPERATE, _resume_queue),
     "RemoveGroup": Call(pb.RemoveGroupRequest, Scope.OPERATE, _remove_group),
     "PutQueue": Call(pb.PutQueueRequest, Scope.ADMIN, _put_queue),
     "DeleteQueue": Call(pb.QueueRequest, Scope.ADMIN, _delete_queue),

@@ -261,6 +261,13 @@ class QueueDesk(QueueService):
         self._core.delete_message(name, message_id)
         await self._durable()
 
+    async def pause(self, name: str, group: str, *, is_paused: bool) -> None:
+        self._find(name)
+        self._ticks.look_at_clock()
+        if not self._core.pause(name, group, is_paused=is_paused):
+            raise NoSuchQueue(f"queue {name} has no group {group[:80]!r}")
+        await self._durable()
+
     async def remove_group(self, name: str, group: str) -> None:
         found = self._find(name).groups.get(group)
         if found is None:

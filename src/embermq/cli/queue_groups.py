@@ -72,6 +72,10 @@ def _pages(broker: ControlClient, path: str, **keys: str) -> Iterator[list[dict[
 
 
 def _state(group: dict[str, Any]) -> str:
+    return f"paused, {_presence(group)}" if group["paused"] else _presence(group)
+
+
+def _presence(group: dict[str, Any]) -> str:
     if group["removed_at"] is None:
         return "consumed"
     return f"no consumer since {_minute(group['idle_since'])}, removed {_minute(group['removed_at'])}"

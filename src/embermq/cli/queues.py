@@ -34,6 +34,7 @@ app = typer.Typer(
 app.add_typer(dead_letters.app, name="dlq")
 
 Name = Annotated[str, typer.Argument(help="The queue: what comes after $queue/ in the topic.")]
+OneGroup = Annotated[str, typer.Option("--group", metavar="GROUP", help="This group alone.")]
 SettingsFile = Annotated[
     Path | None,
     typer.Option("--settings", metavar="FILE", help="Its settings as JSON; - for standard input."),
@@ -224,6 +225,36 @@ def delete(
     print(f"deleted {shown(name)} with {done['messages']:,} messages")
 
 
+@app.command("pause")
+def pause(
+    name: Name,
+    *,
+    group: OneGroup = "",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Hand out nothing of a queue, or to one group."""
+    with running_broker(data_dir, config, assignments) as broker:
+        broker.ask("POST", f"{_place(name, group)}/pause")
+    print(f"paused {f'group {shown(group)} of ' if group else ''}{shown(name)}")
+
+
+@app.command("resume")
+def resume(
+    name: Name,
+    *,
+    group: OneGroup = "",
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Hand out messages again."""
+    with running_broker(data_dir, config, assignments) as broker:
+        broker.ask("POST", f"{_place(name, group)}/resume")
+    print(f"resumed {f'group {shown(group)} of ' if group else ''}{shown(name)}")
+
+
 @app.command("remove-group")
 def remove_group(
     name: Name,
@@ -239,6 +270,10 @@ def remove_group(
     with running_broker(data_dir, config, assignments) as broker:
         broker.ask("DELETE", f"{queue_path(name)}/groups/{quoted(group)}")
     print(f"removed group {shown(group)} of {shown(name)}")
+
+
+def _place(name: str, group: str) -> str:
+    return f"{queue_path(name)}/groups/{quoted(group)}" if group else queue_path(name)
 
 
 def _print_messages(found: list[dict[str, Any]], *, as_json: bool) -> None:

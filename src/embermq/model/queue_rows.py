@@ -94,6 +94,7 @@ class GroupRow(Struct, frozen=True):
     group: str
     first_sequence: int
     idle_since_ms: int
+    is_paused: bool = False
 
 
 class Mark(Struct, frozen=True, gc=False):
@@ -111,6 +112,7 @@ class QueueRow(Struct, frozen=True):
     name: str
     settings: bytes
     sequences_reserved: int
+    is_paused: bool = False
 
 
 MarkKey = tuple[int, str, int]

@@ -18,9 +18,9 @@ NAMED_MAX = 3
 
 
 class Reason(Struct, frozen=True):
-    """`group` is "" for what holds for the whole queue. `code` is for machines: full, letters_full, empty,
-    delayed, no_group, no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, suspect, key_blocked,
-    backoff, filling, under_way."""
+    """`group` is "" for what holds for the whole queue. `code` is for machines: full, letters_full, paused,
+    empty, delayed, no_group, no_consumer, consumer_gone, consumer_stalled, no_partition, window_full, suspect,
+    key_blocked, backoff, filling, under_way."""
 
     group: str
     code: str
@@ -35,6 +35,9 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
         reasons.append(Reason("", "full", _about_depth(queue, depth, limit)))
     if queue.room.is_full and queue.settings.dead_letter_queue:
         reasons.append(Reason("", "letters_full", _about_room(queue)))
+    if queue.is_paused:
+        told = "the queue is paused: nothing is handed out until an operator resumes it"
+        reasons.append(Reason("", "paused", told))
     delayed, first_ms = len(queue.delayed), queue.delayed.first_ms()
     if delayed:
         reasons.append(
@@ -86,10 +89,11 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
         idle = ""
         if group.idle_since_ms:
             idle = f" since {_at(group.idle_since_ms)}, the group is removed at {_at(group.removed_at_ms())}"
-        return [Reason(name, "no_consumer", f"no consumer{idle}; {_count(group.owed, 'message')} wait")]
+        told = f"no consumer{idle}; {_count(group.owed, 'message')} wait"
+        return [*_about_pause(group), Reason(name, "no_consumer", told)]
     members = list(group.members.values())
     away = [each for each in members if each.away_until_ms]
-    reasons = _about_consumers(group, members, away)
+    reasons = _about_pause(group) + _about_consumers(group, members, away)
     stalled = {each.client_id for each in members if each.is_stalled}
     reasons += _about_partitions(queue, group, stalled.union(each.client_id for each in away))
     in_backoff, next_ms = group.in_backoff()
@@ -102,7 +106,7 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
     if group.unfilled_from != FILLED:
         left = _count(queue.entries.count_from(group.unfilled_from), "message")
         reasons.append(Reason(name, "filling", f"the group is new: it has yet to come to {left}"))
-    if not reasons:
+    if not reasons and not queue.is_paused:
         in_flight = group.in_flight()
         reasons.append(
             Reason(
@@ -113,6 +117,11 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
             )
         )
     return reasons
+
+
+def _about_pause(group: Group) -> list[Reason]:
+    told = "the group is paused: nothing is handed out until an operator resumes it"
+    return [Reason(group.name, "paused", told)] if group.is_paused else []
 
 
 def _about_consumers(group: Group, members: list[Consumer], away: list[Consumer]) -> list[Reason]:

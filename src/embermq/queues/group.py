@@ -70,6 +70,10 @@ class Group:
         self.stalled: list[str] = []
         """Members that have just stalled: whoever calls `advance` is to empty it."""
         self.idle_since_ms = 0
+        self.is_paused = False
+        """An operator has it wait: nothing is handed out."""
+        self.is_queue_paused = False
+        """The same for all groups of the queue."""
         self.left: OrderedDict[int, None] = OrderedDict()
         """Clients that have left while messages were unsettled: of what each had last it may still say so, without
         naming the group. The last ones, by hashes since ids may be long: who holds what is compared all the same."""
@@ -361,7 +365,7 @@ class Group:
 
     def next_due_ms(self) -> int | None:
         """When `advance` or `deliver` has something to do next; 0 for at once."""
-        if self.lanes.has_work() or self._freed:
+        if (self.lanes.has_work() and not self.waits) or self._freed:
             return 0
         times = [next(iter(self._away.values())).away_until_ms] if self._away else []
         times += self._leases.due_ms()
@@ -373,9 +377,27 @@ class Group:
             times.append(self.removed_at_ms())
         return min(times, default=None)
 
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is handed out, since an operator has paused it or its queue."""
+        return self.is_paused or self.is_queue_paused
+
+    def pause(self, *, group: bool, queue: bool) -> None:
+        """Have it wait, or go on: the group itself, and its queue. What consumers have they keep, and settle."""
+        self.is_paused, self.is_queue_paused = group, queue
+        for consumer in self.members.values():
+            if self.waits:
+                self.lanes.stop_draining(
+                    consumer
+                )  # other queues need not wait for a suspect that does not come
+            else:
+                self.lanes.update_room(consumer)
+
     def deliver(self, now_ms: int) -> list[Handed]:
         """Hand out what there is and whom there is room for, `batch_size` messages to one consumer at a time."""
         handed: list[Handed] = []
+        if self.waits:
+            return handed
         for sequence, consumer in self.lanes.take(self._settings.performance.batch_size):
             handed.append(self._hand(sequence, consumer))
             self._leases.hand_out(sequence, now_ms)

@@ -37,6 +37,7 @@ class QueueStats(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: str
+    paused: bool
     ordering: str
     partitions: int
     depth: int
@@ -89,6 +90,7 @@ class GroupView(Struct, frozen=True, kw_only=True):
     idle_since: datetime | None
     removed_at: datetime | None
     first_sequence: int
+    paused: bool
 
 
 class ConsumerView(Struct, frozen=True, kw_only=True):
@@ -188,6 +190,7 @@ def stats_of(queue: Queue, now_ms: int) -> QueueStats:
     return QueueStats(
         name=settings.name,
         kind=kind_of(settings.name).value,
+        paused=queue.is_paused,
         ordering=settings.ordering,
         partitions=settings.partitions,
         depth=queue.depth(),
@@ -361,6 +364,7 @@ def _group(group: Group) -> GroupView:
         idle_since=_time(group.idle_since_ms),
         removed_at=_time(group.removed_at_ms()),
         first_sequence=group.first_sequence,
+        paused=group.is_paused,
     )
 
 

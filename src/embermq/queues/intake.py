@@ -31,6 +31,8 @@ class Intake:
         writes: Callable[[], QueueWrites],
     ) -> None:
         self.settings = settings
+        self.is_paused = False
+        """Nothing is handed out; see `Queue.pause`."""
         self.next_sequence = 1
         """The number that the next message gets."""
         self.pending: dict[int, Pending] = {}
@@ -111,11 +113,16 @@ class Intake:
     def store_row(self) -> None:
         """Have the queue itself stored, with its settings and the numbers that it may give."""
         self._writes().queues[self._generation] = QueueRow(
-            self._generation, self.settings.name, format_settings(self.settings), self._reserved
+            self._generation,
+            self.settings.name,
+            format_settings(self.settings),
+            self._reserved,
+            self.is_paused,
         )
 
     def restore(self, stored: StoredQueue, last: int) -> None:
         """Take over what the store holds; `last` is the greatest number among the entries."""
+        self.is_paused = stored.row.is_paused
         self.delayed.restore(stored.delayed)
         for dedup_id, until_ms in sorted(stored.dedup_ids.items(), key=lambda item: item[1]):
             self.dedup.restore(dedup_id, until_ms)

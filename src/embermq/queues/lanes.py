@@ -141,7 +141,7 @@ class Lanes:
     def update_room(self, consumer: Consumer) -> None:
         """What it holds has changed, or whether it takes something."""
         if not consumer.is_taking:
-            self._give_up(consumer)
+            self.stop_draining(consumer)
         if not self.is_pinned:
             self._loads.update(consumer)
         elif consumer.has_room() and (consumer.work or consumer in consumer.client.draining):
@@ -149,9 +149,15 @@ class Lanes:
 
     def forget(self, consumer: Consumer) -> None:
         """It gets nothing."""
-        self._give_up(consumer)
+        self.stop_draining(consumer)
         self._loads.remove(consumer)
         self._awake.pop(consumer.client_id, None)
+
+    def stop_draining(self, consumer: Consumer) -> None:
+        """No suspect waits for it any more."""
+        consumer.client.end_draining(consumer)
+        if consumer is self._draining:
+            self._draining = None
 
     def list_again(self, consumer: Consumer) -> None:
         """One that got nothing for a while takes part again: what its lanes have is its work."""
@@ -208,11 +214,11 @@ class Lanes:
         Where nothing is ordered one consumer does that, the others go on."""
         lane = self._lane_with_suspect(consumer)
         if lane is None:
-            self._give_up(consumer)
+            self.stop_draining(consumer)
             self._end_draining()
             return None
         if not consumer.client.held:
-            self._give_up(consumer)
+            self.stop_draining(consumer)
             return heappop(lane.suspects)
         if self.is_pinned:
             consumer.client.drain(consumer)
@@ -229,17 +235,11 @@ class Lanes:
                 return lane
         return None
 
-    def _give_up(self, consumer: Consumer) -> None:
-        """No suspect waits for it any more."""
-        consumer.client.end_draining(consumer)
-        if consumer is self._draining:
-            self._draining = None
-
     def _end_draining(self) -> None:
         """Where nothing is ordered: who was to get a suspect goes on as before, when there is none left."""
         consumer = self._draining
         if consumer is not None and not self._lanes[0].has_suspect():
-            self._give_up(consumer)
+            self.stop_draining(consumer)
             self._loads.update(consumer)
 
     def _work_of(self, consumer: Consumer) -> Lane | None:

@@ -195,6 +195,23 @@ class Queue:
         self.counts.purged += len(found) + len(late)
         return len(found) + len(late)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is handed out of it."""
+        return self._intake.is_paused
+
+    def pause(self, group: str, *, is_paused: bool) -> None:
+        """Have a group wait, or go on, or with "" the whole queue: nothing is handed out meanwhile. Messages come,
+        are settled and end as ever. It outlives a start. Groups that are made later wait with their queue."""
+        if group:
+            self.groups[group].pause(group=is_paused, queue=self.is_paused)
+            self._store_group(self.groups[group])
+            return
+        self._intake.is_paused = is_paused
+        for each in self.groups.values():
+            each.pause(group=each.is_paused, queue=is_paused)
+        self.store_row()
+
     def delayed_row(self, message_id: str) -> DelayedRow | None:
         """The delayed message of this id; None when there is none."""
         return self.delayed.rows.get(sequence_of(self.generation, message_id))
@@ -412,6 +429,7 @@ class Queue:
         """Take over what the store holds; nobody is connected yet. To be called once, on a new queue."""
         for row in stored.groups:
             group = self._open_group(row.group, row.first_sequence, row.idle_since_ms or now_ms)
+            group.is_paused, group.is_queue_paused = row.is_paused, stored.row.is_paused
             if not row.idle_since_ms:
                 self._store_group(group)  # else each start would give it the whole time again
         ledger, last = self._ledger, 0
@@ -428,7 +446,7 @@ class Queue:
 
     def _store_group(self, group: Group) -> None:
         self._writes().groups[self.generation, group.name] = GroupRow(
-            self.generation, group.name, group.first_sequence, group.idle_since_ms
+            self.generation, group.name, group.first_sequence, group.idle_since_ms, group.is_paused
         )
 
     def _open_group(self, name: str, first_sequence: int, idle_since_ms: int) -> Group:
@@ -445,6 +463,7 @@ class Queue:
             reserve=self._losses.reserve,
         )
         group.idle_since_ms = idle_since_ms
+        group.is_queue_paused = self.is_paused
         self.groups[name] = group
         self.pieces.fill(group)
         return group

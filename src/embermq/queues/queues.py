@@ -212,6 +212,14 @@ class Queues:
         """See `Queue.purge`; a queue that is not there is empty."""
         return self._touch(name).purge(end, limit) if name in self._queues else 0
 
+    def pause(self, name: str, group: str, *, is_paused: bool) -> bool:
+        """See `Queue.pause`; False when there is no such queue or group."""
+        queue = self._queues.get(name)
+        if queue is None or (group and group not in queue.groups):
+            return False
+        self._touch(name).pause(group, is_paused=is_paused)
+        return True
+
     def delete_message(self, name: str, message_id: str) -> bool:
         """See `Queue.delete_message`."""
         return name in self._queues and self._touch(name).delete_message(message_id)

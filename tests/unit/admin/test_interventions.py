@@ -47,3 +47,25 @@ def test_delayed_messages_are_listed_and_one_message_is_deleted_by_its_id() -> N
         assert {row.offset for row in bench.rows.entries.values()} == {3}
 
     served(bench, work)
+
+
+@pytest.mark.promise("queues-40", "queues-42a")
+def test_queues_and_groups_are_paused_and_resumed() -> None:
+    bench = DeskBench()
+    bench.join("c")
+
+    async def work(ask: Ask) -> None:
+        for path in ("/queues/q", "/queues/q/groups/g"):
+            assert (await ask("POST", f"{path}/pause")).status_code == 204
+            bench.publish()
+            bench.wait("1s")
+            assert not bench.sent
+            assert "paused" in {each["code"] for each in (await ask("GET", "/queues/q/explain")).json()}
+            assert (await ask("POST", f"{path}/resume")).status_code == 204
+            bench.run()
+            assert len(bench.take()) == 1
+        is_problem(await ask("POST", "/queues/q/groups/none/pause"), 404, "no group 'none'")
+        is_problem(await ask("POST", "/queues/none/pause"), 404, "none")
+        is_problem(await ask("POST", "/queues/q/pause?group=g"), 400, "group: is no parameter here")
+
+    served(bench, work)

@@ -193,7 +193,8 @@ CREATE TABLE IF NOT EXISTS queue (
     generation         INTEGER PRIMARY KEY,
     name               TEXT    NOT NULL,
     settings           BLOB    NOT NULL,
-    sequences_reserved INTEGER NOT NULL
+    sequences_reserved INTEGER NOT NULL,
+    is_paused          INTEGER NOT NULL
 );
 
 -- Deleted queues whose rows go bit by bit: nobody reads them any more.
@@ -208,6 +209,7 @@ CREATE TABLE IF NOT EXISTS queue_group (
     name           TEXT    NOT NULL,
     first_sequence INTEGER NOT NULL,
     idle_since_ms  INTEGER NOT NULL,
+    is_paused      INTEGER NOT NULL,
     PRIMARY KEY (queue, name)
 ) WITHOUT ROWID;
 

@@ -73,8 +73,8 @@ class SqliteQueueStore(QueueStore):
             return self._connection.execute(statement, (queue.generation,))
 
         groups = tuple(
-            GroupRow(generation, name_of_group(key), first_sequence, idle_since_ms)
-            for generation, key, first_sequence, idle_since_ms in rows(
+            GroupRow(generation, name_of_group(key), first_sequence, idle_since_ms, bool(is_paused))
+            for generation, key, first_sequence, idle_since_ms, is_paused in rows(
                 "SELECT * FROM queue_group WHERE queue = ?"
             )
         )

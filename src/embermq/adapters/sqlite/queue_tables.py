@@ -124,9 +124,9 @@ class QueueTables:
         many = self._connection.executemany
         if writes.queues:
             many(
-                "INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?, ?)",
                 [
-                    (row.generation, row.name, row.settings, row.sequences_reserved)
+                    (row.generation, row.name, row.settings, row.sequences_reserved, row.is_paused)
                     for row in writes.queues.values()
                 ],
             )
@@ -136,9 +136,15 @@ class QueueTables:
                 (max(writes.queues) + 1,),
             )
         many(
-            "INSERT OR REPLACE INTO queue_group VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO queue_group VALUES (?, ?, ?, ?, ?)",
             [
-                (row.queue, self._make_key(row.queue, row.group), row.first_sequence, row.idle_since_ms)
+                (
+                    row.queue,
+                    self._make_key(row.queue, row.group),
+                    row.first_sequence,
+                    row.idle_since_ms,
+                    row.is_paused,
+                )
                 for row in writes.groups.values()
             ],
         )
