@@ -257,9 +257,9 @@ def test_ctrl_c_ends_it_with_a_report(
     log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "batch_session", lambda *_: nullcontext())
-    log.connection.execute("INSERT INTO queue VALUES (4, 'dlq/q', '{}', 100)")
+    log.connection.execute("INSERT INTO queue VALUES (4, 'dlq/q', '{}', 100, 0)")
     log.connection.executemany(
-        "INSERT INTO queue_entry VALUES (4, ?, 0, 0, 0, NULL, NULL)", [(number,) for number in (3, 9)]
+        "INSERT INTO queue_entry VALUES (4, ?, 0, 0, 0, NULL, NULL, 0)", [(number,) for number in (3, 9)]
     )
     counts = (LetterCount(queue="q", group="", reason="expired", chosen=5, there=7),)
 
@@ -365,9 +365,9 @@ def test_a_batch_of_the_log_is_read_once_a_page_in_whatever_order_its_messages_d
     bases = [log.append([record(payload=b"%d" % (10 * batch + n)) for n in range(10)]) for batch in range(5)]
     scattered = [base + n for n in range(10) for base in bases]
     letter = DeadLetter("re/bodies", "g", "rejected", "1-1", Attempts(deliveries=1), 7)
-    log.connection.execute("INSERT INTO queue VALUES (4, 'dlq/re/bodies', '{}', 100)")
+    log.connection.execute("INSERT INTO queue VALUES (4, 'dlq/re/bodies', '{}', 100, 0)")
     log.connection.executemany(
-        "INSERT INTO queue_entry VALUES (4, ?, 0, ?, 0, NULL, ?)",
+        "INSERT INTO queue_entry VALUES (4, ?, 0, ?, 0, NULL, ?, 0)",
         [(n, offset, encode_rest(Rest("", "", letter))) for n, offset in enumerate(scattered, 1)],
     )
     loaded: list[int] = []
@@ -403,7 +403,7 @@ def test_tasks_share_the_dead_letters_whatever_gaps_restored_backups_left(
     letter = DeadLetter("re/gaps", "g", "rejected", "1-1", Attempts(deliveries=1), 7)
     rest = encode_rest(Rest("", "", letter))
     log.connection.executemany(
-        "INSERT INTO queue_entry VALUES (?, ?, 0, ?, 0, NULL, ?)",
+        "INSERT INTO queue_entry VALUES (?, ?, 0, ?, 0, NULL, ?, 0)",
         [(queue, number, number, rest) for queue in (4, 5) for number in there],
     )
     options = {
@@ -436,7 +436,7 @@ def test_a_queue_whose_dead_letters_have_gone_meanwhile_is_one_piece(
     monkeypatch.setattr(dead_letters, "PIECE_SEQUENCES", 1)
     file = LetterFile(log.path)
     assert file.runs(LetterBounds(4, 1, 10**15)) == []
-    log.connection.execute("INSERT INTO queue_entry VALUES (4, 7, 0, 7, 0, NULL, NULL)")
-    log.connection.execute("INSERT INTO queue_entry VALUES (4, ?, 0, 7, 0, NULL, NULL)", (10**16,))
+    log.connection.execute("INSERT INTO queue_entry VALUES (4, 7, 0, 7, 0, NULL, NULL, 0)")
+    log.connection.execute("INSERT INTO queue_entry VALUES (4, ?, 0, 7, 0, NULL, NULL, 0)", (10**16,))
     assert file.runs(LetterBounds(4, 1, 10**15)) == [(7, 8)], "what came later is not of this run"
     file.close()
