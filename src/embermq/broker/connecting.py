@@ -400,13 +400,20 @@ class Connecting:
         if it may not come for a session of that user. False when the session is not kept."""
         if not _is_kept(session):
             return False
-        session.username, session.certificate = username, ""
+        if session.username != username:
+            session.username, session.certificate = username, ""
         self._state.quotas.moves(session, username)
         for link in (session.link, session.claimant):
-            if link is not None and not may_keep(session, link):
+            if link is None:
+                continue
+            if not may_keep(session, link):
                 link.disconnect(*ANOTHER_USERS)
-        self._judge(session, self._state.permissions(session.principal))
-        self._state.tick.session_writes.sessions.append(session.row())
+                self.link_lost(link)  # from now on it is the new owner's rights that count
+            elif link.identity is not None and link.identity.username == username:
+                session.certificate = link.identity.certificate
+        if not session.dead:  # it ends with a client that had not been let in and has asked for that
+            self._judge(session, self._state.permissions(session.principal))
+            self._state.tick.session_writes.sessions.append(session.row())
         self._state.tick.batch.after_commit.append(durable)
         return True
 

@@ -144,6 +144,32 @@ def test_an_operator_gives_a_session_to_another_user(connected: bool) -> None:
     assert heir.last(Connack).session_present and heir.payloads == [b"1", b"2"]
 
 
+def test_what_is_published_behind_that_is_judged_by_the_new_owners_rights() -> None:
+    """The connection of who was sent away may not have ended yet."""
+    hand = ruled('[[rule]]\ndeny = "receive"\nuser = "bob"\n' + EVERYTHING)
+    hand.keeps("c", user="bob").subscribes("t")
+    publisher = hand.connects("p", user="p")
+    assert hand.broker.connecting.give(hand.state.sessions["c"], "ann", lambda: None)
+    publisher.publishes("t", b"1")
+    hand.settle()
+    assert hand.keeps("c", user="ann").payloads == [b"1"]
+
+
+@pytest.mark.parametrize("user", ["ann", "bob"])
+def test_who_is_connected_and_may_stay_leaves_its_certificate_for_the_time_without_it(user: str) -> None:
+    by_certificate = '[[rule]]\nallow = "read"\ncertificate = "CN=*"\n'
+    hand = ruled(TAKEOVER + by_certificate + '[[rule]]\nallow = "publish"\n')
+    link = hand.keeps("ann-1", user="ann", certificate="CN=ann")
+    link.subscribes("t")
+    if user == "bob":
+        link = hand.keeps("ann-1", user="bob", certificate="CN=bob")
+    assert hand.broker.connecting.give(hand.state.sessions["ann-1"], user, lambda: None)
+    link.drops()
+    hand.connects("p", user="p").publishes("t", b"1")
+    hand.settle()
+    assert hand.keeps("ann-1", user=user, certificate="CN=x").payloads == [b"1"]
+
+
 def test_a_session_that_is_not_kept_cannot_be_given() -> None:
     hand = HandDrivenBroker()
     hand.connects("c", user="ann")
