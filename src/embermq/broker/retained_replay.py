@@ -96,7 +96,7 @@ class RetainedReplay:
         path = state.path(session)
         now_ms = state.tick.now_ms
         while self._left > 0 and self._left > until:
-            if _is_blocked(session):
+            if self._is_blocked(session):
                 self._block(replay)
                 return False
             self._left -= 1
@@ -141,7 +141,7 @@ class RetainedReplay:
         self._state.timers.at(self._state.tick.now_ms + BLOCKED_MS, partial(self._unblock, session))
 
     def _unblock(self, session: Session) -> None:
-        if _is_blocked(session):
+        if self._is_blocked(session):
             self._unblock_later(session)
             return
         self._ready.extend(self._blocked.pop(session).values())
@@ -160,15 +160,17 @@ class RetainedReplay:
             row = self._state.retained.get(topic)
             yield None if row is None else (topic, row)
 
-
-def _is_blocked(session: Session) -> bool:
-    """A kept session without its client gets everything into its queue, whose limit holds."""
-    link = session.link
-    if link is None:
-        return False
-    return (
-        link.paused
-        or bool(session.waiting)
-        or session.queued >= STORED_MAX
-        or session.queued_bytes >= STORED_BYTES_MAX
-    )
+    def _is_blocked(self, session: Session) -> bool:
+        """A kept session without its client gets everything into its queue, whose limit holds. That is looked at when
+        rows are stored: while they cannot be, clients that come again and again would fill the memory."""
+        if session.persistent and self._state.store_failure is not None:
+            return True
+        link = session.link
+        if link is None:
+            return False
+        return (
+            link.paused
+            or bool(session.waiting)
+            or session.queued >= STORED_MAX
+            or session.queued_bytes >= STORED_BYTES_MAX
+        )

@@ -274,3 +274,28 @@ def test_an_application_is_not_shown_what_it_has_acknowledged(hand: HandDrivenBr
     assert again.payloads == [b"0002"]
     empties(hand)
     assert hand.restarted().keeps("app", client_type=APPLICATION).payloads == []
+
+
+def test_retained_messages_wait_for_room_and_take_no_memory_until_then(hand: HandDrivenBroker) -> None:
+    stores(hand)
+    publisher = hand.connects("p")
+    for number in range(20):
+        publisher.publishes(f"r/{number}", b"x", retain=True)
+        hand.settle()
+    first = hand.keeps("s")
+    first.subscribes("r/#", qos=1)
+    assert len(first.messages) == 20
+    first.leaves()
+    fills(hand)
+    for _ in range(20):
+        link = hand.keeps("s", acknowledges=False)
+        assert link.subscribes("r/#", qos=1) == (1,)
+        link.drops()
+        hand.passes(ms=100)
+    assert hand.state.tick.session_writes.queue_rows == []
+    link = hand.keeps("s")
+    assert link.subscribes("r/#", qos=1) == (1,)
+    empties(hand)
+    hand.passes(ms=100)
+    assert len(link.messages) == 20
+    hand.counts_queues()
