@@ -27,6 +27,7 @@ from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.model.message import Message
 from embermq.model.message_table import topic_hash
 from embermq.pipeline.errors import MessageServerError
+from embermq.pipeline.schema import MISSING
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.message_store import MessageStore
@@ -188,13 +189,13 @@ def test_repeated_with_other_boundaries(
     sink: MessageStoreSink, store: MessageStore, stores: MessageStores
 ) -> None:
     rows = [poison(n) if 22 <= n < 25 else message(n) for n in range(40)]
-    rows[28:30] = [poison(28, span=2)]
+    rows[28:30] = [poison(28, span=2) | {"error": f"{MISSING} 28 to 29: removed"}]
     good = [n for n in range(40) if n not in (22, 23, 24, 28, 29)]
     for start, end in REPLAYS:
         sink.write_table(table([row for row in rows if start <= int(str(row["offset"])) < end]))
         assert confirmed(stores) == end
     assert offsets(store) == good
-    assert sink.file.counts() == {"records": 40, "entries": 35, "rejected": 5}
+    assert sink.file.counts() == {"records": 40, "entries": 35, "rejected": 3, "missing": 2}
     assert sink.write_table(table(rows)) == 0
 
 

@@ -13,11 +13,13 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.sql_server import SqlServer, program
 from tests.support.stored_data import NEVER_S, SETTINGS, check, fill, storing_broker
 from tests.support.waiting import wait_for
 
+from embermq.adapters.redis.floor_marks import mark_keys
 from embermq.protocol.packets import Subscription
 
 CLIENTS = ("device",)
@@ -188,3 +190,22 @@ def test_copies_in_the_wrong_order_are_told(redis: RedisServer, tmp_path: Path) 
         broker.stop()
     other = run_program("check-stores", "--data-dir", tmp_path / "other", *words)
     assert other.returncode == 1 and "belongs to the message log" in other.stderr
+
+
+@pytest.mark.promise("repositories-4")
+def test_a_single_master_that_was_copied_too_late_is_told(
+    redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
+    settings = SETTINGS | {"stores.session": redis_cluster.url}
+    words = words_of(settings)
+    with storing_broker(tmp_path / "data", tmp_path, settings) as broker:
+        subscribes(broker)
+        goes_on(broker, LATER)
+        broker.stop()
+    assert checked(tmp_path / "data", words)["session data"] in ("fits", "repaired")
+    mark = mark_keys(cluster=True)[0]
+    master = redis_cluster.master_of(mark)
+    master.ask("SET", mark, 1_000)
+    told = run_program("check-stores", "--data-dir", tmp_path / "data", *words)
+    assert told.returncode == LOST, "although all others fit"
+    assert f"is {1_000 - len(LATER)} records ahead of the log, which lacks them" in told.stdout

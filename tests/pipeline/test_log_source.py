@@ -13,11 +13,11 @@ from tests.pipeline.queries import log_rows
 
 from embermq.model.log_record import Origin, RecordError, Stamp, decode_record, decode_route, encode_stamps
 from embermq.pipeline.places import Places
-from embermq.pipeline.schema import Columns, record_schema
+from embermq.pipeline.schema import MISSING, Columns, record_schema
 from embermq.pipeline.sources.log_file import LogBounds, LogFile
 from embermq.pipeline.sources.message_log import UNBOUNDED, offer
 from embermq.pipeline.sources.pace import Offer, Pace
-from embermq.pipeline.sources.record_rows import MISSING, read_rows
+from embermq.pipeline.sources.record_rows import read_rows
 from embermq.protocol.properties import Properties
 
 STAMPS = (Stamp("billing", 7, 1, True, (1, 300)), Stamp("audit", 9, 0))

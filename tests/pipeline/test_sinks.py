@@ -237,6 +237,30 @@ def test_late_messages_are_counted_in_their_window_and_nothing_counts_twice(
     assert sink.prune(NOON_MS + 195 * second, 10) == 1
 
 
+@pytest.mark.promise("pipeline-5")
+def test_what_the_log_let_go_unread_is_told_apart_from_what_cannot_be_understood(
+    spark: SparkSession, log: LogWriter, places: Places
+) -> None:
+    for _ in range(3):
+        log.append([record(accepted_ms=NOON_MS)] * 5)
+    log.append([b"\0\0\0\1\x10"])
+    log.trim_below(10)
+    messages, lake = MessageFile(places.messages), lake_of(places)
+    traffic = TrafficWindows(places.traffic, window_s=10, watermark_s=60)
+    for start, end in [(3, 12), (3, 16), (0, 16)]:
+        messages.write(stored_messages(log_rows(spark, places, start, end)))
+        lake.write(lake_rows(log_rows(spark, places, start, end)))
+        traffic.write(event_rows(spark, log, places, start, end))
+    expected = {"records": 13, "entries": 5, "missing": 7, "rejected": 1}
+    for sink in (messages, lake, traffic):
+        found = sink.file.counts()
+        assert {what: found[what] for what in expected} == expected, sink
+    log.append([record(accepted_ms=NOON_MS)])
+    log.trim_below(17)
+    lake.write(lake_rows(log_rows(spark, places, 16, 17)))
+    assert lake.file.counts()["missing"] == 8, "also when nothing else is there"
+
+
 @pytest.mark.promise("pipeline-2", "pipeline-9")
 def test_each_durable_queue_has_windows_of_its_own(
     spark: SparkSession, log: LogWriter, places: Places

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ SOON_S = 60
 PLAYED = """#!/bin/sh
 [ -e '{ill}' ] && exit 1
 read settings
-while sleep 0.1
+while [ -e "$0" ] && sleep 0.1
 do
     printf '{{"pid": %d, "state": "running", "started_ms": 1, "updated_ms": %s,
         "queries": [{{"name": "dispatch", "state": "running"}}]}}' $$ $(date +%s%3N) > '{status}.new'
@@ -40,10 +41,11 @@ class PlayedDriver:
 
 
 @pytest.fixture
-def played(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedDriver:
+def played(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedDriver]:
     driver = PlayedDriver(places, tmp_path)
     monkeypatch.setattr(sys, "executable", str(driver.program))
-    return driver
+    yield driver
+    driver.program.unlink()  # also one that a failing test has left running ends
 
 
 @pytest.mark.promise("pipeline-14")

@@ -70,12 +70,12 @@ class Keeper:
     def _keep(self) -> None:
         while not self._stopping.is_set():
             began = time.monotonic()
-            if self._is_paused():
-                self._turns.leave(self._kind.name)
-                self._state = "paused"
-                self._stopping.wait(_LOOK_S)
-                continue
             try:
+                if self._is_paused():
+                    self._turns.leave(self._kind.name)
+                    self._state = "paused"
+                    self._stopping.wait(_LOOK_S)
+                    continue
                 self._run()
             except Exception as error:  # whatever Spark, Python or SQLite threw: this query starts again
                 if self._stopping.is_set():

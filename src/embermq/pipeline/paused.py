@@ -27,9 +27,8 @@ def pause_queries(data_dir: Path, queries: Iterable[str]) -> None:
 
 
 def resume_query(data_dir: Path, query: str) -> bool:
-    """Let it go on; False when it was not paused."""
-    try:
-        (data_dir / FOLDER / query).unlink()
-    except FileNotFoundError:
+    """Let it go on; False when it was not paused, or is no name of a query."""
+    if query not in paused_queries(data_dir):
         return False
+    (data_dir / FOLDER / query).unlink(missing_ok=True)
     return True

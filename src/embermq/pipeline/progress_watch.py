@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.turns import TURN_S
 
@@ -92,10 +92,12 @@ class ProgressWatch:
 
 
 def patience_s(settings: PipelineSettings) -> Mapping[str, float]:
-    """Seconds that each query may take from one batch to the next."""
+    """Seconds that each query may take from one batch to the next. A statement of the archive that its server has not
+    answered ends by itself: another driver would only interrupt the others."""
+    has_server = isinstance(settings, DriverSettings) and bool(settings.message_store)
     between_ms = {
         "dispatch": max(settings.dispatch_trigger_ms, settings.realtime_batch_s * 1_000),
-        "archive": settings.archive_trigger_ms,
+        "archive": settings.archive_trigger_ms + (settings.archive_timeout_s * 1_000 if has_server else 0),
         "lake": settings.lake_trigger_ms,
         "traffic": settings.traffic_trigger_ms,
     }

@@ -25,6 +25,9 @@ Columns = Literal["route", "traffic", "all"]
 PARTITION = 0
 """The embedded log has one partition."""
 
+MISSING = "missing offsets"
+"""How the error of a range begins that the log does not hold any more; such a row has no body."""
+
 RECEIPTS = -1
 """Stands in `partition` for the table of delivery receipts."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import ClassVar, cast
@@ -109,9 +110,31 @@ def test_a_paused_query_stands_still_until_somebody_resumes_it(tmp_path: Path) -
     wait_until(lambda: keeper.report().state == "paused", 30, "it stands still")
     assert Lives.started[-1].stopped.is_set()
     assert keeper.is_settled() and keeper.report().restarts == 0
+    (tmp_path / "broker.db").touch()
+    for name in ("../broker.db", str(tmp_path / "broker.db"), ".", ""):
+        assert not resume_query(tmp_path, name), "no name of a query"
+    assert (tmp_path / "broker.db").exists()
     assert resume_query(tmp_path, "dispatch") and not resume_query(tmp_path, "dispatch")
     wait_until(lambda: keeper.report().state == "running", 30, "it goes on")
     assert len(Lives.started) == 2
+    stopping.set()
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_folder_that_cannot_be_read_for_a_while_ends_no_query_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> frozenset[str]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    stopping = Soon()
+    setup = JobSetup(DriverSettings(backoff_first_ms=1), Places(tmp_path))
+    keeper = Keeper(Lives, setup, NO_SPARK, stopping, Turns(["dispatch"]))
+    with monkeypatch.context() as trouble:
+        trouble.setattr("embermq.pipeline.keeper.paused_queries", fails)
+        keeper.start()
+        wait_until(lambda: keeper.report().state == "backoff", 30, "it says so")
+    wait_until(lambda: keeper.report().state == "running", 30, "it goes on")
     stopping.set()
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from embermq.pipeline.progress_watch import DOUBLED_MAX, ProgressWatch
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings, PipelineSettings
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.turns import TURN_S
 
@@ -134,3 +134,21 @@ def test_a_query_that_is_starting_has_the_turns_of_all_besides(
     assert watch.look(status(DISPATCH), 105 + start_s + 106)
     hangs = ProgressWatch(SETTINGS)
     assert not hangs.look(starting, 0) and hangs.look(starting, 106 + start_s)
+
+
+@pytest.mark.promise("pipeline-14")
+def test_a_server_that_does_not_answer_is_waited_for_before_the_driver_is_to_blame() -> None:
+    """A statement of the archive ends after its own time; the query says then why it fails."""
+    settings = DriverSettings(
+        queries=("archive",),
+        progress_timeout_s=100,
+        archive_trigger_ms=20_000,
+        archive_timeout_s=300,
+        message_store="postgresql://u@localhost/x",
+    )
+    watch = ProgressWatch(settings)
+    assert not watch.look(status(ARCHIVE), 0) and not watch.look(status(ARCHIVE), 419)
+    assert not watch.look(status(replace(ARCHIVE, state="backoff")), 420)
+    assert not watch.look(status(replace(ARCHIVE, state="backoff")), 10_000)
+    in_a_file = ProgressWatch(replace(settings, message_store=""))
+    assert not in_a_file.look(status(ARCHIVE), 0) and in_a_file.look(status(ARCHIVE), 121)

@@ -124,11 +124,14 @@ class ReadMarks:
 
     def __init__(self, redis: BlockingRedis) -> None:
         self._by_master: dict[int, int] = {}
+        self.newest = 0
+        """Some master knows of every record below it."""
         for key in mark_keys(cluster=redis.is_cluster):
             value = redis.command(key, "GET", key)
             master = id(redis.at(key))
             floor = int(value) if isinstance(value, bytes) and value.isdigit() else 0
             self._by_master[master] = min(floor, self._by_master.get(master, floor))
+            self.newest = max(floor, self.newest)
 
     @property
     def oldest(self) -> int:

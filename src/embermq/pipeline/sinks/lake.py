@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.lake_files import sync
 from embermq.pipeline.sinks.sink_file import SinkFile
-from embermq.pipeline.transforms.batch_values import is_new
+from embermq.pipeline.transforms.batch_values import is_missing, is_new
 
 READER = "lake"
 STAGING = "_staging"
@@ -28,11 +28,13 @@ _PARTITION_BY = ("date", "root")
 
 
 class Covered(Struct, frozen=True):
-    """A batch: positions [first, end), records that are good among them, and how far each partition has come."""
+    """A batch: positions [first, end), records that are good among them, positions that the log did not hold any more,
+    and how far each partition has come."""
 
     first: int
     end: int
     good: int
+    missing: int
     moved: Mapping[int | None, int]
 
 
@@ -64,7 +66,7 @@ class Lake:
         if found["next"] is None:
             return 0
         first, end = int(found["first"]), int(found["next"])
-        self._take(rows.sparkSession, Covered(first, end, found["good"], {None: end}))
+        self._take(rows.sparkSession, Covered(first, end, found["good"], found["missing"], {None: end}))
         return end - first
 
     def write_partitions(self, rows: DataFrame) -> int:
@@ -83,14 +85,15 @@ class Lake:
         # Positions only grow, so that their sums name a batch as the offsets of the one partition do.
         first = sum(done.values())
         end = sum(moved.get(number, offset) for number, offset in done.items())
-        self._take(rows.sparkSession, Covered(first, end, found["good"], moved))
+        self._take(rows.sparkSession, Covered(first, end, found["good"], found["missing"], moved))
         return end - first
 
     def _stage(self, rows: DataFrame, is_wanted: Column, ends: list[Column]) -> dict[str, Any]:
         """Write what is new into `_staging/batch`; what was seen of it."""
         seen = Observation("lake")
         good = F.count_if(F.col("error").isNull()).alias("good")
-        counted = rows.where(is_wanted).observe(seen, good, *ends)
+        gone = F.coalesce(F.sum(F.when(is_missing(), F.col("span"))), F.lit(0)).alias("missing")
+        counted = rows.where(is_wanted).observe(seen, good, gone, *ends)
         batch = self._staging / _BATCH
         shutil.rmtree(batch, ignore_errors=True)
         _write_parquet(counted.where(F.col("error").isNull()).drop("error", "span"), batch)
@@ -144,7 +147,8 @@ class Lake:
             self.file.count(
                 records=end - first,
                 entries=covered.good,
-                rejected=end - first - covered.good,
+                rejected=end - first - covered.good - covered.missing,
+                missing=covered.missing,
                 files=len(pending),
             )
             for partition, offset in covered.moved.items():

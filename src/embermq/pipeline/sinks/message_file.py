@@ -56,7 +56,10 @@ class MessageFile(MessageStoreSink):
                 return 0
             connection.executemany(self._insert, rows_of(batch.messages, _ROWS_PER_INSERT))
             self.file.count(
-                records=batch.end - batch.begin, entries=len(batch.messages), rejected=batch.rejected
+                records=batch.end - batch.begin,
+                entries=len(batch.messages),
+                rejected=batch.rejected,
+                missing=batch.missing,
             )
             self.file.move_to(batch.end)
         return batch.end - batch.begin

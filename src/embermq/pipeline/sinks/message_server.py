@@ -57,7 +57,13 @@ class _Kept(Struct, frozen=True):
     rejected: int = 0
 
     def totals(self) -> dict[str, int]:
-        return {"records": self.records, "entries": self.entries, "rejected": self.rejected}
+        missing = self.records - self.entries - self.rejected
+        return {
+            "records": self.records,
+            "entries": self.entries,
+            "rejected": self.rejected,
+            "missing": missing,
+        }
 
     def after(self, batch: Batch) -> "_Kept":
         return _Kept(

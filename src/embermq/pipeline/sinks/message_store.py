@@ -8,6 +8,7 @@ from msgspec import Struct
 from pyspark.sql import DataFrame
 
 from embermq.model.message_table import COLUMNS
+from embermq.pipeline.schema import MISSING
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 
@@ -18,11 +19,13 @@ class Batch(Struct, frozen=True):
     begin: int
     end: int
     messages: pa.Table
+    missing: int = 0
+    """Positions that the log did not hold any more."""
 
     @property
     def rejected(self) -> int:
-        """Positions that are no message."""
-        return self.end - self.begin - len(self.messages)
+        """Positions that could not be understood."""
+        return self.end - self.begin - len(self.messages) - self.missing
 
 
 class MessageStoreSink(ABC):
@@ -76,4 +79,11 @@ def batch_from(table: pa.Table, done: int) -> Batch | None:
         return None
     begin = pc.min(table["offset"]).as_py()
     end = pc.max(pc.add(table["offset"], table["span"])).as_py()
-    return Batch(begin, end, table.filter(pc.is_null(table["error"])).select(COLUMNS))
+    messages = table.filter(pc.is_null(table["error"])).select(COLUMNS)
+    return Batch(begin, end, messages, missing_of(table))
+
+
+def missing_of(table: pa.Table) -> int:
+    """Positions among these rows that the log did not hold any more."""
+    gone = table.filter(pc.starts_with(table["error"], MISSING))
+    return pc.sum(gone["span"]).as_py() or 0

@@ -124,8 +124,10 @@ class TrafficWindows:
                 covered = self._move(log, partitioned)
                 late = pc.sum(log["late"]).as_py()
                 messages = pc.sum(log["messages"]).as_py()
+                missing = pc.sum(log["missing"]).as_py()
+                rejected = covered - messages - late - missing
                 self.file.count(
-                    records=covered, entries=messages, late=late, rejected=covered - messages - late
+                    records=covered, entries=messages, late=late, rejected=rejected, missing=missing
                 )
                 newest_ms = pc.max(log["newest_ms"]).as_py()
                 if newest_ms is not None:

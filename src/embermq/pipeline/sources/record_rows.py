@@ -17,6 +17,7 @@ from embermq.model.log_record import (
     decode_stamps,
     iter_frames,
 )
+from embermq.pipeline.schema import MISSING
 from embermq.pipeline.sources.log_file import LogFile
 from embermq.protocol.errors import ProtocolError
 from embermq.protocol.properties import Properties, PropertyPlace, decode_properties
@@ -78,10 +79,6 @@ def _missing(start: int, end: int) -> BrokenRow:
     return BrokenRow(
         start, end - start, f"{MISSING} {start} to {end - 1}: removed from the log before they were read", b""
     )
-
-
-MISSING = "missing offsets"
-"""How the reason of a range that the log does not hold any more begins."""
 
 
 def read_rows(log: LogFile, start: int, end: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

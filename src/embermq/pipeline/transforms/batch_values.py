@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from embermq.pipeline.schema import RECEIPTS
+from embermq.pipeline.schema import MISSING, RECEIPTS
 
 
 def looked_up(values: Sequence[int], index: Column) -> Column:
@@ -26,6 +26,11 @@ def is_new(done: Mapping[int, int]) -> Column:
         _by_number({RECEIPTS - number: at for number, at in done.items()}), RECEIPTS - partition
     )
     return F.col("offset") >= F.coalesce(F.when(partition >= 0, of_log).otherwise(of_receipts), F.lit(0))
+
+
+def is_missing() -> Column:
+    """Whether a row is a range that the log does not hold any more; null for one that is all right."""
+    return F.col("error").startswith(MISSING)
 
 
 def _by_number(done: Mapping[int, int]) -> list[int]:

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from embermq.pipeline.transforms.batch_values import looked_up
+from embermq.pipeline.transforms.batch_values import is_missing, looked_up
 
 BUCKETS_PER_DOUBLING = 16
 """Latency buckets are this fine; see traffic.sql."""
@@ -14,8 +14,9 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
     all that is not in a durable queue.
 
     `messages`, `payload_bytes`, `qos1`, `qos2` count what is not late, `late` what was accepted before
-    `watermark_ms`. `deliveries` and `max_us` are of receipts. `first`, `next` and `newest_ms` say which positions
-    of which source partition a row was made of and its newest time, errors (null window) included.
+    `watermark_ms`, `missing` positions that the log did not hold any more. `deliveries` and `max_us` are of receipts.
+    `first`, `next` and `newest_ms` say which positions of which source partition a row was made of and its newest
+    time, errors (null window) included.
     All of it adds up over batches, so that the sink needs no state but its own rows.
     """
     ours = events.select(
@@ -29,6 +30,7 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
         "payload_bytes",
         "latency_us",
         "client_type",
+        is_missing().alias("is_missing"),
     )
     is_receipt = F.col("latency_us").isNotNull()
     is_message = F.col("accepted_at").isNotNull() & ~is_receipt
@@ -52,6 +54,7 @@ def traffic_windows(events: DataFrame, window_s: int, watermark_ms: int) -> Data
         F.count_if(counts & (F.col("qos") == 1)).alias("qos1"),
         F.count_if(counts & (F.col("qos") == 2)).alias("qos2"),
         F.count_if(is_late).alias("late"),
+        F.coalesce(F.sum(F.when(F.col("is_missing"), F.col("span"))), F.lit(0)).alias("missing"),
         F.count_if(is_receipt).alias("deliveries"),
         F.max("latency_us").alias("max_us"),
         F.min("offset").alias("first"),
