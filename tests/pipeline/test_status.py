@@ -52,6 +52,19 @@ def test_a_pipeline_that_is_down_says_what_waits_and_for_how_long(log: LogWriter
     assert found.warnings == ("the pipeline is down: application logs wait for 2 records",)
 
 
+def test_how_long_records_wait_is_not_moved_with_the_clock(log: LogWriter, places: Places) -> None:
+    log.append([record()])
+    ApplicationLogs(places.applications)
+    step_ms = 9 * 24 * 3_600_000
+    places.clock.write_bytes(b'{"broker_ms":0,"offset_ms":%d}' % step_ms)
+    now_ms = time.time_ns() // 1_000_000 + step_ms + 60_000
+    (dispatch,) = read_status(places.data_dir, now_ms).queries
+    assert dispatch.lag_s == pytest.approx(60, abs=30)
+    places.clock.write_bytes(b'{"broker_ms":0,"offset_ms":null}')
+    (dispatch,) = read_status(places.data_dir, 60_000).queries
+    assert dispatch.lag_s == 0
+
+
 @pytest.mark.promise("pipeline-13")
 def test_a_running_driver_is_reported_with_its_queries(log: LogWriter, places: Places) -> None:
     log.append([record()] * 5)

@@ -42,6 +42,7 @@ Exit codes:
   1    it cannot be done: the line on standard error says what is in the way
   2    an option or setting that does not exist or cannot be
   3    a job, or queues dlq retry, has finished, but refused or left something
+  4    run: no memory is left
   130  interrupted
 """
 """Below the list of commands; docs/operations.md has the few that mean more than this."""

@@ -16,6 +16,11 @@ class Places(Struct, frozen=True):
         return self.data_dir / "broker.db"
 
     @property
+    def clock(self) -> Path:
+        """clock.json: how far the wall clock is ahead of the broker's time."""
+        return self.data_dir / "clock.json"
+
+    @property
     def applications(self) -> Path:
         """applications.db: the application logs."""
         return self.data_dir / "applications.db"

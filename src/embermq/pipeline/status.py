@@ -114,7 +114,7 @@ class PipelineStatus(Struct, frozen=True, kw_only=True):
     """Why a driver that is `starting` has not started; "" for nothing in particular."""
 
 
-_Report = TypeVar("_Report", DriverReport, SupervisorReport)
+_Report = TypeVar("_Report", bound=Struct)
 
 _FILES: tuple[tuple[str, str], ...] = (
     ("dispatch", "applications"),
@@ -181,10 +181,12 @@ def _read_embedded(
     places: Places, driver: DriverReport | None, alive: bool, now_ms: int
 ) -> tuple[LogBounds, tuple[QueryStatus, ...]]:
     log = LogFile(places.log)
+    clock = _read(places.clock, _Clock) or _Clock()
+    broker_ms = now_ms - (clock.offset_ms or 0)
     try:
         bounds = log.bounds() or LogBounds(0, 0)
         return bounds, tuple(
-            _query_status(_read_sink(path, name), log, bounds, driver if alive else None, now_ms)
+            _query_status(_read_sink(path, name), log, bounds, driver if alive else None, broker_ms)
             for name, path in _sink_files(places)
             if path.exists() or (driver and any(q.name == name for q in driver.queries))
         )
@@ -241,6 +243,12 @@ def _sink_files(places: Places) -> Iterator[tuple[str, Path]]:
         yield name, places.archive if name == "archive" and places.archive.exists() else path
 
 
+class _Clock(Struct, frozen=True):
+    """clock.json: what the wall clock is ahead of the broker's time; None while it is not set."""
+
+    offset_ms: int | None = None
+
+
 class _Sink(Struct, frozen=True):
     """What a sink's file says; `position` is None before its first batch, `problem` why it cannot be read."""
 
@@ -251,8 +259,9 @@ class _Sink(Struct, frozen=True):
 
 
 def _query_status(
-    sink: _Sink, log: LogFile, bounds: LogBounds, driver: DriverReport | None, now_ms: int
+    sink: _Sink, log: LogFile, bounds: LogBounds, driver: DriverReport | None, broker_ms: int
 ) -> QueryStatus:
+    """`broker_ms` is the broker's time, which is what commits are stamped with."""
     report = next((query for query in driver.queries if query.name == sink.name), None) if driver else None
     report = report or QueryReport(name=sink.name, state="down" if driver is None else "stopped")
     position = bounds.first if sink.position is None else sink.position
@@ -264,7 +273,7 @@ def _query_status(
         mode=report.mode,
         position=position,
         lag_messages=lag,
-        lag_s=0.0 if committed_ms is None else max(0, now_ms - committed_ms) / 1000,
+        lag_s=0.0 if committed_ms is None else max(0, broker_ms - committed_ms) / 1000,
         last_batch_records=report.last_batch_records,
         last_batch_ms=report.last_batch_ms,
         last_batch_at_ms=report.last_batch_at_ms,
