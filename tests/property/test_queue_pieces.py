@@ -99,8 +99,10 @@ class PiecesModel(RuleBasedStateMachine):
     @rule(data=st.data(), verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.REJECT]))
     def settle(self, data: st.DataObject, verb: Verb) -> None:
         group = data.draw(st.sampled_from(sorted(one for one, held in self.held.items() if held)))
-        held = self.held[group]
-        delivery = held.pop(data.draw(st.integers(0, len(held) - 1)))
+        self.end(verb, group, data.draw(st.integers(0, len(self.held[group]) - 1)))
+
+    def end(self, verb: Verb, group: str, at: int) -> None:
+        delivery = self.held[group].pop(at)
         request = SettleRequest(verb, (delivery.stamps.message_id,), group)
         outcomes = self.queues.settle(QUEUE, request, delivery.client_id, delivery.epoch, NOW_MS)
         assert outcomes == [Outcome.DONE]
@@ -148,13 +150,26 @@ class PiecesModel(RuleBasedStateMachine):
     def tick(self) -> None:
         self.step()
 
-    @rule()
-    def finish(self) -> None:
-        """Everything is offered, and gone, that is to be."""
+    def work(self) -> None:
         for _ in range(1_000):
             if self.queues.next_due_ms() != 0:
                 break
             self.step()
+
+    def try_suspects(self) -> None:
+        """A consumer that came back gets what it held before as suspects, one at a time: it acks each, so that the
+        next one comes, and at last all that is no suspect."""
+        for group, held in self.held.items():
+            while held and held[0].handed.attempts.is_suspect:
+                assert len(held) == 1, "a suspect is alone"
+                self.end(Verb.ACK, group, 0)
+                self.work()
+
+    @rule()
+    def finish(self) -> None:
+        """Everything is offered, and gone, that is to be."""
+        self.work()
+        self.try_suspects()
         queue = self.queues.queue(QUEUE)
         for sequence in queue.entries:
             offset = queue.entries[sequence].offset
