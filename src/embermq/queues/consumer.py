@@ -182,3 +182,7 @@ class LoadTable:
         while not self._by_load[self._least]:
             self._least += 1
         return next(iter(self._by_load[self._least].values()))
+
+    def idle(self) -> Consumer | None:
+        """One of those with room that holds nothing at all, here or elsewhere: a suspect may go to it."""
+        return next((each for each in self._by_load[0].values() if not each.client.held), None)

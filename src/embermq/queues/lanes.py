@@ -38,6 +38,7 @@ class Lanes:
         self._lay(settings)
         self._awake.clear()
         for consumer in members:
+            self.stop_draining(consumer)
             consumer.work.clear()
             self._loads.remove(consumer)
             self.update_room(consumer)
@@ -100,10 +101,11 @@ class Lanes:
                 if least is None or not self.has_work():
                     self._end_draining()
                     return
-                consumer = least
-                if not consumer.has_room():
-                    self._loads.update(consumer)  # it holds a suspect of another group
-                    continue
+                idle = self._loads.idle() if self._lanes[0].has_suspect() else None
+                consumer = idle or least
+            if not consumer.has_room():  # it has gone away since, or holds a suspect of another group
+                self.update_room(consumer)
+                continue
             looked_at -= 1
             suspect = self._suspect_for(consumer)
             if suspect is not None:
@@ -133,7 +135,7 @@ class Lanes:
         least, lane = self._loads.least(), self._lanes[0]
         if least is None:
             return False
-        is_suspect_next = lane.has_suspect() and (self._draining is None or not least.client.held)
+        is_suspect_next = lane.has_suspect() and (self._draining is None or self._loads.idle() is not None)
         return is_suspect_next or lane.has_work()
 
     # Consumers.

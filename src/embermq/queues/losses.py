@@ -38,14 +38,15 @@ class Losses:
         for group in owing:
             if group.holds(sequence):
                 continue
-            if not self.reserve(sequence, reason):
+            attempts = group.attempts_of(sequence)
+            cause = attempts.doomed or reason  # what is kept to become a dead letter is not dropped instead
+            if not self.reserve(sequence, cause):
                 ends = False
                 continue
-            attempts = group.attempts_of(sequence)
             group.drop(sequence, even_held=False)
             if sequence < group.unfilled_from:
                 ledger.entries.owe(sequence, -1)
-            self.lose(sequence, group.name, reason, attempts, now_ms)
+            self.lose(sequence, group.name, cause, attempts, now_ms)
             ledger.mark(group, sequence, MessageState.DLQ)
         if not any(group.owes(sequence) for group in owing):
             ledger.remove(sequence)

@@ -129,6 +129,21 @@ def test_a_message_whose_time_is_over_stays_until_it_has_room() -> None:
     assert bench.dead() == [("", "expired")] and not bench.queues.queue("q").entries
 
 
+@pytest.mark.promise("queues-31", "queues-34")
+def test_what_is_kept_for_want_of_room_does_not_expire_as_a_message_does() -> None:
+    bench = Bench(letter_bytes_max=0, limits={"message_ttl": "1h"})
+    bench.join("c")
+    bench.publish(count=2)
+    first, second = bench.take()
+    bench.settle(first, Verb.REJECT)
+    bench.settle(second, Verb.NACK, delay_ms=7_200_000)
+    bench.wait("3h")
+    assert list(bench.queues.queue("q").entries) == [1] and bench.queues.queue("q").dropped == {"expired": 1}
+    bench.queues.room.limit_bytes = SIZE
+    bench.wait("2m")
+    assert bench.dead() == [("g", "rejected")] and not bench.queues.queue("q").entries
+
+
 @pytest.mark.promise("queues-34")
 def test_a_reject_of_a_dead_letter_drops_it_and_counts_it() -> None:
     bench = Bench()

@@ -10,7 +10,7 @@ from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
 from embermq.queues.queue import Delivery
 from embermq.queues.settings import Ordering
-from embermq.queues.settling import Outcome
+from embermq.queues.settling import Outcome, SettleRequest
 
 POISON = 3
 """The offset of the message that ends whoever has it."""
@@ -286,3 +286,65 @@ def test_a_queue_that_is_deleted_keeps_its_consumers_from_nothing() -> None:
     bench.name = "other"
     bench.publish(count=2)
     assert bench.offsets() == [2, 3]
+
+
+@pytest.mark.promise("queues-19")
+def test_a_consumer_that_has_just_gone_away_is_handed_no_suspect() -> None:
+    bench = Bench()
+    bench.join("a")
+    bench.publish(count=2)
+    assert len(bench.take()) == 2
+    bench.leave("a")
+    bench.join("b")
+    bench.wait("1s")
+    first = bench.one()
+    request = SettleRequest(Verb.ACK, (first.stamps.message_id,), "g")
+    bench.queues.settle("q", request, "b", 1, bench.now_ms)
+    bench.leave("b", may_return=True)
+    assert not bench.sent
+    bench.join("b", epoch=2)
+    assert bench.one().offset == 1
+
+
+@pytest.mark.promise("queues-19")
+def test_a_queue_of_another_ordering_keeps_nobody_waiting_for_a_suspect_of_before() -> None:
+    bench = Bench()
+    bench.join("a")
+    bench.publish()
+    bench.take()
+    bench.leave("a")
+    bench.name = "other"
+    bench.join("b")
+    bench.publish()
+    held = bench.one()
+    bench.name = "q"
+    bench.join("b")
+    bench.wait("1s")
+    assert not bench.sent, "its suspect waits until b holds nothing"
+    bench.queues.purge("q", bench.queues.queue("q").end(), 10)
+    bench.configure(ordering="none")
+    bench.name = "other"
+    bench.settle(held, Verb.ACK)
+    bench.publish()
+    assert bench.one().offset == 2
+
+
+@pytest.mark.promise("queues-19")
+def test_a_suspect_goes_to_an_idle_consumer_though_another_one_makes_room_for_it() -> None:
+    bench = Bench(ordering="none")
+    bench.join("a")
+    bench.publish()
+    bench.take()
+    bench.leave("a")
+    bench.name = "other"
+    bench.configure(ordering="none")
+    for client in ("b", "c"):
+        bench.join(client, prefetch=1)
+    bench.publish(count=2)
+    assert {each.client_id for each in bench.take()} == {"b", "c"}
+    bench.name = "q"
+    for client in ("b", "c"):
+        bench.join(client)
+    assert not bench.sent
+    bench.join("idle")
+    assert bench.one().client_id == "idle"
