@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 
 from embermq.authentication.step import Deny
 from embermq.ports.errors import StoreError
 from embermq.ports.users import NAMES_MAX, User, Users
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.gate import Visitor
 
 CANNOT_READ = "the accounts cannot be read"
+HAS_LEFT = Deny(ReasonCode.SERVER_UNAVAILABLE, "it left before its account was read")
 _Found = asyncio.Future[User | Deny | None]
 
 
@@ -20,34 +24,49 @@ class AccountLookups:
     """Looks names up. Who asks during a read shares the next one: a restart with thousands of clients is a few reads,
     also where accounts are on a server.
 
-    It has no limit of its own: each client asks once, and `clients.connections_max` limits those.
+    It has no limit of its own: each client asks once, and `clients.connections_max` limits those. Who leaves asks no
+    more: while a server hangs, any number may come and leave.
     """
 
     def __init__(self, users: Users) -> None:
         self._users = users
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="accounts")
-        self._asking: list[tuple[str, _Found]] = []
+        self._asking: dict[_Found, str] = {}
         self._reading: asyncio.Task[None] | None = None
 
-    async def find(self, name: str) -> User | Deny | None:
+    async def find(self, name: str, visitor: Visitor) -> User | Deny | None:
         """The account as it is after this call, None when there is none; Deny when accounts cannot be read."""
         found: _Found = asyncio.get_running_loop().create_future()
-        self._asking.append((name, found))
+        self._asking[found] = name
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read())
-        return await found
+        if visitor.left is None:
+            return await found
+        leave = partial(self._leave, found)
+        visitor.left.add_done_callback(leave)
+        try:
+            return await found
+        finally:
+            visitor.left.remove_done_callback(leave)
+
+    def _leave(self, found: _Found, _left: asyncio.Future[None]) -> None:
+        self._asking.pop(found, None)
+        if not found.done():
+            found.set_result(HAS_LEFT)
 
     async def _read(self) -> None:
         try:
             while self._asking:
-                turn, self._asking = self._asking[:NAMES_MAX], self._asking[NAMES_MAX:]
+                turn = dict(islice(self._asking.items(), NAMES_MAX))
+                for found in turn:
+                    del self._asking[found]
                 await self._answer(turn)
         finally:
             self._reading = None
 
-    async def _answer(self, turn: list[tuple[str, _Found]]) -> None:
+    async def _answer(self, turn: Mapping[_Found, str]) -> None:
         """Whatever goes wrong is for those who asked to hear."""
-        names = frozenset(name for name, _ in turn)
+        names = frozenset(turn.values())
         answers: Mapping[str, User | Deny] = {}
         failure: Exception | None = None
         try:
@@ -58,7 +77,7 @@ class AccountLookups:
             answers = dict.fromkeys(names, Deny(ReasonCode.SERVER_UNAVAILABLE, f"{CANNOT_READ}: {error}"))
         except Exception as error:
             failure = error
-        for name, waiting in turn:
+        for waiting, name in turn.items():
             if waiting.done():  # its connection has ended meanwhile
                 continue
             if failure is not None:

@@ -9,6 +9,7 @@ from embermq.authentication.step import Admit, Deny
 from embermq.model.client_type import ClientType
 from embermq.ports.users import Users
 from embermq.protocol.reason_codes import ReasonCode
+from embermq.server.gate import Visitor
 
 DISABLED = Deny(ReasonCode.NOT_AUTHORIZED, "its account is disabled")
 
@@ -33,12 +34,12 @@ class AccountBook:
     def __init__(self, lookups: AccountLookups) -> None:
         self._lookups = lookups
 
-    async def hold(self, admit: Admit) -> Admit | Deny:
+    async def hold(self, admit: Admit, visitor: Visitor) -> Admit | Deny:
         """The same, with the type of its account; Deny when that is disabled. Whoever showed the password of an account
         has been held to it already."""
         if admit.account_version:
             return admit
-        user = await self._lookups.find(admit.username)
+        user = await self._lookups.find(admit.username, visitor)
         if user is None:
             return admit
         if isinstance(user, Deny):

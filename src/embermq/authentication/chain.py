@@ -41,7 +41,7 @@ class Chain:
             if isinstance(answer, Deny):
                 return answer
             if isinstance(answer, Admit):
-                return await self._accounts.hold(answer) if answer.username else answer
+                return await self._accounts.hold(answer, applicant.visitor) if answer.username else answer
         return _nobodys(applicant)
 
     def speaking(self, method: str) -> Step | None:

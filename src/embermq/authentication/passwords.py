@@ -139,7 +139,7 @@ class PasswordStep(Step):
     async def check(self, applicant: Applicant) -> Answer:
         """See the base."""
         name, password = applicant.username or "", applicant.password or b""
-        user = await self._lookups.find(name)
+        user = await self._lookups.find(name, applicant.visitor)
         if isinstance(user, Deny):
             return user
         if self._is_known(name, user, password):

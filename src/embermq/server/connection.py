@@ -384,6 +384,7 @@ class Connection(Guest, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.note_left()
         self._take_rest()
         self.note_end(LEFT if exc is None else f"the connection broke: {exc}")
         timers = self._door.broker.state.timers

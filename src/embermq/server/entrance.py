@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Coroutine
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from embermq.broker.authenticating import Question, Step
 from embermq.broker.broker import Broker
 from embermq.broker.client_events import EventKind, words
@@ -23,13 +25,19 @@ Answer = TypeVar("Answer")
 
 class Guest(Link):
     """A link whose client is, or was, asked who it is; `exchange` is what the method of enhanced authentication is
-    at."""
+    at, `left` is done when the connection is over."""
 
-    __slots__ = ("exchange",)
+    __slots__ = ("exchange", "left")
 
     def __init__(self, dirty: list[Link], peer: str, now_ms: int) -> None:
         super().__init__(dirty, peer, now_ms)
         self.exchange: Exchange | None = None
+        self.left: asyncio.Future[None] | None = None
+
+    def note_left(self) -> None:
+        """The connection is over: who still looks into who the client is need not."""
+        if self.left is not None and not self.left.done():
+            self.left.set_result(None)
 
 
 class Entrance:
@@ -51,7 +59,8 @@ class Entrance:
             return
         guest.inbox = rest
         if self._gate.needs_check(packet, visitor):
-            self._run(self._check(guest, packet, visitor))
+            guest.left = asyncio.get_running_loop().create_future()
+            self._run(self._check(guest, packet, replace(visitor, left=guest.left)))
         else:
             self._answer(guest, packet, self._gate.admit(packet, visitor))
 

@@ -1,5 +1,6 @@
 """Who may enter, as the server asks it."""
 
+import asyncio
 from typing import Protocol
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ class Visitor(Struct, frozen=True):
     `loopback`: it comes from this machine to an address that only this machine reaches. `allow_anonymous` and
     `client_type` are its listener's word, the former None when that says nothing. `certificate_name` is the user name
     that its verified certificate proves, `certificate` the whole subject of that one, "" without one. `address` is
-    where it comes from, without the port; a Unix socket is its own.
+    where it comes from, without the port; a Unix socket is its own. `left` is done when its connection is over.
     """
 
     loopback: bool
@@ -25,6 +26,7 @@ class Visitor(Struct, frozen=True):
     certificate_name: str | None
     address: str = ""
     certificate: str = ""
+    left: asyncio.Future[None] | None = None
 
 
 class Exchange(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Collection
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from argon2 import PasswordHasher
 from msgspec.structs import replace
 from tests.support.users_in_memory import UsersInMemory
 
-from embermq.authentication.account_lookups import AccountLookups
+from embermq.authentication.account_lookups import HAS_LEFT, AccountLookups
 from embermq.authentication.checks import Checks
 from embermq.authentication.generated_passwords import hash_generated, make_password
 from embermq.authentication.imported_hashes import ROUNDS_MAX, parse_imported
@@ -27,6 +28,8 @@ from embermq.ports.errors import StoreFull, StoreUnavailable
 from embermq.ports.users import NAMES_MAX, User
 from embermq.protocol.reason_codes import ConnectReturnCode, ReasonCode, to_connect_return_code
 from embermq.server.gate import Visitor
+
+HERE = Visitor(True, None, ClientType.DEVICE, None)
 
 
 def sha512_hash(password: bytes, salt: bytes = b"saltsaltsalt") -> str:
@@ -265,7 +268,7 @@ def test_nothing_shows_a_hash() -> None:
 
 
 def entering(username: str, password: bytes) -> Applicant:
-    return Applicant("c1", username, password, Visitor(True, None, ClientType.DEVICE, None))
+    return Applicant("c1", username, password, HERE)
 
 
 def asked(step_: PasswordStep, *clients: Applicant) -> list[Answer]:
@@ -403,6 +406,42 @@ def test_many_clients_at_once_are_looked_up_together(monkeypatch: pytest.MonkeyP
     assert all(isinstance(answer, Admit) for answer in answers[2:])
     assert len(reads) <= 12  # the first comes alone
     assert max(reads) <= NAMES_MAX
+
+
+def test_who_leaves_is_looked_up_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a server hangs, strangers come and leave by the thousand; what they sent is not kept for the answer."""
+    users, begun, hangs = store(), Event(), Event()
+    read: set[str] = set()
+    find_many = users.find_many
+
+    def stalled(names: Collection[str]) -> dict[str, User]:
+        begun.set()
+        hangs.wait()
+        read.update(names)
+        return find_many(names)
+
+    monkeypatch.setattr(users, "find_many", stalled)
+
+    async def scenario() -> list[User | Deny | None]:
+        lookups = AccountLookups(users)
+        gone = replace(HERE, left=asyncio.get_running_loop().create_future())
+        first = asyncio.create_task(lookups.find("first", HERE))
+        await asyncio.to_thread(begun.wait)
+        leaves = [asyncio.create_task(lookups.find(f"gone-{number}", gone)) for number in range(1_000)]
+        stays = asyncio.create_task(lookups.find("own", HERE))
+        try:
+            await asyncio.sleep(0)
+            assert gone.left is not None
+            gone.left.set_result(None)
+            answers = await asyncio.gather(*leaves)
+        finally:
+            hangs.set()
+        assert [await first, await stays] == [None, users.users["own"]]
+        await lookups.close()
+        return answers
+
+    assert asyncio.run(scenario()) == [HAS_LEFT] * 1_000
+    assert read == {"first", "own"}
 
 
 def test_accounts_that_cannot_be_read_are_our_fault_for_all_who_wait() -> None:

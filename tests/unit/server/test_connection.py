@@ -9,9 +9,16 @@ from typing import Any, cast
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
+from embermq.broker.credentials import Refusal
+from embermq.model.client_type import ClientType
+from embermq.protocol.packets import Connect
+from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.version import ProtocolVersion
 from embermq.server.admission import Place
 from embermq.server.connection import EARLY_BYTES_MAX, UNREAD_BYTES_MAX, Connection
 from embermq.server.door import Door
+from embermq.server.entrance import Entrance
+from embermq.server.gate import Visitor
 
 
 class Transport(asyncio.Transport):
@@ -141,3 +148,25 @@ def test_a_connection_that_is_over_leaves_no_timer(connection: tuple[Connection,
     link._read_later()
     link.connection_lost(None)
     assert len(door.broker.state.timers) == 0
+
+
+def test_a_check_hears_that_the_client_has_left(connection: tuple[Connection, Transport]) -> None:
+    link, _ = connection
+    door: Any = link._door
+    door.connections, door.empty = {link}, asyncio.Event()
+    door.admission = SimpleNamespace(leave=lambda _place: None)
+
+    async def check(_packet: Connect, visitor: Visitor) -> Refusal:
+        assert visitor.left is not None
+        await visitor.left
+        return Refusal(ReasonCode.NOT_AUTHORIZED, "it has left")
+
+    async def scenario() -> None:
+        gate: Any = SimpleNamespace(needs_check=lambda _packet, _visitor: True, check=check)
+        entrance = Entrance(door.broker, door.ticks, gate, 1_000)
+        packet = Connect("c", ProtocolVersion.V5, True, 0, "ann", b"x", None, None)
+        entrance.enter(link, packet, [], Visitor(True, None, ClientType.DEVICE, None))
+        link.connection_lost(None)
+        await asyncio.gather(*entrance._checks)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
