@@ -17,6 +17,7 @@ class PipelineNews:
 
     def __init__(self) -> None:
         self._state = "starting"
+        self._stumbling: frozenset[str] = frozenset()
         self._restarts = 0
         self._waiting = False
 
@@ -37,12 +38,13 @@ class PipelineNews:
         if supervisor.restarts > self._restarts and self._state != "failed":
             news.append((logging.WARNING, f"the pipeline was started again: {supervisor.last_error}"))
         self._restarts = supervisor.restarts
-        if self._state == before:
+        told, self._stumbling = self._stumbling, _stumbling(found)
+        if self._state == before and not (self._state == "degraded" and self._stumbling - told):
             return news
         if self._state == "running":
             news.append((logging.INFO, f"the pipeline runs (Spark {found.spark}, Java {found.java})"))
         elif self._state == "degraded":
-            news.append((logging.WARNING, f"the pipeline has a query that fails: {_told(found)}"))
+            news.append((logging.WARNING, _told(found)))
         elif self._state == "down":
             news.append(
                 (logging.ERROR, f"the pipeline is down, its driver is begun anew: {supervisor.stalled}")
@@ -74,4 +76,11 @@ def _state(supervisor: "SupervisorStatistics", found: PipelineStatus) -> str:
 
 def _told(found: PipelineStatus) -> str:
     failing = [f"{query.name}: {query.last_error}" for query in found.queries if query.state == "backoff"]
-    return "; ".join(failing)
+    paused = [query.name for query in found.queries if query.state == "paused"]
+    parts = [f"the pipeline has a query that fails: {'; '.join(failing)}"] if failing else []
+    parts += [f"the pipeline goes on without {', '.join(paused)}, until it is resumed"] if paused else []
+    return "; ".join(parts)
+
+
+def _stumbling(found: PipelineStatus) -> frozenset[str]:
+    return frozenset(query.name for query in found.queries if query.state in ("backoff", "paused"))

@@ -60,6 +60,20 @@ def test_a_failing_query_is_named_once_and_its_recovery_is_told() -> None:
     assert [level for level, _ in news.since(RUNNING, FOUND)] == [logging.INFO]
 
 
+def test_a_paused_query_is_no_failing_one_and_hides_none() -> None:
+    news = PipelineNews()
+    news.since(RUNNING, FOUND)
+    paused = replace(STUMBLING, name="archive", state="paused", last_error="")
+    degraded = replace(FOUND, state="degraded", queries=(paused,))
+    assert news.since(RUNNING, degraded) == [
+        (logging.WARNING, "the pipeline goes on without archive, until it is resumed")
+    ]
+    ((_, line),) = news.since(RUNNING, replace(degraded, queries=(paused, STUMBLING)))
+    assert "a query that fails: lake: OSError: no room" in line
+    assert news.since(RUNNING, replace(degraded, queries=(paused, STUMBLING))) == []
+    assert news.since(RUNNING, degraded) == []
+
+
 def test_a_restart_is_told_even_when_nobody_saw_it_go() -> None:
     news = PipelineNews()
     news.since(RUNNING, FOUND)
