@@ -6,7 +6,6 @@ Imported late, since Starlette and uvicorn cost the process several MiB.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import socket
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from embermq.admin.faults import tell_of_fault
 from embermq.admin.front_page import ALWAYS, QUEUES, front_page
 from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
@@ -33,8 +33,6 @@ from embermq.admin.settings import HEADER_BYTES_MAX, STOP_TIMEOUT_S, HttpSetting
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BACKLOG = 128
 LAST_WORD_S = 0.1
-
-_log = logging.getLogger(__name__)
 
 
 def create_app(service: AdminService, api: ASGIApp | None = None, *, has_queues: bool = False) -> Starlette:
@@ -96,7 +94,7 @@ def problem_handlers() -> dict[Any, Any]:
         return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)  # nobody reads it
 
     async def failed(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        tell_of_fault(f"{request.method} {request.url.path}", error)
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the broker's log says more", {})
 
     return {HTTPException: refused, ClientDisconnect: gone, Exception: failed}

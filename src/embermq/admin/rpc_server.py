@@ -6,7 +6,6 @@ Imported late, when the first caller has come: grpcio costs the process some 11 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterable, Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -15,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from embermq.admin.access import Access, AccessRefused, names_a_proxy
+from embermq.admin.faults import tell_of_fault
 from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService, RequestRefused
 from embermq.admin.refusals import Refusals, Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
@@ -32,8 +32,6 @@ character may be 12 bytes."""
 TOLD = 2
 """Times the limit: up to there a request is refused, and counted, by us. What is larger never comes here, and looks
 like a call that its client has given up."""
-
-_log = logging.getLogger(__name__)
 
 
 class RpcCaller:
@@ -179,7 +177,7 @@ class RpcServer:
         if isinstance(error, TimeoutError):
             told = f"it has taken longer than {self._settings.call_timeout_s} s; some of it may be done"
             return status.DEADLINE_EXCEEDED, told, None
-        _log.error("%s failed", name, exc_info=error)
+        tell_of_fault(name, error)
         return status.INTERNAL, "the broker's log says more", None
 
 

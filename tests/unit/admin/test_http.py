@@ -149,6 +149,26 @@ def test_a_failure_inside_shows_nothing_of_itself() -> None:
     assert b"secret" not in body
 
 
+def test_the_event_loop_hears_that_there_is_no_memory() -> None:
+    """Its handler ends the process."""
+    heard: list[object] = []
+    service = FakeService()
+
+    def exhausted() -> str:
+        raise MemoryError
+
+    service.metrics_text = exhausted  # type: ignore[method-assign]
+
+    async def scenario() -> Answer:
+        handle = lambda _loop, context: heard.append(context.get("exception"))  # noqa: E731
+        asyncio.get_running_loop().set_exception_handler(handle)
+        async with served(service) as port:
+            return await asyncio.to_thread(ask, port, "/metrics")
+
+    assert uvloop.run(scenario())[0] == 500
+    assert [type(error) for error in heard] == [MemoryError]
+
+
 def test_signals_stay_with_the_process() -> None:
     async def scenario() -> object:
         before = signal.getsignal(signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -403,6 +404,26 @@ def test_a_store_that_does_not_answer_and_a_fault_inside(
     assert [record.getMessage() for record in caplog.records if record.name.startswith("embermq")] == [
         "GetQueueStats failed"
     ]
+
+
+def test_the_event_loop_hears_that_there_is_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handler ends the process."""
+    heard: list[object] = []
+    bench = DeskBench()
+
+    def exhausted(name: str) -> None:
+        raise MemoryError
+
+    async def work(ask: Asking) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: heard.append(context.get("exception")))
+        monkeypatch.setattr(bench.desk, "stats", exhausted)
+        assert (await ask.refused("GetQueueStats", QUEUE))[0] == "INTERNAL"
+
+    carried_out(bench, tmp_path, work)
+    assert [type(error) for error in heard] == [MemoryError]
 
 
 def test_large_answers_go_through_a_slow_reader(tmp_path: Path) -> None:
