@@ -212,7 +212,7 @@ class Client:
         async def operation(link: Link) -> Answer:
             some = messages
             if verb == NACK:  # it has come again meanwhile, and would fail twice for one reason
-                some = [message for message in messages if message.connection == self.connection]
+                some = self._own(messages)
             if not some:
                 return GONE
             pairs = (*(("message-id", message.id) for message in some), *asked)
@@ -224,12 +224,16 @@ class Client:
         finally:
             receiver = self._receivers.get(QUEUE_PREFIX + messages[0].queue)
             if receiver is not None and verb != EXTEND:
-                receiver.settled(messages)
+                receiver.settled(self._own(messages) if verb == NACK else messages)
         if answer.is_refusal:
             what = (
                 f"{verb} of {messages[0].id}" if len(messages) == 1 else f"{verb} of {len(messages)} messages"
             )
             raise SettleRefused(what, answer.code, answer.reason)
+
+    def _own(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Those that came over the newest connection."""
+        return [message for message in messages if message.connection == self.connection]
 
     async def answer(self, message: Message, payload: bytes, properties: Pairs) -> None:
         """Reply to a request; `Message.reply` is the way to it. Raises ReplyImpossible, PublishRefused, Unconfirmed."""

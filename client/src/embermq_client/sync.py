@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from embermq_client.client import Client
+from embermq_client.errors import ClientError
 from embermq_client.inbox import Inbox
 from embermq_client.message import Message, Pairs, QueueMessage, Response
 from embermq_client.queue import Consumer, Queue
@@ -29,6 +30,8 @@ from embermq_client.subscription import WAITING_MAX, TopicMessage
 
 T = TypeVar("T")
 M = TypeVar("M")
+ENDING_S = 1.0
+"""Until calls that a closed client has not ended are cancelled."""
 _VALUES = tuple(part.name for part in fields(QueueMessage))
 
 
@@ -38,11 +41,18 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embermq-client", daemon=True)
+        self._entry = threading.Lock()
+        self._is_closed = False
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Carry it out there and wait for it; an interrupt of this thread cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """Carry it out there and wait for it; an interrupt of this thread cancels it. Raises ClientError when the
+        client was closed."""
+        with self._entry:
+            if self._is_closed:
+                work.close()
+                raise ClientError("the client was closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -66,9 +76,25 @@ class _Loop:
             self.call(leave())
 
     def close(self) -> None:
+        """Once nobody waits for a call any more: on a loop that has stopped they would wait for ever."""
+        with self._entry:
+            self._is_closed = True
+            ending = asyncio.run_coroutine_threadsafe(self._end_calls(), self._loop)
+        ending.result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end_calls(self) -> None:
+        """The client has ended, so most of them end by themselves."""
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        if calls:
+            _, left = await asyncio.wait(calls, timeout=ENDING_S)
+            for call in left:
+                call.cancel()
+            if left:
+                await asyncio.wait(left)
+        await self._loop.shutdown_asyncgens()
 
 
 class _Taking(Generic[M]):

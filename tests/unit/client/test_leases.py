@@ -9,7 +9,7 @@ from tests.unit.client.test_connections import Connection, Server, run
 
 from embermq.protocol.packets import Packet, Puback, Publish, Subscribe
 from embermq.protocol.properties import Properties
-from embermq_client import Client
+from embermq_client import Client, SettleRefused
 
 SHORT_S = 0.03
 TOPIC = "$queue/a"
@@ -84,6 +84,27 @@ def test_what_was_given_to_somebody_else_is_not_extended_again(monkeypatch: pyte
             known = len(extended(connection))
             await server.until(lambda: len(extended(connection)) > known + 2)
             assert extended(connection)[known + 1 :] == [["1-2"]] * (len(extended(connection)) - known - 1)
+
+    run(scenario)
+
+
+def test_a_late_nack_does_not_end_the_lease_of_what_has_come_again() -> None:
+    async def scenario(server: Server, client: Client) -> None:
+        async with client, client.queue("a").consume(concurrency=1, lease_s=SHORT_S) as messages:
+            server.connections[0].send(delivery(1))
+            before = await anext(messages)
+            server.connections[0].transport.close()
+            await server.until(
+                lambda: len(server.connections) > 1 and bool(server.connections[1].of(Subscribe))
+            )
+            connection = server.connections[1]
+            connection.send(delivery(1))
+            again = await anext(messages)
+            with pytest.raises(SettleRefused):
+                await before.nack()
+            known = len(extended(connection))
+            await server.until(lambda: len(extended(connection)) > known + 1)
+            await again.ack()
 
     run(scenario)
 
