@@ -11,19 +11,25 @@ import sqlite3
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Annotated
 
 import msgspec
 import typer
 
 from benchmarks.machine import describe
+from embermq.adapters.segments.tick_store import SegmentTickStore
 from embermq.adapters.sql.schema import upgrade_schema
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.database.database_url import parse_url
 from embermq.database.settings import SqlSettings
 from embermq.model.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
+from embermq.model.tick_writes import TickWrites
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import read_status
 from embermq.pipeline.supervisor import PipelineSupervisor
@@ -83,6 +89,11 @@ class _Log:
     def __init__(self, data_dir: Path) -> None:
         self._connection: sqlite3.Connection = open_writer(data_dir / "broker.db", synchronous="NORMAL")
         apply_broker_schema(self._connection)
+        self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        checkpoint = SqliteCheckpoint(TickTables(self._connection), data_dir / "broker.db")
+        self._ticks = SegmentTickStore(
+            data_dir / "log", checkpoint, durability="os", post=self._posted.put, now_ms=wall_ms
+        )
         self._connection.execute(
             "INSERT INTO application_context VALUES (?, 'bench-application', 0)", (GENERATION,)
         )
@@ -92,18 +103,17 @@ class _Log:
         """So many records of 64 bytes on a few topics, each wanted by one application."""
         now_ms = time.time_ns() // 1_000_000
         stamps = encode_stamps((Stamp("bench-application", GENERATION, 1),))
-        body = b"".join(
+        bodies = [
             encode_record(
                 Message(f"bench/{number % TOPICS}", b"x" * 64, 1, False, "bench", 5, now_ms), stamps
             )
             for number in range(BATCH_RECORDS)
-        )
-        self._connection.execute("BEGIN")
+        ]
         for _ in range(records // BATCH_RECORDS):
-            row = (self.end, BATCH_RECORDS, now_ms, len(body), body)
-            self._connection.execute("INSERT INTO log_batch VALUES (?, ?, ?, ?, ?)", row)
+            self._ticks.submit(TickWrites(records=bodies), lambda _: None, None)
+            self._posted.get()()
             self.end += BATCH_RECORDS
-        self._connection.execute("COMMIT")
+        self._ticks.settle()
 
 
 async def _until(data_dir: Path, end: int, queries: tuple[str, ...]) -> dict[str, float]:

@@ -12,7 +12,6 @@ import gc
 import os
 import resource
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -29,12 +28,16 @@ import typer
 
 from benchmarks.brokers import free_port
 from benchmarks.machine import describe
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.segments.message_log import SegmentMessageLog
+from embermq.adapters.segments.tick_store import SegmentTickStore
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites
+from embermq.ports.message_log import MessageLog
 from embermq.ports.tick_store import Receipt
 from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
@@ -140,9 +143,11 @@ class _Stores:
         self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         writer = open_writer(path, synchronous="NORMAL")
         apply_broker_schema(writer)
-        self.ticks = SqliteTickStore(writer, durability="os", post=self._posted.put)
-        self.reader: sqlite3.Connection = open_reader(path)
-        self.store = SqliteQueueStore(self.reader, path, self._posted.put)
+        checkpoint = SqliteCheckpoint(TickTables(writer), path)
+        self.ticks = SegmentTickStore(
+            data_dir / "log", checkpoint, durability="os", post=self._posted.put, now_ms=wall_ms
+        )
+        self.store = SqliteQueueStore(writer, path, self._open_log, self._posted.put)
         self._tick = TickWrites()
         self.core = Queues(GroupSettings(), self.store.next_generation(), lambda: self._tick.queues)
 
@@ -156,9 +161,12 @@ class _Stores:
         self._posted.get()()
         return receipts[0].base_offset
 
+    def _open_log(self) -> tuple[MessageLog, Callable[[], None]]:
+        log = SegmentMessageLog(self.ticks, own_thread=True)
+        return log, log.close
+
     def close(self) -> None:
         self.store.close()
-        self.reader.close()
         self.ticks.close()
 
 

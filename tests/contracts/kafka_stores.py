@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.contracts.stores import ANSWER_S, Stores
@@ -14,8 +15,9 @@ from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
 from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.adapters.sqlite.log_state import SqliteLogState
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.broker.tick import Tick
 from embermq.delivery.log_apart.start import behind_records
 from embermq.delivery.log_apart.store import LogThenState
@@ -45,6 +47,8 @@ class _BehindRecords(SessionStore):
 class KafkaStores(Stores):
     """See the module. `failures` are what made the appender end."""
 
+    has_log_by_offset = False
+
     def __init__(
         self, kafka: KafkaServer | KafkaCluster, folder: Path, settings: KafkaSettings | None = None
     ) -> None:
@@ -56,13 +60,8 @@ class KafkaStores(Stores):
         super().__init__("os", folder)
         self.kind = "kafka"
 
-    def _open(self) -> None:
-        self.kind = "os"
-        super()._open()
-        self.kind = "kafka"
-        state, closing = self.store, self._closing
-        assert isinstance(state, SqliteTickStore)
-        self.state = state
+    def _open_log_store(self, tables: TickTables, path: Path) -> list[Callable[[], None]]:
+        self.state = state = SqliteLogState(tables, durability="os", post=self.posted.put)
         self.admin = WatchedAdmin(self.address, self.settings)
         self.topic = LogTopic(self.admin, packet_bytes_max=PACKET_BYTES_MAX)
         name = self.topic.name
@@ -89,12 +88,15 @@ class KafkaStores(Stores):
         )
         self.appender.on_end.append(self.failures.append)
         self.log = self.kafka_log = KafkaMessageLog(self.admin, name, self.positions)
-        self.sessions = _BehindRecords(SqliteSessionStore(self.writer), self.log)
         self.store = self.composed = LogThenState(
             self.appender, state, self.positions.end().number, self.tick
         )
-        self._closing = [*closing[:-1], self.log.close, self.store.close]
         self._answers: list[Receipt | StoreError] = []
+        return [self.log.close, self.store.close]
+
+    def _open(self) -> None:
+        super()._open()
+        self.sessions = _BehindRecords(SqliteSessionStore(self.writer), self.kafka_log)
 
     def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
         self._answers = super().submit(writes)

@@ -108,7 +108,7 @@ class MessageStores:
         places = self.places
         if not self.url:
             return MessageFile(places.messages)
-        return MessageServer(sql_server(self.url, SETTINGS, SINK_S), places.archive, places.log)
+        return MessageServer(sql_server(self.url, SETTINGS, SINK_S), places.archive, places.broker)
 
     def open_reader(self) -> MessageStore:
         if not self.url:

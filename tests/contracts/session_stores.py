@@ -17,10 +17,12 @@ from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.session_writer import RedisSessionWriter
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.segments.tick_store import SegmentTickStore
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.session_writes import QueueRow, SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
@@ -105,8 +107,15 @@ class InSqlite(SessionStores):
         path = self.folder / "broker.db"
         writer = open_writer(path, synchronous="NORMAL")
         apply_broker_schema(writer)
-        self._reader = open_reader(path)
-        self.store = SqliteTickStore(writer, durability="os", post=self.posted.put)
+        self._reader = writer
+        self.store = SegmentTickStore(
+            self.folder / "log",
+            SqliteCheckpoint(TickTables(writer), path),
+            durability="os",
+            post=self.posted.put,
+            now_ms=wall_ms,
+            reserve_bytes=4096,
+        )
         self.queue = SqliteDeviceQueue(self._reader)
         self.history = SqliteQueueHistory(self._reader)
         self.sessions = SqliteSessionStore(self._reader)
@@ -128,7 +137,6 @@ class InSqlite(SessionStores):
         self._open()
 
     def close(self) -> None:
-        self._reader.close()
         self.store.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
@@ -21,17 +22,19 @@ from tests.support.stand_in_store import (
     StandInStore,
 )
 
+from embermq.adapters.segments.message_log import SegmentMessageLog
+from embermq.adapters.segments.tick_store import Durability, SegmentTickStore
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
-from embermq.adapters.sqlite.message_log import SqliteMessageLog
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
-from embermq.adapters.sqlite.tick_store import Durability, SqliteTickStore
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.session_writes import QueueRow, SessionWrites
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.application_log import ApplicationLog
@@ -47,9 +50,9 @@ from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import Receipt, TickStore
 
 ANSWER_S = 30.0
+FULL_BYTES = 128 * 1024
 Kind = Literal["fsync", "os", "memory", "stand-in", "kafka"]
 KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")
-SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL", "memory": "OFF"}
 
 
 class Reading:
@@ -100,6 +103,9 @@ class Stores:
     parked: ParkedMessages
     queues: QueueStore
 
+    has_log_by_offset = True
+    """Bodies of queues are read in the log."""
+
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind = kind
         self.folder = folder
@@ -123,13 +129,9 @@ class Stores:
             self.queues = StandInQueueStore(stand_in)
             return
         path = self.folder / "broker.db"
-        self.writer = open_writer(path, synchronous=SYNCHRONOUS[self.kind])
+        self.writer = reader = open_writer(path, synchronous="NORMAL")
         apply_broker_schema(self.writer)
-        reader = self.writer if self.kind == "memory" else open_reader(path)
-        self.store = store = SqliteTickStore(
-            self.writer, durability=cast(Durability, self.kind), post=self.posted.put
-        )
-        self.log = SqliteMessageLog(reader, store)
+        closing = self._open_log_store(TickTables(self.writer), path)
         self.queue = Reading(SqliteDeviceQueue(reader))
         self.history = SqliteQueueHistory(reader)
         self.sessions = SqliteSessionStore(reader)
@@ -139,11 +141,32 @@ class Stores:
         self.applications = applications
         self.readers = SqliteReaderPositions(reader)
         self.parked = SqliteParkedMessages(reader)
-        own = path if reader is not self.writer else None
-        self.queues = SqliteQueueStore(reader, own, self.posted.put)
-        self._closing = [applications.close, self.queues.close, store.close]
-        if reader is not self.writer:
-            self._closing.insert(0, reader.close)
+        own = None if self.kind == "memory" else path
+        self.queues = SqliteQueueStore(
+            reader, own, self.open_log if self.has_log_by_offset else None, self.posted.put
+        )
+        self._closing = [applications.close, self.queues.close, *closing]
+
+    def _open_log_store(self, tables: TickTables, path: Path) -> list[Callable[[], None]]:
+        """Returns how to close what it opens."""
+        self.store = self.segments = store = SegmentTickStore(
+            self.folder / "log",
+            SqliteCheckpoint(tables, path),
+            durability=cast(Durability, self.kind),
+            post=self.posted.put,
+            now_ms=wall_ms,
+            segment_bytes=1,  # each tick with records has a file of its own
+            reserve_bytes=4096,
+        )
+        self.log = log = SegmentMessageLog(store)
+        return [log.close, store.close]
+
+    def open_log(self) -> tuple[MessageLog, Callable[[], None]]:
+        """For the thread that reads bodies of queues."""
+        if self.kind == "memory":
+            return self.log, lambda: None
+        log = SegmentMessageLog(self.segments, own_thread=True)
+        return log, log.close
 
     def close(self) -> None:
         for close in self._closing:
@@ -173,6 +196,8 @@ class Stores:
         self.answer()
         (answer,) = answers
         assert isinstance(answer, Receipt), answer
+        if self.kind == "memory":
+            self.segments.flush()
         return answer
 
     def body(self, *offsets: int) -> dict[int, bytes | None]:
@@ -194,12 +219,12 @@ class Stores:
         return found
 
     def fill(self) -> None:
-        """No page can be added from now on."""
-        (pages,) = self.writer.execute("PRAGMA page_count").fetchone()
-        self.writer.execute(f"PRAGMA max_page_count = {pages}")
+        """No file of this process can be larger than a small tick from now on."""
+        self._sizes = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, self._sizes[1]))
 
     def make_room(self) -> None:
-        self.writer.execute("PRAGMA max_page_count = 1073741823")
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._sizes)
 
 
 def tick_writes(**writes: object) -> TickWrites:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
+import errno
+import os
 
 import pytest
 from tests.contracts.kafka_stores import KafkaStores
 from tests.contracts.stores import Stores, open_descriptors, tick_writes
 from tests.support.waiting import wait_until
 
-from embermq.adapters.sqlite import tick_store
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.segments.tick_store import SegmentTickStore
+from embermq.adapters.sqlite import tick_tables
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
+from embermq.formats.segment_reader import SegmentReader
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, encode_record, iter_frames
 from embermq.model.message import Message
@@ -55,13 +56,14 @@ def test_offsets_follow_one_another_over_ticks_and_restarts(stores: Stores) -> N
     assert stores.write(records=[record(b"2")]) == Receipt(2, 1)
     stores.reopen()
     assert stores.write(records=[record(b"3")]) == Receipt(3, 1)
+    stores.reopen()
     assert payloads(stores) == [b"0", b"1", b"2", b"3"]
     assert stores.log.statistics().end_offset == 4
     assert stores.sessions.load().log_end == 4
 
 
 def _begin_at(stores: Stores, offset: int) -> None:
-    assert isinstance(stores.store, SqliteTickStore)
+    assert isinstance(stores.store, SegmentTickStore)
     stores.store.begin_at(offset)
 
 
@@ -147,8 +149,6 @@ def test_statistics_stay_exact_while_the_log_grows_and_is_trimmed(stores: Stores
             stores.log.trim(number * 2)
             stores.write(receipts=[b"a tick of the log"])
         if number % 7 == 0:
-            if stores.kind == "memory":
-                stores.reopen()  # what is not committed yet would be counted with the next look
             found = stores.log.statistics()
             bodies = stores.log.read(0, records_max=10_000, bytes_max=2**30)
             assert found.body_bytes == pytest.approx(sum(len(batch.body) for batch in bodies), abs=about)
@@ -172,9 +172,9 @@ def test_receipts_are_kept_a_while_and_let_go_a_few_at_a_time(
     for number in range(100):
         sqlite_stores.write(receipts=[b"%d" % number])
     assert len(kept()) == 100
-    monkeypatch.setattr(tick_store, "RECEIPTS_KEPT_MS", -1_000)
+    monkeypatch.setattr(tick_tables, "RECEIPTS_KEPT_MS", -1_000)
     sqlite_stores.write(receipts=[b"new"])
-    assert len(kept()) == 101 - tick_store.RECEIPT_BATCHES_MAX
+    assert len(kept()) == 101 - tick_tables.RECEIPT_BATCHES_MAX
     sqlite_stores.write(receipts=[b"newer"])
     assert kept() == []
 
@@ -302,64 +302,43 @@ def test_a_refused_tick_takes_no_earlier_one_with_it(sqlite_stores: Stores) -> N
     assert payloads(stores) == [b"%d" % number for number in range(6)]
 
 
-class _FailingConnection(sqlite3.Connection):
-    """Answers COMMIT with an error while `fails` is set."""
-
-    fails = False
-
-    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
-        if self.fails and sql == "COMMIT":
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
-            raise error
-        return super().execute(sql, *parameters)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("stores", ["fsync", "os"], indirect=True)
-def test_a_failed_sync_is_no_receipt(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    stores.close()
-    monkeypatch.setattr(sqlite3, "connect", _connect(sqlite3.connect))
-    stores.reopen()
+@pytest.mark.parametrize(("stores", "call"), [("fsync", "fdatasync"), ("os", "pwritev")], indirect=["stores"])
+def test_a_failed_write_or_sync_ends_the_log_without_an_answer(
+    stores: Stores, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stores.write(records=[record(b"0")])
-    assert isinstance(stores.writer, _FailingConnection)
-    stores.writer.fails = True
-    answers = stores.submit(tick_writes(records=[record(b"lost")], sessions=[session(1)]))
-    stores.answer()
-    assert isinstance(answers[0], StoreError)
-    stores.writer.fails = False
-    assert stores.write(records=[record(b"1")]) == Receipt(1, 1)
-    assert payloads(stores) == [b"0", b"1"]
-    assert stores.sessions.load().sessions == []
+    assert isinstance(stores.store, SegmentTickStore)
+    ends: list[StoreError] = []
+    stores.store.on_end.append(ends.append)
 
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "disk I/O error")
 
-def _connect(connect: Callable[..., sqlite3.Connection]) -> Callable[..., sqlite3.Connection]:
-    def opened(*arguments: object, **options: object) -> sqlite3.Connection:
-        return connect(*arguments, factory=_FailingConnection, **options)
-
-    return opened
+    with monkeypatch.context() as failing:
+        failing.setattr(os, call, fail)
+        answers = stores.submit(tick_writes(records=[record(b"lost")], sessions=[session(1)]))
+        if call == "fdatasync":
+            stores.answer()  # of the thread, for the store
+    assert (answers, len(ends)) == ([], 1)
+    assert "disk I/O error" in str(ends[0])
+    assert payloads(stores) == [b"0"]
+    stores.reopen()
+    assert stores.write(records=[record(b"1")]).record_count == 1
+    assert payloads(stores)[0] == b"0"
+    assert payloads(stores)[-1] == b"1"
 
 
 @pytest.mark.parametrize("stores", ["memory"], indirect=True)
 def test_the_level_memory_writes_soon_also_when_nothing_follows(stores: Stores) -> None:
     stores.write(records=[record(b"0")])
-    other = open_reader(stores.folder / "broker.db")
+    other = SegmentReader(stores.folder / "log")
 
     def seen() -> int:
         stores.store.settle()
-        return int(other.execute("SELECT COUNT(*) FROM log_batch").fetchone()[0])
+        end = other.end()
+        return 0 if end is None else end.offset
 
     wait_until(lambda: seen() == 1, 30, "the tick is written")
-    other.close()
-
-
-def test_readers_of_other_processes_see_only_what_is_committed(sqlite_stores: Stores) -> None:
-    stores = sqlite_stores
-    stores.write(records=[record(b"0")])
-    stores.reopen()
-    other = open_reader(stores.folder / "broker.db")
-    assert other.execute("SELECT COUNT(*) FROM log_batch").fetchone() == (1,)
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        other.execute("DELETE FROM log_batch")
     other.close()
 
 

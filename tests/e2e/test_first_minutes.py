@@ -130,7 +130,13 @@ def test_status_and_api_agree(broker: BrokerProcess) -> None:
 
     wait_until(lambda: asked()["state"] == "running" and is_at_rest(), 90, "no query is behind", poll_s=0.2)
     assert standing(shown(broker)) == standing(asked())
-    expected = {"listeners": "open", "log": "ok", "pipeline": "running", "application_logs": "ok"}
+    expected = {
+        "listeners": "open",
+        "log": "ok",
+        "clock": "ok",
+        "pipeline": "running",
+        "application_logs": "ok",
+    }
     wait_until(
         lambda: json.loads(fetched(broker, "/ready"))["parts"] == expected, 60, f"ready says {expected}"
     )

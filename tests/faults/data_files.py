@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
+
+from embermq.formats.segment_reader import SegmentReader
+from embermq.formats.segments import FOLDER
 
 
 def log_extent(data_dir: Path) -> tuple[int, int]:
     """(first offset, offset after the last one) of the message log. Fails when there is a hole in it."""
-    with closing(sqlite3.connect(f"file:{data_dir / 'broker.db'}?mode=ro", uri=True)) as connection:
-        rows = connection.execute("SELECT base_offset, record_count FROM log_batch ORDER BY base_offset")
-        start = end = -1
-        for base, count in rows:
-            assert end in (-1, base), f"after offset {end} the log goes on at {base}"
-            start = base if start < 0 else start
-            end = base + count
+    start = end = -1
+    with closing(SegmentReader(data_dir / FOLDER)) as reader:
+        for frame in reader.frames(0):
+            head = frame.head
+            assert end in (-1, head.base_offset), f"after offset {end} the log goes on at {head.base_offset}"
+            start = head.base_offset if start < 0 else start
+            end = head.end_offset
     return max(start, 0), max(end, 0)

@@ -1,8 +1,9 @@
 """A short life of durable queues, tick by tick, and a process that is killed in the middle of it.
 
-`python -m tests.faults.queue_ticks FOLDER DURABILITY` lives it once for each statement that SQLite is given, in folders
-of their own, and is killed before that statement: FOLDER/1, FOLDER/2 and so on, until one life is whole. How many ticks
-were answered for stands in `receipts` there, a byte each.
+`python -m tests.faults.queue_ticks FOLDER DURABILITY` lives it once for each statement that SQLite is given and each
+call that writes, syncs, names or cuts a file of the message log, in folders of their own, and is killed before it:
+FOLDER/1, FOLDER/2 and so on, until one life is whole. How many ticks were answered for stands in `receipts` there, a
+byte each.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from msgspec import Struct, json
 from tests.support.queue_rows import QueueRows
 from tests.support.queue_writes import GatheredWrites
 
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.segments import tick_store
+from embermq.adapters.segments.tick_store import SegmentTickStore
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.queue_rows import QueueWrites
@@ -36,7 +40,9 @@ from embermq.queues.settling import SettleRequest
 
 START_MS = 2**42
 """Far enough ahead that no dedup id is of the past."""
-SYNCHRONOUS = {"fsync": "FULL", "os": "NORMAL"}
+SEGMENT_BYTES = 1_024
+"""Several files, so that some go."""
+CALLS = ("pwritev", "pwrite", "fdatasync", "fsync", "ftruncate", "posix_fallocate", "rename", "unlink")
 
 
 class Step(Struct, frozen=True):
@@ -138,18 +144,30 @@ def live(folder: Path, durability: str, killed_at: int) -> None:
     """Until the statement of this number."""
     life = Life()
     posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-    writer = open_writer(folder / "broker.db", synchronous=SYNCHRONOUS[durability])
-    store = SqliteTickStore(writer, durability=durability, post=posted.put)  # type: ignore[arg-type]
-    statements = 0
+    writer = open_writer(folder / "broker.db", synchronous="NORMAL")
+    done = 0
 
-    def before(_: str) -> None:
-        nonlocal statements
-        statements += 1
-        if statements == killed_at:
+    def before(*_: object) -> None:
+        nonlocal done
+        done += 1
+        if done == killed_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    writer.set_trace_callback(before)
     receipts = os.open(folder / "receipts", os.O_CREAT | os.O_WRONLY)
+    writer.set_trace_callback(before)
+    for name in CALLS:
+        setattr(os, name, _counted(getattr(os, name), before))
+    tick_store.CHECKPOINT_S = 0  # a commit of the checkpoint a tick
+    checkpoint = SqliteCheckpoint(TickTables(writer), folder / "broker.db")
+    store = SegmentTickStore(
+        folder / "log",
+        checkpoint,
+        durability=durability,  # type: ignore[arg-type]
+        post=posted.put,
+        now_ms=wall_ms,
+        segment_bytes=SEGMENT_BYTES,
+        reserve_bytes=4096,
+    )
     for step in life.steps:
         store.trim_below = step.trim_below
         writes = TickWrites(records=step.records, queues=step.writes)
@@ -157,6 +175,14 @@ def live(folder: Path, durability: str, killed_at: int) -> None:
         posted.get()()
         os.write(receipts, b".")
     os.write(receipts, b"!")
+
+
+def _counted(call: Callable[..., object], before: Callable[[], None]) -> Callable[..., object]:
+    def counted(*arguments: object, **options: object) -> object:
+        before()
+        return call(*arguments, **options)
+
+    return counted
 
 
 def main(folder: Path, durability: str) -> None:

@@ -14,8 +14,8 @@ from embermq.protocol.version import ProtocolVersion
 
 MESSAGES = 20
 CALL = re.compile(r"^\d+ +\d+\.\d+ (?:<\.\.\. )?(?P<name>\w+)(?P<resumed> resumed>)?")
-TRACED = "trace=fdatasync,sendto,sendmsg,write,writev,pwrite64"
-WAL = b"broker.db-wal".hex()
+TRACED = "trace=fdatasync,sendto,sendmsg,write,writev,pwrite64,pwritev,pwritev2"
+LOG = b".seg".hex()
 
 
 def unsynced_acknowledgements(trace: Path, acknowledgement: str) -> tuple[int, int]:
@@ -32,10 +32,10 @@ def unsynced_acknowledgements(trace: Path, acknowledgement: str) -> tuple[int, i
             continue
         name, begins, returns = call["name"], not call["resumed"], "<unfinished ..." not in line
         plain = re.sub(r"\\x([0-9a-f]{2})", r"\1", line)
-        if name == "pwrite64":
+        if name.startswith("pwrite"):
             written |= {text for text in wanted if text in plain}
         elif name == "fdatasync":
-            syncing = len(written) if begins and WAL in plain else syncing
+            syncing = len(written) if begins and LOG in plain else syncing
             synced = syncing if returns else synced
         elif begins and f'"{acknowledgement}' in plain:
             sent += 1

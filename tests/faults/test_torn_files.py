@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import struct
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -13,16 +12,21 @@ import pytest
 from tests.faults.data_files import log_extent
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
-from tests.support.waiting import wait_for
+from tests.support.waiting import wait_for, wait_until
 
+from embermq.formats.segment_reader import Frame, SegmentReader
+from embermq.formats.segments import END_NAME, FILE_BYTES, FOLDER, FRAME_BYTES, segment_name
 from embermq.protocol.packets import Subscription
 
 MESSAGES = 120
 COPIES = 6
 """Each starts a broker."""
-WAL_HEAD_BYTES = 32
-FRAME_HEAD_BYTES = 24
-FILES = ("broker.db", "broker.db-wal", "users.db", "users.db-wal")
+LARGE = 20
+"""Each so many-th message is so large that it is not written again with the state beside it."""
+
+
+def payload(number: int) -> bytes:
+    return b"%d" % number + b" " * (5_000 if number % LARGE == 0 else 0)
 
 
 @pytest.fixture(scope="module")
@@ -39,38 +43,39 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             publisher = MqttClient("publisher")
             await publisher.connect(broker.port)
             for number in range(MESSAGES):
-                assert await publisher.publish("torn/topic", b"%d" % number, qos=1 + number % 2) == 0
+                assert await publisher.publish("torn/topic", payload(number), qos=1 + number % 2) == 0
 
         run(scenario())
         broker.kill()
     return data_dir
 
 
-def copy_of(killed: Path, to: Path) -> Path:
+def copy_of(killed: Path, to: Path, *, first_checkpoint: bool = False) -> Path:
+    """`first_checkpoint`: broker.db as it was before the first tick, so that all of it stands in the log alone."""
     shutil.copytree(killed, to, ignore=shutil.ignore_patterns("*-shm", "broker.lock", "control.sock"))
+    if first_checkpoint:
+        with closing(sqlite3.connect(to / "broker.db")) as connection, connection:
+            for table in ("session", "subscription", "receiving", "device_queue", "retained"):
+                connection.execute(f"DELETE FROM {table}")
+            connection.execute("DELETE FROM meta WHERE name LIKE 'log_%' AND name != 'log_id'")
+            connection.execute("DELETE FROM meta WHERE name IN ('dispatcher_floor', 'generation_reserved')")
     return to
 
 
-def intact_messages(data_dir: Path) -> int:
-    """What SQLite itself still finds, looked at in a copy of the copy."""
-    beside = data_dir.with_name(data_dir.name + "-beside")
-    shutil.copytree(data_dir, beside)
-    with closing(sqlite3.connect(beside / "broker.db")) as connection:
-        found = connection.execute("SELECT SUM(record_count) FROM log_batch").fetchone()[0]
-    shutil.rmtree(beside)
-    return int(found) if found else 0
+def newest_segment(data_dir: Path) -> Path:
+    return max((data_dir / FOLDER).glob("*.seg"), key=lambda path: path.stat().st_size)
 
 
-def frames_of(wal: bytes) -> int:
-    """Whole frames, a page each, of a write-ahead log."""
-    (page_bytes,) = struct.unpack_from(">I", wal, 8)
-    return (len(wal) - WAL_HEAD_BYTES) // (FRAME_HEAD_BYTES + int(page_bytes))
+def frames_of(data_dir: Path) -> list[Frame]:
+    """All frames of the log, those without records too."""
+    with closing(SegmentReader(data_dir / FOLDER)) as reader:
+        numbers = [head.number for head in reader.segments()]
+        return [frame for number in numbers for frame in reader.walk(number, FILE_BYTES)]
 
 
-def judge(data_dir: Path) -> None:
-    """The broker starts on it, and its subscriber gets every message up to the last intact commit, in order."""
-    intact = intact_messages(data_dir)
-    with BrokerProcess(data_dir) as broker:
+def judge(data_dir: Path, intact: int, *options: str, end: int | None = None) -> None:
+    """The broker starts on it, and its subscriber gets every message up to the last intact one, in order."""
+    with BrokerProcess(data_dir, arguments=options) as broker:
 
         async def scenario() -> None:
             subscriber = MqttClient("absent")
@@ -78,43 +83,150 @@ def judge(data_dir: Path) -> None:
             assert connack.session_present
             await wait_for(lambda: len(subscriber.messages) >= intact)
             await subscriber.ping()
-            assert [int(message.payload) for message in subscriber.messages] == list(range(intact))
-            assert await subscriber.publish("torn/topic", b"%d" % intact, qos=1) == 0
+            assert [message.payload for message in subscriber.messages] == list(map(payload, range(intact)))
+            assert await subscriber.publish("torn/topic", b"more", qos=1) == 0
             await wait_for(lambda: len(subscriber.messages) == intact + 1)
 
         run(scenario())
         broker.kill()
-    assert log_extent(data_dir) == (0, intact + 1)
+    assert log_extent(data_dir)[1] == (intact if end is None else end) + 1
 
 
 @pytest.mark.promise("repositories-1", "device-1")
-def test_a_torn_tail_costs_what_was_after_the_last_intact_commit_only(
-    killed: Path, tmp_path: Path, seed: int
-) -> None:
-    wal = (killed / "broker.db-wal").read_bytes()
-    assert frames_of(wal) > MESSAGES
-    random = Random(seed)
+def test_a_torn_tail_costs_what_was_after_the_last_whole_frame_only(killed: Path, tmp_path: Path) -> None:
+    """As a loss of power leaves it: the end that was published last is not on the disk either."""
+    path = newest_segment(killed)
+    whole = path.read_bytes()
+    frames = frames_of(killed)
+    used = frames[-1].position + frames[-1].head.size
+    random = Random(used)
     kept: list[int] = []
     for number in range(COPIES):
-        data_dir = copy_of(killed, tmp_path / f"copy-{number}")
-        cut = random.randrange(len(wal) // 3, len(wal))
-        torn = wal[:cut]
+        data_dir = copy_of(killed, tmp_path / f"copy-{number}", first_checkpoint=True)
+        (data_dir / FOLDER / END_NAME).unlink()
+        cut = random.randrange(used // 3, used)
+        torn = whole[:cut]
         if number % 3 == 1:  # the rest is there, but not what it was
-            torn += random.randbytes(len(wal) - cut)
-        elif number % 3 == 2:  # one bit
-            damaged = bytearray(wal)
-            damaged[cut] ^= 1 << random.randrange(8)
-            torn = bytes(damaged)
-        (data_dir / "broker.db-wal").write_bytes(torn)
-        kept.append(intact_messages(data_dir))
-        judge(data_dir)
+            torn += random.randbytes(len(whole) - cut)
+        elif number % 3 == 2:  # it was preallocated, and never written
+            torn += bytes(len(whole) - cut)
+        (data_dir / FOLDER / path.name).write_bytes(torn)
+        intact = sum(frame.head.record_count for frame in frames if frame.position + frame.head.size <= cut)
+        kept.append(intact)
+        judge(data_dir, intact)
     assert any(0 < count < MESSAGES for count in kept), kept
 
 
-def test_an_untouched_copy_holds_everything(killed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_checkpoint", [False, True])
+def test_an_untouched_copy_holds_everything(first_checkpoint: bool, killed: Path, tmp_path: Path) -> None:
+    judge(copy_of(killed, tmp_path / "copy", first_checkpoint=first_checkpoint), MESSAGES)
+
+
+def test_a_checkpoint_without_its_journal_is_filled_from_the_log(killed: Path, tmp_path: Path) -> None:
     data_dir = copy_of(killed, tmp_path / "copy")
-    assert intact_messages(data_dir) == MESSAGES
-    judge(data_dir)
+    (data_dir / "broker.db-wal").unlink()
+    judge(data_dir, MESSAGES)
+
+
+def damaged(data_dir: Path, position: int) -> None:
+    """One bit of the log is another one."""
+    path = newest_segment(data_dir)
+    content = bytearray(path.read_bytes())
+    content[position] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.promise("device-1", "pipeline-8")
+def test_a_damaged_state_that_the_checkpoint_lacks_is_refused_unless_accepted(
+    killed: Path, tmp_path: Path
+) -> None:
+    data_dir = copy_of(killed, tmp_path / "copy", first_checkpoint=True)
+    frames = frames_of(data_dir)
+    early = next(frame for frame in frames[5:] if frame.head.state_bytes)
+    damaged(data_dir, early.position + FRAME_BYTES + early.head.body_bytes)
+    said = refusal_of(data_dir)
+    assert newest_segment(data_dir).name in said and "--accept-loss" in said and "embermq restore" in said
+    with BrokerProcess(data_dir, arguments=("--accept-loss",)) as broker:
+        assert "lost, and accepted" in broker.output()
+        broker.stop()
+    again = copy_of(killed, tmp_path / "again")
+    damaged(again, early.position + FRAME_BYTES + early.head.body_bytes)
+    judge(again, MESSAGES)  # the checkpoint has had it
+
+
+def test_a_damaged_header_in_the_middle_is_damage_and_no_torn_tail(killed: Path, tmp_path: Path) -> None:
+    data_dir = copy_of(killed, tmp_path / "copy", first_checkpoint=True)
+    frames = frames_of(data_dir)
+    damaged(data_dir, frames[len(frames) // 2].position + 9)
+    assert "is damaged from position" in refusal_of(data_dir)
+
+
+@pytest.mark.promise("device-1")
+def test_one_damaged_record_is_left_out_and_the_others_come(killed: Path, tmp_path: Path) -> None:
+    """Of a queue whose messages stand in the log alone."""
+    data_dir = tmp_path / "data"
+    with BrokerProcess(data_dir) as broker:
+
+        async def fill() -> None:
+            publisher = MqttClient("publisher")
+            await publisher.connect(broker.port)
+            for number in range(30):
+                assert await publisher.publish("$queue/tasks", b"%d" % number, qos=1) == 0
+
+        run(fill())
+        broker.kill()
+        frame = [frame for frame in frames_of(data_dir) if frame.head.record_count][10]
+        damaged(data_dir, frame.position + FRAME_BYTES + frame.head.body_bytes - 1)
+        broker.start()
+
+        async def drain() -> None:
+            consumer = MqttClient("consumer")
+            await consumer.connect(broker.port)
+            await consumer.subscribe(Subscription("$queue/tasks", 1))
+            await wait_for(lambda: len(consumer.messages) >= 29)
+            got = sorted(int(message.payload) for message in consumer.messages)
+            left_out = frame.head.base_offset
+            assert got == [number for number in range(30) if number != left_out]
+
+        run(drain())
+        wait_until(lambda: "a damaged record is left out" in broker.output())
+        assert "$queue/tasks" in broker.output()
+        broker.stop()
+
+
+@pytest.mark.parametrize("missing", ["broker.db", "empty broker.db", "log"])
+def test_lost_state_is_refused_by_name(missing: str, killed: Path, tmp_path: Path) -> None:
+    data_dir = copy_of(killed, tmp_path / "copy")
+    if missing == "log":
+        shutil.rmtree(data_dir / FOLDER)
+    else:
+        for path in data_dir.glob("broker.db*"):
+            path.unlink()
+        if missing == "empty broker.db":
+            (data_dir / "broker.db").touch()
+    said = refusal_of(data_dir)
+    assert ("message log" if missing == "log" else "broker.db") in said and "--accept-loss" in said
+    with BrokerProcess(data_dir, arguments=("--accept-loss",)) as broker:
+        broker.stop()
+
+
+def test_a_directory_that_had_another_log_is_refused(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with BrokerProcess(data_dir) as broker:
+        broker.stop()
+    for path in data_dir.glob("broker.db*"):
+        path.unlink()
+    shutil.rmtree(data_dir / FOLDER)
+    assert "had another message log before" in refusal_of(data_dir)
+
+
+def test_files_of_another_directory_are_refused(killed: Path, tmp_path: Path) -> None:
+    data_dir = tmp_path / "other"
+    with BrokerProcess(data_dir) as broker:
+        broker.stop()
+    shutil.rmtree(data_dir / FOLDER)
+    shutil.copytree(killed / FOLDER, data_dir / FOLDER)
+    assert f"{segment_name(1)} belongs to another message log" in refusal_of(data_dir)
 
 
 def refusal_of(data_dir: Path) -> str:
@@ -147,16 +259,6 @@ def test_a_damaged_database_is_refused_in_one_line(damage: str, killed: Path, tm
     said = refusal_of(data_dir)
     assert said.startswith("embermq: ")
     assert "broker.db" in said
-
-
-@pytest.mark.promise("pipeline-8")
-def test_records_that_this_version_cannot_read_are_refused_in_one_line(killed: Path, tmp_path: Path) -> None:
-    """Whole pages, so that SQLite notices nothing, but not what was written."""
-    data_dir = copy_of(killed, tmp_path / "copy")
-    with closing(sqlite3.connect(data_dir / "broker.db")) as connection, connection:
-        connection.execute("UPDATE log_batch SET body = zeroblob(body_bytes)")
-        connection.execute("UPDATE meta SET value = 0 WHERE name = 'dispatcher_floor'")
-    assert "record" in refusal_of(data_dir)
 
 
 def test_a_newer_schema_is_refused_by_its_number(killed: Path, tmp_path: Path) -> None:

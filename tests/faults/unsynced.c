@@ -3,7 +3,7 @@
  * A killed process leaves the kernel's page cache behind, so kill -9 proves nothing about fsync. This library keeps, for
  * every file below UNSYNCED_DIR, a journal in UNSYNCED_JOURNAL of what was written since the file's last fsync or
  * fdatasync: place, length, size of the file before, old bytes, new bytes. After the kill, unsynced.py takes the writes
- * back, all of them or a random part, as a power failure would.
+ * back, all of them or a random part, as a power failure would. A file that is renamed keeps its journal's name.
  *
  * The journal is written before the write it describes and emptied after the sync, before the caller hears of it. One
  * lock serialises all of it. Mapped memory is not watched: SQLite maps its -shm file only, and builds that anew.
@@ -41,6 +41,7 @@ static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
 static ssize_t (*real_pread)(int, void *, size_t, off_t);
 static ssize_t (*real_writev)(int, const struct iovec *, int);
 static int (*real_ftruncate)(int, off_t);
+static int (*real_posix_fallocate)(int, off_t, off_t);
 static int (*real_fsync)(int);
 static int (*real_fdatasync)(int);
 
@@ -56,6 +57,7 @@ static void find_real(void)
     real_pread = dlsym(RTLD_NEXT, "pread64");
     real_writev = dlsym(RTLD_NEXT, "writev");
     real_ftruncate = dlsym(RTLD_NEXT, "ftruncate64");
+    real_posix_fallocate = dlsym(RTLD_NEXT, "posix_fallocate64");
     real_fsync = dlsym(RTLD_NEXT, "fsync");
     real_fdatasync = dlsym(RTLD_NEXT, "fdatasync");
 }
@@ -99,9 +101,11 @@ static void watch(int fd)
     size_t folder_length = strlen(folder);
     if (strncmp(path, folder, folder_length) || path[folder_length] != '/' || strstr(path, "-shm"))
         return;
-    if (strchr(path + folder_length + 1, '/'))
-        return;
-    snprintf(journal, sizeof journal, "%s/%s", journals, path + folder_length + 1);
+    char *name = path + folder_length + 1;
+    for (char *at = name; *at; at++)
+        if (*at == '/')
+            *at = '@'; /* one folder for all journals */
+    snprintf(journal, sizeof journal, "%s/%s", journals, name);
     int kept = real_open(journal, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (kept < 0)
         give_up(journal);
@@ -221,6 +225,41 @@ ssize_t writev(int fd, const struct iovec *parts, int count)
     }
     return total;
 }
+
+/* Real ones never fail half way here: each part is a write of its own. */
+static ssize_t pwritev_watched(int fd, const struct iovec *parts, int count, off_t offset)
+{
+    ssize_t total = 0;
+    for (int part = 0; part < count; part++) {
+        ssize_t done = pwrite_watched(fd, parts[part].iov_base, parts[part].iov_len, offset + total);
+        if (done < 0)
+            return total ? total : done;
+        total += done;
+        if ((size_t)done < parts[part].iov_len)
+            break;
+    }
+    return total;
+}
+
+ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t offset) { return pwritev_watched(fd, parts, count, offset); }
+ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t offset) { return pwritev_watched(fd, parts, count, offset); }
+ssize_t pwritev2(int fd, const struct iovec *parts, int count, off_t offset, int flags) { (void)flags; return pwritev_watched(fd, parts, count, offset); }
+ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off64_t offset, int flags) { (void)flags; return pwritev_watched(fd, parts, count, offset); }
+
+static int fallocate_watched(int fd, off_t offset, off_t length)
+{
+    find_real();
+    if (!journal_for(fd))
+        return real_posix_fallocate(fd, offset, length);
+    pthread_mutex_lock(&lock);
+    remember(fd, "", 0, offset, 0);
+    int result = real_posix_fallocate(fd, offset, length);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int posix_fallocate(int fd, off_t offset, off_t length) { return fallocate_watched(fd, offset, length); }
+int posix_fallocate64(int fd, off64_t offset, off64_t length) { return fallocate_watched(fd, offset, length); }
 
 static int truncate_watched(int fd, off_t size)
 {

@@ -61,7 +61,9 @@ class ForgetfulDisk:
         """
         lost = 0
         for journal in self._journals.iterdir():
-            path = self.data_dir / journal.name
+            path = self.data_dir / journal.name.replace("@", "/")
+            if path.suffix == ".new" and not path.exists():
+                path = path.with_suffix(".seg")  # it was renamed
             if path.exists():
                 lost += _take_back(path, list(_writes(journal)), survives)
             os.truncate(journal, 0)

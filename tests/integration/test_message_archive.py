@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -18,13 +17,14 @@ from embermq.adapters.sqlite.log_readers import SqliteLogReaders
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.message_server import MessageServer
 from embermq.pipeline.sinks.sql_server import sql_server as server_of
+from embermq.pipeline.sources.log_file import LogFile
 
 COMMAND_S = 60
 
 
 def sink_of(url: str, data_dir: Path) -> MessageServer:
     places = Places(data_dir)
-    sink = MessageServer(server_of(url, SETTINGS, SINK_S), places.archive, places.log)
+    sink = MessageServer(server_of(url, SETTINGS, SINK_S), places.archive, places.broker)
     sink.open()
     return sink
 
@@ -54,8 +54,10 @@ def publish_one(broker: BrokerProcess) -> None:
 
 
 def newest_offset(data_dir: Path) -> int:
-    with closing(sqlite3.connect(data_dir / "broker.db")) as connection:
-        return int(connection.execute("SELECT MAX(base_offset) FROM log_batch").fetchone()[0])
+    with closing(LogFile(Places(data_dir).log)) as log:
+        end = log.end()
+    assert end is not None
+    return end - 1
 
 
 @pytest.mark.promise("pipeline-11")

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import subprocess
+from contextlib import closing
+from pathlib import Path
 
+from tests.faults.data_files import log_extent
 from tests.integration.conftest import quiet
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
+from embermq.formats.segment_reader import SegmentReader
+from embermq.formats.segments import FOLDER, LogEnd
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import (
     Connack,
@@ -125,9 +130,15 @@ def test_mosquittos_client_shows_them_and_nothing_is_stored(own_broker: BrokerPr
     assert "$SYS/broker/messages/stored 1 0" in shown
     own_broker.stop()
     store = sqlite3.connect(f"file:{own_broker.data_dir}/broker.db?mode=ro", uri=True)
-    for table in ("log_batch", "retained", "device_queue"):
+    assert log_extent(own_broker.data_dir) == (0, 0)
+    for table in ("retained", "device_queue"):
         assert store.execute(f"SELECT COUNT(*) FROM {table}").fetchone() == (0,), table
     store.close()
+
+
+def end_of_log(data_dir: Path) -> LogEnd | None:
+    with closing(SegmentReader(data_dir / FOLDER)) as reader:
+        return reader.end()
 
 
 def test_an_idle_broker_commits_nothing_for_them(own_broker: BrokerProcess) -> None:
@@ -138,9 +149,9 @@ def test_an_idle_broker_commits_nothing_for_them(own_broker: BrokerProcess) -> N
         client = await entered(own_broker, "c", V311)
         await client.subscribe(Subscription("$SYS/broker/uptime", 0))
         await wait_for(lambda: len(client.messages) > 1)
-        before = (own_broker.data_dir / "broker.db-wal").stat().st_mtime_ns
+        before = end_of_log(own_broker.data_dir)
         await wait_for(lambda: len(client.messages) > 3)
-        assert (own_broker.data_dir / "broker.db-wal").stat().st_mtime_ns == before
+        assert end_of_log(own_broker.data_dir) == before
         client.close()
         await client.ended
 

@@ -11,7 +11,16 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
-from embermq.model.log_record import Origin, RecordError, Stamp, decode_record, decode_route, encode_stamps
+from embermq.model.log_record import (
+    HEAD,
+    Origin,
+    RecordError,
+    Stamp,
+    decode_record,
+    decode_route,
+    encode_stamps,
+    seal_record,
+)
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import MISSING, Columns, record_schema
 from embermq.pipeline.sources.log_file import LogBounds, LogFile
@@ -43,13 +52,13 @@ def read(log: LogWriter, start: int, end: int, columns: Columns = "route") -> li
     return rows
 
 
-def test_no_file_and_an_empty_file_mean_no_data_yet(tmp_path: Path) -> None:
-    missing = LogFile(tmp_path / "broker.db")
+def test_no_folder_and_an_empty_folder_mean_no_data_yet(tmp_path: Path) -> None:
+    missing = LogFile(tmp_path / "log")
     assert missing.bounds() is None and missing.bounded_end(0, 10, 1000) == 0
-    (tmp_path / "broker.db").touch()
+    (tmp_path / "log").mkdir()
     assert missing.bounds() is None
     writer = LogWriter(tmp_path)
-    assert missing.bounds() is None
+    assert missing.bounds() == LogBounds(0, 0)
     writer.append([record()] * 3)
     assert missing.bounds() == LogBounds(0, 3)
 
@@ -113,12 +122,13 @@ def test_an_emptied_log_keeps_its_end(log: LogWriter) -> None:
 @pytest.mark.parametrize(
     ("poison", "reason"),
     [
-        (struct.pack(">IBBq", 10, 0x10, 1, NOON_MS), "cannot decode"),
-        (struct.pack(">IBBqH", 12, 0x20, 1, NOON_MS, 0), "record format 0x20"),
-        (record("ok")[:16] + b"\xff\xff" + record("ok")[18:], "cannot decode"),
+        (struct.pack(">IBBq", 10, 0x10, 1, NOON_MS), "no record"),
+        (seal_record((0x20, 1, NOON_MS), bytes(2)), "record format 0x20"),
+        (seal_record((0x10, 1, NOON_MS), b"\0\2\xff\xff" + record("ok")[HEAD.size + 4 :]), "cannot decode"),
+        (record("ok")[:-1] + b"?", "is damaged"),
         (record(accepted_ms=1 << 60), "time"),
     ],
-    ids=["short", "format", "text", "time"],
+    ids=["short", "format", "text", "damaged", "time"],
 )
 def test_a_poison_record_becomes_a_row_with_its_reason(
     log: LogWriter, columns: Columns, poison: bytes, reason: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -38,6 +39,7 @@ from tests.support.waiting import wait_until
 
 from embermq.cli.main import main
 from embermq.cli.redrive import lines_of
+from embermq.formats.segments import FOLDER
 from embermq.model.entry_rest import Rest, encode_rest
 from embermq.model.queue_rows import Attempts, DeadLetter
 from embermq.pipeline.errors import RedriveError
@@ -302,7 +304,7 @@ def test_a_damaged_file_is_told_before_spark_starts(places: Places, monkeypatch:
 
     monkeypatch.setattr(job, "batch_session", lambda *_: pytest.fail("nothing to read"))
     places.data_dir.mkdir()
-    places.log.write_bytes(b"no database" * 1_000)
+    places.broker.write_bytes(b"no database" * 1_000)
     going = PuttingBack(Nobody(), rate=None, patience_s=1, progress=lambda *_: None, notice=lambda _: None)
     with pytest.raises(RedriveError, match=r"broker\.db cannot be read: file is not a database"):
         job.redrive(PipelineSettings(), places, RedriveTerms(letters_in="dlq/q"), going)
@@ -313,8 +315,12 @@ def test_messages_are_read_wherever_their_bodies_are(broker: BrokerProcess, tmp_
     bury(broker, "re/bodies", 5)
     copied = tmp_path / "broker.db"
     broker_db = broker.data_dir / "broker.db"
+    file = LetterFile(broker_db)
+    file.wait_for_log(START_S)
+    file.close()
     with closing(sqlite3.connect(broker_db)) as source, closing(sqlite3.connect(copied)) as target:
         source.backup(target)
+    shutil.copytree(broker_db.with_name(FOLDER), copied.with_name(FOLDER))
     in_the_log = rows_of(copied)
     assert [row["payload"] for row in in_the_log][:2] == [b"\xff no JSON", b'{"i": 1}']
     assert {row["content_type"] for row in in_the_log} == {"text/x"} and in_the_log[0]["error"] is None
@@ -325,7 +331,7 @@ def test_messages_are_read_wherever_their_bodies_are(broker: BrokerProcess, tmp_
             "INSERT OR REPLACE INTO queue_body VALUES (?, ?)",
             [(offset, file.record(offset)) for offset in offsets],
         )
-        connection.execute("DELETE FROM log_batch")
+    shutil.rmtree(copied.with_name(FOLDER))
     assert rows_of(copied) == in_the_log, "with a log in Kafka, and behind the trim"
     with closing(sqlite3.connect(copied)) as connection, connection:
         connection.execute("DELETE FROM queue_body")
@@ -378,7 +384,7 @@ def test_a_batch_of_the_log_is_read_once_a_page_in_whatever_order_its_messages_d
         load(file, offset)
 
     monkeypatch.setattr(LetterFile, "_load", counted)
-    found = {row["sequence"]: row["payload"] for row in rows_of(log.path)}
+    found = {row["sequence"]: row["payload"] for row in rows_of(log.places.broker)}
     assert found == {n: b"%d" % offset for n, offset in enumerate(scattered, 1)}
     assert loaded == bases
 
@@ -407,7 +413,7 @@ def test_tasks_share_the_dead_letters_whatever_gaps_restored_backups_left(
         [(queue, number, number, rest) for queue in (4, 5) for number in there],
     )
     options = {
-        "path": str(log.path),
+        "path": str(log.places.broker),
         "generation": "4",
         "start": "1",
         "end": str(there[-1] + 1),
@@ -434,7 +440,7 @@ def test_a_queue_whose_dead_letters_have_gone_meanwhile_is_one_piece(
     log: LogWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letters, "PIECE_SEQUENCES", 1)
-    file = LetterFile(log.path)
+    file = LetterFile(log.places.broker)
     assert file.runs(LetterBounds(4, 1, 10**15)) == []
     log.connection.execute("INSERT INTO queue_entry VALUES (4, 7, 0, 7, 0, NULL, NULL, 0)")
     log.connection.execute("INSERT INTO queue_entry VALUES (4, ?, 0, 7, 0, NULL, NULL, 0)", (10**16,))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.segments.tick_store import SegmentTickStore
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
@@ -38,7 +40,10 @@ def write_sessions(data_dir: Path, count: int) -> None:
     data_dir.mkdir(parents=True)
     writer = open_writer(data_dir / "broker.db", synchronous="OFF")
     apply_broker_schema(writer)
-    store = SqliteTickStore(writer, durability="os", post=lambda call: call())
+    checkpoint = SqliteCheckpoint(TickTables(writer), data_dir / "broker.db")
+    store = SegmentTickStore(
+        data_dir / "log", checkpoint, durability="os", post=lambda call: call(), now_ms=wall_ms
+    )
     for first in range(0, count, AT_ONCE):
         writes = TickWrites(generation_reserved=count + 1)
         for number in range(first, min(first + AT_ONCE, count)):

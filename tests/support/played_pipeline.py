@@ -7,15 +7,19 @@ import sqlite3
 import struct
 from contextlib import closing
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 
 from embermq.model.log_record import decode_record, iter_frames
 from embermq.model.pipeline_files import PIPELINE_FILES
+from embermq.pipeline.places import Places
+from embermq.pipeline.sources.log_file import LogBatch, LogFile
 
 STEP_S = 0.005
 BATCHES = 256
 END_S = 30.0
+MANY = 2**62
 
 
 class PlayedPipeline:
@@ -59,34 +63,26 @@ class PlayedPipeline:
         return connection
 
     def _play(self, applications: sqlite3.Connection) -> None:
-        path = f"{(self._data_dir / 'broker.db').absolute().as_uri()}?mode=ro"
         found = applications.execute("SELECT next_offset FROM progress WHERE reader = 'dispatch'").fetchone()
         done = found[0] if found else 0
-        with closing(sqlite3.connect(path, uri=True, isolation_level=None, timeout=END_S)) as broker:
+        with closing(LogFile(Places(self._data_dir).log)) as log:
             while not self._ended.wait(STEP_S):
-                try:
-                    batches = broker.execute(
-                        "SELECT base_offset, record_count, body FROM log_batch WHERE base_offset >= ?"
-                        " ORDER BY base_offset LIMIT ?",
-                        (done, BATCHES),
-                    ).fetchall()
-                except sqlite3.OperationalError:
-                    continue  # the broker is just making its tables
+                batches = list(islice(log.batches(done, MANY), BATCHES))
                 if batches:
                     self._carry(applications, batches)
-                    done = batches[-1][0] + batches[-1][1]
+                    done = batches[-1].base + batches[-1].count
 
-    def _carry(self, applications: sqlite3.Connection, batches: list[tuple[int, int, bytes]]) -> None:
+    def _carry(self, applications: sqlite3.Connection, batches: list[LogBatch]) -> None:
         entries = []
-        for base, _, body in batches:
-            for number, frame in enumerate(iter_frames(body)):
+        for batch in batches:
+            for number, frame in enumerate(iter_frames(batch.body)):
                 for stamp in decode_record(frame).stamps:
                     ids = stamp.subscription_identifiers
                     flags = stamp.qos | stamp.retain_as_published << 2
                     entries.append(
-                        (stamp.generation, base + number, flags, struct.pack(f">{len(ids)}I", *ids))
+                        (stamp.generation, batch.base + number, flags, struct.pack(f">{len(ids)}I", *ids))
                     )
-        end = batches[-1][0] + batches[-1][1]
+        end = batches[-1].base + batches[-1].count
         applications.execute("BEGIN IMMEDIATE")
         applications.executemany("INSERT OR IGNORE INTO application_log VALUES (?, ?, ?, ?)", entries)
         applications.execute("INSERT OR REPLACE INTO progress VALUES ('dispatch', ?, 0)", (end,))

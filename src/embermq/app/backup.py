@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 from msgspec import Struct
 
-from embermq.adapters.sqlite.restored import skip_message_ids
+from embermq.adapters.sqlite.restored import mark_restored
 from embermq.adapters.sqlite.snapshot import BROKER, Snapshot
 from embermq.adapters.webhook.alerts import SECRET_NAME
 from embermq.app.api_tokens import FILE_NAME as TOKENS
@@ -103,7 +103,7 @@ def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest
             if digest != file.sha256:
                 raise UserError(f"{source / file.name} is damaged: it is not what the backup was made with")
         if (data_dir / BROKER).is_file():
-            skip_message_ids(data_dir / BROKER)
+            mark_restored(data_dir / BROKER)
         _sync_tree(data_dir)
     return manifest
 

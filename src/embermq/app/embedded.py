@@ -11,14 +11,16 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
+from embermq.adapters.sqlite.log_state import Post
 from embermq.adapters.sqlite.parked_bodies import SqliteParkedBodies
 from embermq.adapters.sqlite.parked_messages import SqliteParkedMessages
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
+from embermq.adapters.sqlite.restored import skip_message_ids
 from embermq.adapters.sqlite.session_cursors import SqliteSessionCursors
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
-from embermq.adapters.sqlite.tick_store import Durability, Post, SqliteTickStore
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
@@ -31,6 +33,7 @@ from embermq.app.settings import SQLITE
 from embermq.authorization.rule_set import RuleSet
 from embermq.broker.broker import Broker
 from embermq.broker.queue_side import OffsetFound
+from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
@@ -50,14 +53,16 @@ from embermq.delivery.split.completion import complete
 from embermq.delivery.split.store import SplitStore
 from embermq.model.application_logs import ApplicationLogNames
 from embermq.model.log_record import RecordError
+from embermq.model.session import RetainedRow
 from embermq.pipeline.settings import pin_policies
+from embermq.ports.application_log import ApplicationLog
 from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
+from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
 from embermq.queues.mqtt.side import MqttQueues
 from embermq.queues.mqtt.tail import enqueue_tail
-from embermq.server.clock import BrokerClock
 
 if TYPE_CHECKING:
     from embermq.app.redis_sessions import RedisSessions
@@ -97,14 +102,25 @@ class Embedded(Struct):
     """None where application logs are a part of the message log."""
 
 
-def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet | None = None) -> Embedded:
+def open_embedded(
+    data_dir: Path,
+    settings: Settings,
+    post: Post,
+    rules: RuleSet | None = None,
+    *,
+    found_log: Callable[[int], None] | None = None,
+    accept_loss: bool = False,
+) -> Embedded:
     """Open or create the stores in `data_dir`, read them, repair what a crash left. `rules`: who may do what, None for
-    everybody everything. Raises StoreError."""
+    everybody everything. `found_log` is told which message log broker.db belongs to, and may object. `accept_loss`: go
+    on without what is damaged or missing. Raises StoreError."""
     clock = ClockFile(data_dir)
     tick = Tick(clock.clock.now_ms(), clock.clock.offset_ms)
-    writer, reader, store = _open_broker_db(data_dir, settings.log.durability, post, clock.clock)
-    log_side = open_log_side(settings, data_dir, writer, reader, store, tick=tick, post=post)
-    side = open_session_store(settings, reader, post, log_identity(writer), store.sessions_place)
+    writer, reader = _open_broker_db(data_dir, settings, found_log)
+    tables = TickTables(writer, clock.clock.now_ms)
+    log_side = open_log_side(settings, data_dir, tables, tick=tick, post=post, accept_loss=accept_loss)
+    skip_message_ids(writer)
+    side = open_session_store(settings, reader, post, log_identity(writer), tables.sessions_place)
     application_log = SqliteApplicationLog(reader, data_dir / "applications.db")
 
     device = DevicePath(side.queue, settings.device)
@@ -116,40 +132,31 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     delivery = DurablePath(device, _with_shared(embedded if fed is None else fed, shared))
     broker = _make_broker(settings, delivery, rules, tick)
     state = broker.state
-    queue_store = SqliteQueueStore(reader, None if reader is writer else data_dir / "broker.db", post)
+    queue_store = _open_queue_store(settings, data_dir, reader, log_side, post)
 
     try:
         alerts, close_queues = _open_queues(broker, settings, queue_store, log_side, data_dir, post=post)
         stored, retained = side.load(log_side.behind(SqliteSessionStore(reader).load()))
         stored = log_side.begin(stored)
         _restore_shared(settings, log_side, state, shared)
-        if side.apart is None and not log_side.is_apart:
-            sessions = broker.restore(stored, retained)
-        else:
-            sessions = complete(broker, stored, retained, log_side.log, application_log)
+        sessions = _restore_sessions(
+            broker, log_side, side, stored, retained, application_log=application_log
+        )
         parking.restore(sessions)
-        cursors = SqliteSessionCursors(reader).load()
-        lost = LostData(stored, cursors)
-        device.begin(sessions, cursors, lost)
-        # The archive of a log in Kafka knows positions, not the numbers that are looked for.
+        lost = _begin_devices(device, sessions, stored, reader)
+        # An archive of Kafka knows positions, not the numbers that are looked for.
         archive = None if log_side.is_apart else partial(read_archive, settings)
         redelivered = Recovery(state, device, log_side.log, side.history, archive).run(lost)
-        ticks = _take_ticks(settings, log_side, side, state, post, beside_log=store)
+        ticks = _take_ticks(settings, log_side, side, state, post, tables=tables)
     except BaseException as error:
-        if side.apart is not None:
-            side.apart.abandon()
-        if log_side.is_apart:
-            log_side.close()
-        if isinstance(error, RecordError):  # damaged, or written by a version that this one does not know
-            raise StoreError(f"cannot read what {log_side.place or 'broker.db'} holds: {error}") from error
+        _give_up(log_side, side, error)
         raise
 
     life = _begin_logs(settings, log_side, state, fed, shared, is_first_run=stored.generation_reserved <= 1)
     retention, close_retention = _open_retention(data_dir, settings, log_side)
 
     ends = [close_retention, queue_store.close, bodies.close, application_log.close]
-    if reader is not writer:
-        ends.append(reader.close)
+    ends += [] if reader is writer else [reader.close]
     return Embedded(
         broker,
         delivery,
@@ -167,14 +174,62 @@ def open_embedded(data_dir: Path, settings: Settings, post: Post, rules: RuleSet
     )
 
 
+def _restore_sessions(
+    broker: Broker,
+    log_side: LogSide,
+    side: SessionSide,
+    stored: StoredState,
+    retained: list[RetainedRow],
+    *,
+    application_log: ApplicationLog,
+) -> list[Session]:
+    """What two stores hold that share no transaction is completed from the log."""
+    if side.apart is None and not log_side.is_apart:
+        return broker.restore(stored, retained)
+    return complete(broker, stored, retained, log_side.log, application_log)
+
+
+def _begin_devices(
+    device: DevicePath, sessions: list[Session], stored: StoredState, reader: sqlite3.Connection
+) -> LostData:
+    """Returns what session data may lack."""
+    cursors = SqliteSessionCursors(reader).load()
+    lost = LostData(stored, cursors)
+    device.begin(sessions, cursors, lost)
+    return lost
+
+
+def _give_up(log_side: LogSide, side: SessionSide, error: BaseException) -> None:
+    """A start that fails. Raises StoreError for records that cannot be understood."""
+    if side.apart is not None:
+        side.apart.abandon()
+    if log_side.is_apart:
+        log_side.close()
+    if isinstance(error, RecordError):  # damaged, or written by a version that this one does not know
+        raise StoreError(f"cannot read what {log_side.place or 'broker.db'} holds: {error}") from error
+
+
+def _open_queue_store(
+    settings: Settings, data_dir: Path, reader: sqlite3.Connection, log_side: LogSide, post: Post
+) -> SqliteQueueStore:
+    path = None if settings.log.durability == "memory" else data_dir / "broker.db"
+    return SqliteQueueStore(reader, path, None if log_side.is_apart else log_side.open_reader, post)
+
+
 def _open_broker_db(
-    data_dir: Path, durability: Durability, post: Post, clock: BrokerClock
-) -> tuple[sqlite3.Connection, sqlite3.Connection, SqliteTickStore]:
-    """Who writes, who reads, and what commits ticks. Raises StoreError."""
-    writer = open_writer(data_dir / "broker.db", synchronous=SYNCHRONOUS[durability])
+    data_dir: Path, settings: Settings, found_log: Callable[[int], None] | None
+) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """Who writes and who reads. A checkpoint needs no sync: what a loss of power takes of it is applied again from the
+    log; and it is read before it is committed. Raises StoreError."""
+    durability, is_checkpoint = settings.log.durability, settings.stores.log == SQLITE
+    writer = open_writer(
+        data_dir / "broker.db", synchronous="NORMAL" if is_checkpoint else SYNCHRONOUS[durability]
+    )
     apply_broker_schema(writer)
-    reader = writer if durability == "memory" else open_reader(data_dir / "broker.db")
-    return writer, reader, SqliteTickStore(writer, durability=durability, post=post, now_ms=clock.now_ms)
+    if found_log is not None:
+        found_log(log_identity(writer))
+    sees_uncommitted = is_checkpoint or durability == "memory"
+    return writer, writer if sees_uncommitted else open_reader(data_dir / "broker.db")
 
 
 def _take_ticks(
@@ -184,11 +239,11 @@ def _take_ticks(
     state: BrokerState,
     post: Post,
     *,
-    beside_log: SqliteTickStore,
+    tables: TickTables,
 ) -> TickStore:
     """What ticks are handed to, and what may be in them; sessions are at their place from now on."""
     static = settings.stores.shown().static
-    beside_log.note_places(
+    tables.note_places(
         sessions=side.apart.place if side.apart is not None else "", static="" if static == SQLITE else static
     )
     state.record_bytes_sure, state.record_objection = log_side.bytes_sure, log_side.objection

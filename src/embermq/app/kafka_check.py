@@ -11,7 +11,8 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
 from embermq.adapters.sqlite.connection import open_reader
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.sqlite.log_state import SqliteLogState
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.kafka_address import kafka_address
@@ -27,7 +28,7 @@ def check_log(settings: Settings, path: Path) -> tuple[Extent, list[Finding]]:
     topic = LogTopic(admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
     place = f"{admin.address}, topic {topic.name}"
     with closing(open_reader(path)) as connection:
-        known = SqliteTickStore(connection, durability="os", post=lambda _: None).known_log()
+        known = SqliteLogState(TickTables(connection), durability="os", post=lambda _: None).known_log()
     if topic.durability() is None:
         raise UserError(f"stores.log: {place} is not there")
     # Without the log's id nothing is written into it, whatever it lacks.

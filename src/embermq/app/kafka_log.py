@@ -20,7 +20,7 @@ from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.adapters.kafka.source_records import KafkaSourceRecords
-from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
+from embermq.adapters.sqlite.log_state import Post, SqliteLogState
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
 from embermq.app.log_side import LogSide, RetainedLog
@@ -55,7 +55,7 @@ class KafkaLog(LogSide):
 
     is_apart = True
 
-    def __init__(self, settings: Settings, state: SqliteTickStore, tick: Tick, post: Post) -> None:
+    def __init__(self, settings: Settings, state: SqliteLogState, tick: Tick, post: Post) -> None:
         self._settings = settings
         self._post = post
         self._feeds: KafkaApplicationFeeds | None = None
@@ -161,7 +161,7 @@ class KafkaLog(LogSide):
         log = self._retained = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         return RetainedLog(log, PublishedReaders(self.progress, log, QUERIES), NoEntries(), log.close)
 
-    def open_for_times(self) -> tuple[MessageLog, Callable[[], None]]:
+    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
         log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
         return log, log.close
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,11 +10,15 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.adapters.segments.message_log import SegmentMessageLog
+from embermq.adapters.segments.tick_store import SegmentTickStore
+from embermq.adapters.segments.writer import SEGMENT_BYTES
+from embermq.adapters.sqlite import connection as sqlite
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
-from embermq.adapters.sqlite.connection import log_identity, open_reader
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
-from embermq.adapters.sqlite.message_log import SqliteMessageLog
-from embermq.adapters.sqlite.tick_store import Post, SqliteTickStore
+from embermq.adapters.sqlite.log_state import Post, SqliteLogState, is_log_apart
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.message_archive import confirmed_offset
@@ -25,6 +29,7 @@ from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedReaders
+from embermq.formats.segments import FOLDER
 from embermq.pipeline.log_look import LogLook
 from embermq.ports.application_log import ApplicationLog
 from embermq.ports.application_logs import ApplicationLogs
@@ -37,6 +42,11 @@ from embermq.ports.sessions import StoredState
 from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import TickStore
 
+LOG = logging.getLogger("embermq")
+
+SEGMENTS_KEPT_MIN = 8
+"""In about so many files or more the log is kept."""
+SEGMENT_BYTES_MIN = 256 * 1024
 MEANING = {
     "fsync": "fsync: an acknowledged message is on disk",
     "os": "os: an acknowledged message survives the broker, not a power loss",
@@ -116,8 +126,8 @@ class LogSide(ABC):
         """For another thread."""
 
     @abstractmethod
-    def open_for_times(self) -> tuple[MessageLog, Callable[[], None]]:
-        """The log for another thread that finds times in it, and how to close it. Raises StoreError."""
+    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
+        """The log for another thread that reads in it, and how to close it. Raises StoreError."""
 
     @abstractmethod
     def look(self, queries: Iterable[str]) -> LogLook | None:
@@ -141,33 +151,28 @@ class LogSide(ABC):
 
 
 class EmbeddedLog(LogSide):
-    """In broker.db."""
+    """In segment files, with broker.db as their checkpoint."""
 
     is_apart = False
 
     def __init__(
-        self,
-        settings: Settings,
-        data_dir: Path,
-        writer: sqlite3.Connection,
-        reader: sqlite3.Connection,
-        store: SqliteTickStore,
+        self, settings: Settings, data_dir: Path, tables: TickTables, store: SegmentTickStore
     ) -> None:
         self._settings = settings
         self._path = data_dir / "broker.db"
-        self._writer = writer
+        self._tables = tables
         self._store = self.ticks = store
-        self.log = SqliteMessageLog(reader, store)
+        self.log = SegmentMessageLog(store)
         self.meaning = MEANING[settings.log.durability]
         self.is_shared_by_threads = settings.log.durability != "memory"
-        self.on_end = []
+        self.on_end = store.on_end
 
     def behind(self, stored: StoredState) -> StoredState:
         return stored
 
     def begin(self, stored: StoredState) -> StoredState:
-        confirmed = confirmed_offset(self._settings, log_identity(self._writer))
-        self._store.begin_at(max(confirmed, stored.log_end))
+        confirmed = confirmed_offset(self._settings, sqlite.log_identity(self._tables.connection))
+        self._store.begin_at(confirmed)
         return replace(stored, log_end=self._store.log_end)
 
     @property
@@ -179,19 +184,23 @@ class EmbeddedLog(LogSide):
         return ""  # a tick is answered, with an error or without
 
     def open_for_retention(self) -> RetainedLog:
-        connection = open_reader(self._path)
+        connection = sqlite.open_reader(self._path)
         applications = SqliteApplicationLog(connection, self._path.with_name("applications.db"))
 
+        log = SegmentMessageLog(self._store, own_thread=True)
+
         def close() -> None:
+            log.close()
             applications.close()
             connection.close()
 
-        readers = SqliteLogReaders(self._path.parent)
-        return RetainedLog(SqliteMessageLog(connection, self._store), readers, applications, close)
+        return RetainedLog(log, SqliteLogReaders(self._path.parent), applications, close)
 
-    def open_for_times(self) -> tuple[MessageLog, Callable[[], None]]:
-        connection = open_reader(self._path)
-        return SqliteMessageLog(connection, self._store), connection.close
+    def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
+        if not self.is_shared_by_threads:
+            return self.log, lambda: None
+        log = SegmentMessageLog(self._store, own_thread=True)
+        return log, log.close
 
     def look(self, queries: Iterable[str]) -> LogLook | None:
         return None
@@ -207,24 +216,37 @@ class EmbeddedLog(LogSide):
 def open_log_side(
     settings: Settings,
     data_dir: Path,
-    writer: sqlite3.Connection,
-    reader: sqlite3.Connection,
-    store: SqliteTickStore,
+    tables: TickTables,
     *,
     tick: Tick,
     post: Post,
+    accept_loss: bool = False,
 ) -> LogSide:
-    """The log that the settings name. Raises StartError for settings that cannot be, StoreError."""
+    """The log that the settings name. `accept_loss`: go on without what is damaged or missing. Raises StartError for
+    settings that cannot be, StoreError."""
+    durability = settings.log.durability
     if settings.stores.log == SQLITE:
-        if store.is_log_apart:
+        if is_log_apart(tables):
             raise StartError(
-                f"stores.log: the message log of {data_dir} is not in broker.db but in a Kafka; name that, or take "
+                f"stores.log: the message log of {data_dir} is not in it but in a Kafka; name that, or take "
                 "another data directory"
             )
-        return EmbeddedLog(settings, data_dir, writer, reader, store)
-    if store.log_end and not store.is_log_apart:
+        checkpoint = SqliteCheckpoint(tables, data_dir / "broker.db")
+        store = SegmentTickStore(
+            data_dir / FOLDER,
+            checkpoint,
+            durability=durability,
+            post=post,
+            now_ms=tables.now_ms,
+            accept_loss=accept_loss,
+            segment_bytes=_segment_bytes(settings.log.retention_bytes),
+        )
+        for lost in store.lost:
+            LOG.error("lost, and accepted: %s", lost)
+        return EmbeddedLog(settings, data_dir, tables, store)
+    if (data_dir / FOLDER).exists():
         raise StartError(
-            f"stores.log: the message log of {data_dir} is in broker.db and is not moved to "
+            f"stores.log: the message log of {data_dir} is in its folder {FOLDER} and is not moved to "
             f"{settings.stores.shown().log}; take another data directory"
         )
     try:
@@ -235,9 +257,14 @@ def open_log_side(
             "pip install 'embermq[cluster]', or make cluster"
         ) from error
     try:
-        return KafkaLog(settings, store, tick, post)
+        return KafkaLog(settings, SqliteLogState(tables, durability=durability, post=post), tick, post)
     except StoreError as error:
         raise StartError(f"stores.log: {error}") from error
+
+
+def _segment_bytes(retention_bytes: int) -> int:
+    """Retention removes whole files, so a small log has small ones."""
+    return min(SEGMENT_BYTES, max(SEGMENT_BYTES_MIN, retention_bytes // SEGMENTS_KEPT_MIN))
 
 
 def log_worth(settings: Settings) -> str:

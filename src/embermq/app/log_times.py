@@ -10,7 +10,7 @@ from threading import Thread
 
 from msgspec import Struct
 
-from embermq.adapters.sqlite.tick_store import Post
+from embermq.adapters.sqlite.log_state import Post
 from embermq.app.log_side import LogSide
 from embermq.broker.counters import Counters
 from embermq.broker.logs_first import WAIT_MS
@@ -69,7 +69,7 @@ class LogTimes:
             then = question.then
             try:
                 if log is None:
-                    log, close = self._log_side.open_for_times()
+                    log, close = self._log_side.open_reader()
                 answer = _offset(log, question.time_ms)
             except StoreError as error:
                 answer = error

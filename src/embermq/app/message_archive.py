@@ -36,7 +36,7 @@ def message_store_of(settings: Settings) -> Iterator[MessageStore]:
         with closing(SqliteMessageStore(places.messages, is_kafka=is_kafka)) as store:
             yield store
         return
-    if not places.log.is_file():
+    if not places.broker.is_file():
         raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
     log_id = _log_id(settings, places)
     with named_store(url):
@@ -57,7 +57,7 @@ def _log_id(settings: Settings, places: Places) -> int:
             return kafka_log_id(settings)
         except PipelineError as error:
             raise UserError(f"stores.log: {error}") from error
-    with closing(open_reader(places.log)) as connection:
+    with closing(open_reader(places.broker)) as connection:
         return log_identity(connection)
 
 

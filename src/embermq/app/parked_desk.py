@@ -14,7 +14,7 @@ from embermq.admin.parked_service import ParkedClientView, ParkedDetail, ParkedV
 from embermq.broker.broker import Broker
 from embermq.broker.session import Session
 from embermq.delivery.application.parking import Parking
-from embermq.model.log_record import decode_record
+from embermq.model.log_record import decode_record, is_sound
 from embermq.model.parked_message import ParkedMessage, ParkedStage
 from embermq.model.session_writes import QueueState
 from embermq.server.tick_loop import TickLoop
@@ -92,7 +92,7 @@ def _view(found: ParkedMessage) -> ParkedView:
 
 
 def _detail(found: ParkedMessage) -> ParkedDetail:
-    if not found.record:
+    if not found.record or not is_sound(found.record):
         return ParkedDetail(about=_view(found), publisher="", accepted=None, expires=None, properties={})
     message = decode_record(found.record).message
     properties = msgspec.to_builtins(message.properties) if message.properties is not None else {}

@@ -32,7 +32,7 @@ def run_pipeline(settings: Settings) -> int:
     if problem := missing_jars(settings):
         raise StartError(problem)
     places = Places(Path(settings.data_dir))
-    if not places.log.is_file():
+    if not places.broker.is_file():
         raise UserError(f"{places.data_dir} is not the data directory of a broker; name it with --data-dir")
     try:
         os.close(lock_driver(places))  # the driver takes it again: here to say so before anything is moved

@@ -9,7 +9,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import open_reader
-from embermq.adapters.sqlite.tick_store import LOG_APART, STATIC_PLACE
+from embermq.adapters.sqlite.log_state import LOG_APART
+from embermq.adapters.sqlite.tick_tables import STATIC_PLACE
 from embermq.app.config import Settings
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
@@ -50,7 +51,7 @@ def check_archive(settings: Settings) -> None:
     data_dir = Path(settings.data_dir)
     noted = noted_places(data_dir)
     if noted.is_log_apart is not None and noted.is_log_apart != (settings.stores.log != SQLITE):
-        where = "a Kafka" if noted.is_log_apart else "broker.db"
+        where = "a Kafka" if noted.is_log_apart else "it"
         raise UserError(f"stores.log: the message log of {data_dir} is in {where}; {GIVE}")
     if noted.static and settings.stores.static == SQLITE:
         raise UserError(f"stores.static: the messages of {data_dir} are in {noted.static}; {GIVE}")

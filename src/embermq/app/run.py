@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import uvloop
 from msgspec import Struct
 
+from embermq.adapters.sqlite.log_state import Post
 from embermq.app import out_of_memory
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
@@ -37,6 +38,7 @@ from embermq.app.static_store import open_users
 from embermq.app.terminal import Terminal
 from embermq.authentication.build import Authentication
 from embermq.authentication.errors import ChainError
+from embermq.authorization.rule_set import RuleSet
 from embermq.broker.credentials import Identity
 from embermq.observability.client_events import ClientEventLog
 from embermq.observability.logs import configure_logging
@@ -59,8 +61,9 @@ SWITCH_INTERVAL_S = 0.0005
 for the interpreter while the loop is busy. Messages pass several threads: Python's 5 ms would be most of their way."""
 
 
-def run_broker(settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit code. Raises StartError for what keeps it from starting."""
+def run_broker(settings: Settings, *, accept_loss: bool = False) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit code. `accept_loss`: go on without what is damaged or missing in
+    the data directory. Raises StartError for what keeps it from starting."""
     configure_logging(settings.logging)
     if problem := missing_jars(settings):
         raise StartError(problem)
@@ -68,13 +71,24 @@ def run_broker(settings: Settings) -> int:
     os.umask(0o077)  # messages are nobody else's business on this machine
     data_dir = Path(settings.data_dir)
     try:
-        with held_data_dir(data_dir):
-            return uvloop.run(_Application(settings, data_dir).run())
+        with held_data_dir(data_dir) as lock:
+            open_stores = partial(
+                open_embedded,
+                data_dir,
+                settings,
+                found_log=partial(lock.note_log, accept_loss=accept_loss),
+                accept_loss=accept_loss,
+            )
+            return uvloop.run(_Application(settings, data_dir, open_stores).run())
     except StoreError as error:
         raise StartError(str(error)) from error
     except MemoryError:
         out_of_memory.end()
         raise
+
+
+OpenStores = Callable[[Post, RuleSet | None], Embedded]
+"""Opens what is stored, with how results get to the loop and the rules that are in force."""
 
 
 class _Parts(Struct):
@@ -93,7 +107,7 @@ class _Parts(Struct):
     events: ClientEventLog
 
 
-def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
+def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> _Parts:
     """Read what is stored and put the parts together; nobody is served yet. Raises StartError, StoreError."""
     loop = asyncio.get_running_loop()
     rule_files = RuleFiles(settings.authorization)
@@ -102,9 +116,7 @@ def _make_parts(settings: Settings, data_dir: Path) -> _Parts:
         LOG.info("%s", rule_files.told(rules))
     users = open_users(settings)
     threaded = settings.log.durability == "fsync" or settings.stores.log != SQLITE
-    embedded = open_embedded(
-        data_dir, settings, loop.call_soon_threadsafe if threaded else loop.call_soon, rules
-    )
+    embedded = open_stores(loop.call_soon_threadsafe if threaded else loop.call_soon, rules)
     authentication = _authentication(settings, users, embedded)
     ticks = TickLoop(
         embedded.broker,
@@ -165,7 +177,8 @@ def _end_early(_number: int, _frame: object) -> None:
 class _Application:
     """One run: open, serve until told to stop, close."""
 
-    def __init__(self, settings: Settings, data_dir: Path) -> None:
+    def __init__(self, settings: Settings, data_dir: Path, open_stores: OpenStores) -> None:
+        self._open_stores = open_stores
         self._settings = settings
         self._data_dir = data_dir
         self._stop = asyncio.Event()
@@ -180,7 +193,7 @@ class _Application:
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, _end_early)
-            parts = _make_parts(self._settings, self._data_dir)
+            parts = _make_parts(self._settings, self._data_dir, self._open_stores)
         except _EndedEarlyError:
             LOG.info("told to stop before it was ready")
             return 0

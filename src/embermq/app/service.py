@@ -167,6 +167,7 @@ class BrokerService:
                 self._say_failing()
                 self._say_away()
                 self._say_log()
+                self._say_damaged()
                 if self.queues is not None:
                     self._letters.look(self.queues.letter_room())
             counters.unexpected_errors += log_side.failures - told
@@ -270,6 +271,11 @@ class BrokerService:
         elif self._said_away and not away:
             LOG.info("the session store answers again")
         self._said_away = bool(away)
+
+    def _say_damaged(self) -> None:
+        """One line for each record that is set aside."""
+        for what in self._embedded.broker.state.damaged.take():
+            LOG.error("a damaged record is left out: %s", what)
 
     def _say_log(self) -> None:
         """One line when ticks wait for a log of its own, and one when they are over."""

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
+from embermq.adapters.sqlite.log_state import Post
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
-from embermq.adapters.sqlite.tick_store import Post
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.settings import ELSEWHERE, SQLITE

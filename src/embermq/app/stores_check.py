@@ -16,12 +16,14 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import SCHEMA, log_identity, open_reader, stored_version
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
-from embermq.adapters.sqlite.tick_store import SESSIONS_PLACE
+from embermq.adapters.sqlite.tick_tables import SESSIONS_PLACE
 from embermq.app.config import Settings
 from embermq.app.data_lock import held_data_dir
 from embermq.app.errors import UserError
 from embermq.app.settings import SQLITE
 from embermq.app.static_store import static_status, static_url
+from embermq.formats.segment_reader import SegmentReader
+from embermq.formats.segments import FILE_BYTES, FOLDER, SegmentError
 from embermq.ports.errors import StoreError
 
 State = Literal["fits", "repaired", "lost"]
@@ -65,7 +67,7 @@ def _check(settings: Settings, data_dir: Path) -> list[Finding]:
     broker = _broker_file(data_dir / "broker.db")
     found: list[Finding] = []
     if settings.stores.log == SQLITE:
-        extent = _embedded(data_dir / "broker.db")
+        extent = _embedded(data_dir)
     else:
         from embermq.app.kafka_check import check_log  # its client is not there in every installation
 
@@ -109,14 +111,19 @@ def _broker_file(path: Path) -> BrokerFile:
             raise StoreError(f"cannot read {path}: {error}") from error
 
 
-def _embedded(path: Path) -> Extent:
-    with closing(open_reader(path)) as connection:
-        first, last = connection.execute(
-            "SELECT MIN(base_offset), MAX(base_offset + record_count) FROM log_batch"
-        ).fetchone()
+def _embedded(data_dir: Path) -> Extent:
+    with closing(open_reader(data_dir / "broker.db")) as connection:
         row = connection.execute("SELECT value FROM meta WHERE name = 'log_end'").fetchone()
-    end = max(last or 0, int(row[0]) if row else 0)
-    return Extent(end if first is None else first, end)
+    end = int(row[0]) if row else 0
+    with closing(SegmentReader(data_dir / FOLDER)) as reader:
+        try:
+            heads = reader.segments()
+            newest = heads[-1].base_offset if heads else 0
+            for frame in reader.walk(heads[-1].number, FILE_BYTES) if heads else ():
+                newest = frame.head.end_offset
+        except (OSError, SegmentError) as error:
+            raise StoreError(f"cannot read the message log: {error}") from error
+    return Extent(heads[0].base_offset if heads else end, max(end, newest))
 
 
 def _delivery(broker: BrokerFile, extent: Extent) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from embermq.broker.system_topics import SystemTopics
 from embermq.broker.tick import Batch
 from embermq.broker.wills import Wills
 from embermq.model.client_type import ClientType
+from embermq.model.log_record import RecordError
 from embermq.model.session import RetainedRow
 from embermq.ports.errors import StoreError
 from embermq.ports.sessions import StoredState
@@ -170,7 +171,10 @@ class Broker:
             for subscription in entry.subscriptions:
                 self.subscribing.restore(session, subscription)
         for kept in retained:
-            state.retained.restore(kept)
+            try:
+                state.retained.restore(kept)
+            except RecordError as error:
+                state.damaged.note(f"the retained message of {kept.topic!r}: {error}")
         generations = {session.generation for session in state.sessions.values()}
         for generation, will in stored.wills:
             self.wills.restore(generation, will, has_session=generation in generations)

@@ -63,6 +63,8 @@ class Counters(Struct):
     publishes_denied: int = 0
     subscriptions_denied: int = 0
     deliveries_denied: int = 0
+    damaged_records: int = 0
+    """Records of our own disk that are not what was written; they are set aside."""
     application_resent: int = 0
     """Messages that an APPLICATION client was sent again on a connection because it had not acknowledged them."""
     application_sent_away: int = 0

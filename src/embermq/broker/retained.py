@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from embermq.broker.counters import Counters
 from embermq.broker.tick import Tick
 from embermq.broker.timers import Timer, Timers
-from embermq.model.log_record import record_expires_ms
+from embermq.model.log_record import check_record, record_expires_ms
 from embermq.model.session import RetainedRow
 from embermq.topics.topic_tree import TopicTree
 
@@ -99,7 +99,9 @@ class RetainedMessages:
             self._arm()
 
     def restore(self, row: RetainedRow) -> None:
-        """A message read at start. One that has expired meanwhile is removed from the store. Raises RecordError."""
+        """A message read at start. One that has expired meanwhile is removed from the store. Raises RecordError for a
+        damaged one."""
+        check_record(row.record)
         expires_ms = record_expires_ms(row.record)
         if expires_ms and expires_ms <= self._tick.now_ms:
             self._counters.retained_expired += 1

@@ -17,7 +17,6 @@ from embermq.broker.router import Receiver, Subscriber
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
-from embermq.model.log_record import decode_record
 from embermq.model.session import RetainedRow
 from embermq.topics.names import is_system_topic
 
@@ -113,7 +112,9 @@ class RetainedReplay:
             if session.permissions is not None and not session.permissions.may_receive(row.topic):
                 state.counters.deliveries_denied += 1
                 continue
-            record = decode_record(row.record)
+            record = state.damaged.decode(row.record, "a retained message")
+            if record is None:
+                continue
             message = record.message
             if not self._sources.may_still_publish(record):
                 state.counters.deliveries_denied += 1

@@ -8,6 +8,7 @@ from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker import client_events
 from embermq.broker.application_sessions import ApplicationSessions
 from embermq.broker.counters import Counters
+from embermq.broker.damaged import DamagedRecords
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.link import Link
 from embermq.broker.queue_side import QueueSide
@@ -57,6 +58,7 @@ class BrokerState:
         self.quotas = Quotas(settings, self.counters)
         self.tell: client_events.Tell = client_events.ignore
         """Told of clients that come, leave and are refused something."""
+        self.damaged = DamagedRecords(self.counters)
         self.timers = Timers()
         self.router = Router()
         self.retained = RetainedMessages(tick, self.timers, self.counters)

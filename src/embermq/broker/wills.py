@@ -14,7 +14,7 @@ from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
-from embermq.model.log_record import WILL_ID, Origin, decode_record, encode_record
+from embermq.model.log_record import WILL_ID, Origin, encode_record
 from embermq.model.message import Message
 from embermq.model.session import WillRow
 from embermq.protocol.packets import Will
@@ -93,7 +93,11 @@ class Wills:
 
     def restore(self, generation: int, row: WillRow, *, has_session: bool) -> None:
         """A will read at start. One whose client was connected when the broker ended counts as left now."""
-        message = decode_record(row.record).message
+        record = self._state.damaged.decode(row.record, f"the will of {row.client_id!r}")
+        if record is None:
+            self._state.tick.session_writes.wills.append((generation, None))
+            return
+        message = record.message
         due_ms = row.due_ms or self._state.tick.now_ms + row.delay_s * 1000
         principal = Principal(row.username, row.client_id, row.certificate)
         pending = _Pending(message, principal, row.delay_s, None, due_ms)

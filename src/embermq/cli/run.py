@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from embermq.cli.options import AllowAnonymous, Assignments, ConfigFile, DataDir, NoPipeline, configuration
@@ -14,6 +16,10 @@ def command(
     assignments: Assignments = None,
     allow_anonymous: AllowAnonymous = False,
     no_pipeline: NoPipeline = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Go on without what is damaged or missing in the data directory."),
+    ] = False,
 ) -> None:
     """Run the broker and its pipeline until SIGTERM or Ctrl-C."""
     found = configuration(
@@ -21,4 +27,4 @@ def command(
     )
     from embermq.app.run import run_broker
 
-    raise typer.Exit(run_broker(found.settings))
+    raise typer.Exit(run_broker(found.settings, accept_loss=accept_loss))

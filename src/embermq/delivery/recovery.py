@@ -9,7 +9,7 @@ from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.lost_data import LostData
-from embermq.model.log_record import decode_record, encode_record, iter_frames
+from embermq.model.log_record import encode_record, split_batch
 from embermq.model.message import Message
 from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.ports.device_queue import DeviceQueueHistory
@@ -76,9 +76,12 @@ class Recovery:
             if not batches:
                 return
             for batch in batches:
-                for index, frame in enumerate(iter_frames(batch.body)):
-                    if batch.base_offset + index >= start:
-                        yield batch.base_offset + index, decode_record(frame).message, frame
+                for index, frame in enumerate(split_batch(batch.body, batch.record_count), batch.base_offset):
+                    if index < start:
+                        continue
+                    record = self._state.damaged.decode(frame, f"offset {index} of the message log")
+                    if record is not None:
+                        yield index, record.message, frame
             offset = batches[-1].base_offset + batches[-1].record_count
 
     def _archived(self, start: int, end: int) -> Iterator[tuple[int, Message, bytes]]:

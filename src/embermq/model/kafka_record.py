@@ -39,6 +39,7 @@ from embermq.model.log_record import (
     FIELD_PROPERTIES,
     FIELD_STAMPS,
     FORMAT,
+    HEAD,
     IDENTIFIERS_MAX,
     LogRecord,
     RecordError,
@@ -46,6 +47,7 @@ from embermq.model.log_record import (
     decode_record,
     decode_stamps,
     encode_stamps,
+    seal_record,
 )
 from embermq.model.message import Message
 
@@ -65,7 +67,7 @@ SHOWN_BYTES = 40
 """Of a value that is refused."""
 
 _NUMBER_MAX = 2**63 - 1
-_HEAD = Layout(">IBBq")
+_TOPIC_AT = HEAD.size + 2
 _U16 = Layout(">H")
 _U32 = Layout(">I")
 _FIELD = Layout(">BI")
@@ -140,8 +142,8 @@ class KafkaEncoder:
     def encode(self, frame: bytes, number: int) -> Outgoing:
         """`frame` is a record of `encode_record` with its size in front. Raises RecordError."""
         try:
-            _, record_format, flags, accepted_ms = _HEAD.unpack_from(frame)
-            topic_end = 16 + (frame[14] << 8 | frame[15])
+            _, _, record_format, flags, accepted_ms = HEAD.unpack_from(frame)
+            topic_end = _TOPIC_AT + (frame[HEAD.size] << 8 | frame[HEAD.size + 1])
             publisher_end = topic_end + 2 + (frame[topic_end] << 8 | frame[topic_end + 1])
             (fields_length,) = _U32.unpack_from(frame, publisher_end)
             if record_format >> 4 != FORMAT >> 4:
@@ -160,7 +162,7 @@ class KafkaEncoder:
                 self._add_fields(headers, frame, publisher_end + 4, value_at)
         except (LayoutError, IndexError, UnicodeDecodeError) as error:
             raise RecordError(f"cannot encode a record of {len(frame)} bytes: {error}") from error
-        return Outgoing(frame[16:topic_end], frame[value_at:], headers, max(0, accepted_ms))
+        return Outgoing(frame[_TOPIC_AT:topic_end], frame[value_at:], headers, max(0, accepted_ms))
 
     def _add_fields(self, headers: list[Header], frame: bytes, at: int, end: int) -> None:
         while at < end:
@@ -334,7 +336,7 @@ def _frame(
             payload,
         )
     )
-    return _HEAD.pack(_HEAD.size - 4 + len(rest), FORMAT, flags, accepted_ms) + rest
+    return seal_record((FORMAT, flags, accepted_ms), rest)
 
 
 def _fields(

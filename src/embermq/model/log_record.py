@@ -1,6 +1,7 @@
 """The one layout of a message log record: written by the broker, read by the dispatcher and by Spark.
 
     u32  size            bytes that follow
+    u32  checksum        CRC-32C of the bytes that follow it
     u8   format          1; a reader refuses a larger *major* (high nibble), carries a larger minor
     u8   flags           bits 0-1 QoS, bit 2 retain, bits 3-5 protocol version of the publisher (3, 4, 5)
     i64  accepted_ms     Unix time at accept
@@ -21,14 +22,18 @@ newer broker and an older job understand each other. Known tags:
                    its certificate. It is carried as fields that a reader does not know are, see `publisher_in`
     255 header     a foreign header of a record in Kafka, see model.kafka_record: never written here
 
-A batch is the plain concatenation of records; record i of a batch has offset base + i.
+A batch is the plain concatenation of records; record i of a batch has offset base + i. Whoever decodes a record checks
+it: one that is damaged is a RecordError, wherever its bytes were kept.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError
 
+from google_crc32c import extend as extend_crc32c
+from google_crc32c import value as crc32c
 from msgspec import Struct
 
 from embermq.model.message import Message
@@ -58,7 +63,9 @@ FIELD_ORIGIN = 4
 FIELD_PUBLISHER = 5
 FIELD_HEADER = 255
 
-_HEAD = Layout(">IBBq")
+HEAD = Layout(">IIBBq")
+CHECKED_AT = 8
+"""From here on the checksum counts."""
 _U16 = Layout(">H")
 _U32 = Layout(">I")
 _FIELD = Layout(">BI")
@@ -66,7 +73,8 @@ _I64 = Layout(">q")
 _STAMP_TAIL = Layout(">qBB")
 _ORIGIN = Layout(">qH")
 _NO_FIELDS = b"\x00\x00\x00\x00"
-_HEAD_AFTER_SIZE = _HEAD.size - 4
+_CHECKED_HEAD = Layout(">BBq")
+_SIZES = Layout(">II")
 _FIXED_BYTES = {FIELD_EXPIRES: _I64.size, FIELD_ORIGIN: _ORIGIN.size}
 
 
@@ -158,8 +166,55 @@ def encode_record(
     publisher = _text(name) if len(name) <= CACHED_CHARACTERS else _encode_text(name)
     payload = message.payload
     flags = message.qos | (4 if message.retain else 0) | (message.version << 3)
-    size = _HEAD_AFTER_SIZE + len(topic) + len(publisher) + len(fields) + len(payload)
-    return b"".join((_HEAD.pack(size, FORMAT, flags, message.accepted_ms), topic, publisher, fields, payload))
+    before = b"".join((_CHECKED_HEAD.pack(FORMAT, flags, message.accepted_ms), topic, publisher, fields))
+    size = len(before) + len(payload) + 4
+    return b"".join((_SIZES.pack(size, extend_crc32c(crc32c(before), payload)), before, payload))
+
+
+def seal_record(head: tuple[int, int, int], rest: bytes) -> bytes:
+    """A record from (format, flags, accept time) and what follows them, with size and checksum in front."""
+    checked = _CHECKED_HEAD.pack(*head) + rest
+    return _SIZES.pack(len(checked) + 4, crc32c(checked)) + checked
+
+
+def check_record(frame: bytes) -> None:
+    """Raises RecordError for a record whose bytes are not the ones that were written."""
+    if len(frame) < HEAD.size:
+        raise RecordError(f"{len(frame)} bytes are no record")
+    size, checksum = _SIZES.unpack_from(frame)
+    if size + 4 != len(frame):
+        raise RecordError(f"record size {size} does not fit a frame of {len(frame)} bytes")
+    if crc32c(frame[CHECKED_AT:]) != checksum:
+        raise RecordError(f"a record of {len(frame)} bytes is damaged: its checksum is not {checksum:#010x}")
+
+
+def is_sound(frame: bytes) -> bool:
+    """Whether the bytes are the ones that were written."""
+    try:
+        check_record(frame)
+    except RecordError:
+        return False
+    return True
+
+
+def readable_topic(frame: bytes) -> str:
+    """The topic of a damaged record, as far as it can be told, "" when it cannot."""
+    start = HEAD.size + 2
+    topic = frame[start : start + int.from_bytes(frame[HEAD.size : start], "big")]
+    try:
+        text = topic.decode()
+    except UnicodeDecodeError:
+        return ""
+    return repr(text) if text else ""
+
+
+def split_batch(batch: bytes, count: int) -> list[bytes]:
+    """The `count` records of a batch, each with its size in front. Where the batch is so damaged that it cannot be cut
+    any more, the rest are b"", which decode as damaged ones."""
+    found: list[bytes] = []
+    with suppress(RecordError):
+        found.extend(iter_frames(batch))
+    return found[:count] + [b""] * (count - len(found))
 
 
 def _encode_text(text: str) -> bytes:
@@ -217,7 +272,7 @@ def decode_record(frame: bytes) -> LogRecord:
 def record_expires_ms(frame: bytes) -> int:
     """When the message of a record expires, 0 for never, without decoding the rest. Raises RecordError."""
     try:
-        at = _HEAD.size
+        at = HEAD.size
         for _ in ("topic", "publisher"):
             at += 2 + _U16.unpack_from(frame, at)[0]
         end = at + 4 + _U32.unpack_from(frame, at)[0]
@@ -234,13 +289,12 @@ def record_expires_ms(frame: bytes) -> int:
 
 
 def _decode(frame: bytes) -> LogRecord:
-    size, record_format, flags, accepted_ms = _HEAD.unpack_from(frame)
+    check_record(frame)
+    _, _, record_format, flags, accepted_ms = HEAD.unpack_from(frame)
     if record_format >> 4 != FORMAT >> 4:
         raise RecordError(f"record format {record_format:#04x}: this reader knows major {FORMAT >> 4}")
-    if size + 4 != len(frame):
-        raise RecordError(f"record size {size} does not fit a frame of {len(frame)} bytes")
-    (topic_length,) = _U16.unpack_from(frame, _HEAD.size)
-    at = _HEAD.size + 2
+    (topic_length,) = _U16.unpack_from(frame, HEAD.size)
+    at = HEAD.size + 2
     topic = frame[at : at + topic_length].decode()
     at += topic_length
     (publisher_length,) = _U16.unpack_from(frame, at)
@@ -328,11 +382,12 @@ def decode_route(frame: bytes) -> RecordHead:
     The property block and the stamps are handed on undecoded, as they stand in the record.
     """
     try:
-        size, record_format, flags, accepted_ms = _HEAD.unpack_from(frame)
-        if record_format >> 4 != FORMAT >> 4 or size + 4 != len(frame):
+        check_record(frame)
+        _, _, record_format, flags, accepted_ms = HEAD.unpack_from(frame)
+        if record_format >> 4 != FORMAT >> 4:
             decode_record(frame)  # says what is wrong
-        topic_start = _HEAD.size + 2
-        topic_end = topic_start + int.from_bytes(frame[_HEAD.size : topic_start], "big")
+        topic_start = HEAD.size + 2
+        topic_end = topic_start + int.from_bytes(frame[HEAD.size : topic_start], "big")
         publisher_end = topic_end + 2 + int.from_bytes(frame[topic_end : topic_end + 2], "big")
         at = publisher_end + 4
         (fields_length,) = _U32.unpack_from(frame, publisher_end)

@@ -29,7 +29,7 @@ class ParkedState(Struct, frozen=True, gc=False):
     qos: int
 
 
-class ParkedMessage(Struct, frozen=True, gc=False):
+class ParkedMessage(Struct, frozen=True, gc=False, tag=True):
     """`record` is that of the message log without stamps (model/log_record.py), b"" of a message whose body was lost
     before it was parked. `retain` and `identifiers` are those of the delivery; `attempts` is how often it was sent."""
 
@@ -43,13 +43,13 @@ class ParkedMessage(Struct, frozen=True, gc=False):
     record: bytes
 
 
-class ParkedChange(Struct, frozen=True, gc=False):
+class ParkedChange(Struct, frozen=True, gc=False, tag=True):
     """It goes to another stage or state; nothing happens when it is gone. To `DELETED` it goes without its record."""
 
     at: ParkedState
 
 
-class ParkedEnd(Struct, frozen=True, gc=False):
+class ParkedEnd(Struct, frozen=True, gc=False, tag=True):
     """It is settled, or deleted."""
 
     generation: int

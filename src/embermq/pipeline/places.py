@@ -4,6 +4,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from embermq.formats.segments import FOLDER
+
 
 class Places(Struct, frozen=True):
     """Paths below one data directory. Nothing is created here."""
@@ -11,7 +13,7 @@ class Places(Struct, frozen=True):
     data_dir: Path
 
     @property
-    def log(self) -> Path:
+    def broker(self) -> Path:
         """broker.db: written by the broker, read here."""
         return self.data_dir / "broker.db"
 
@@ -19,6 +21,11 @@ class Places(Struct, frozen=True):
     def clock(self) -> Path:
         """clock.json: how far the wall clock is ahead of the broker's time."""
         return self.data_dir / "clock.json"
+
+    @property
+    def log(self) -> Path:
+        """log/: the segment files of the message log; written by the broker, read here."""
+        return self.data_dir / FOLDER
 
     @property
     def applications(self) -> Path:

@@ -2,31 +2,14 @@
 
 from functools import lru_cache
 
-_POLYNOMIAL = 0x82F6_3B78
-"""Castagnoli's, reflected [RFC 3720, appendix B.4]."""
+from google_crc32c import value as crc32c
+
 _KEYS_REMEMBERED = 8_192
 _KEY_CHARACTERS_REMEMBERED = 128
 
 
-def _row(byte: int) -> int:
-    for _ in range(8):
-        byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
-    return byte
-
-
-_TABLE = tuple(_row(byte) for byte in range(256))
-
-
-def crc32c(data: bytes) -> int:
-    """32 bits, unsigned."""
-    crc = 0xFFFF_FFFF
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFF_FFFF
-
-
 def _hash_key(key: str) -> int:
-    return crc32c(key.encode())
+    return int(crc32c(key.encode()))
 
 
 _remembered = lru_cache(_KEYS_REMEMBERED)(_hash_key)

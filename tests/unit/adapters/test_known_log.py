@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
+from embermq.adapters.sqlite.log_state import SqliteLogState
 from embermq.adapters.sqlite.reader_positions import SqliteReaderPositions
 from embermq.adapters.sqlite.shared_tables import SqliteSharedGroups
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedWrites
@@ -20,10 +21,10 @@ ROW = SharedGroupRow("workers", "orders/#", 7, 6, 0, "topic-id", ((0, 0),))
 Answer = TypeVar("Answer")
 
 
-def of_a_run(folder: Path, asked: Callable[[SqliteTickStore], Answer]) -> Answer:
+def of_a_run(folder: Path, asked: Callable[[SqliteLogState], Answer]) -> Answer:
     writer = open_writer(folder / "broker.db", synchronous="OFF")
     apply_broker_schema(writer)
-    store = SqliteTickStore(writer, durability="os", post=lambda call: call())
+    store = SqliteLogState(TickTables(writer), durability="os", post=lambda call: call())
     try:
         return asked(store)
     finally:
@@ -41,7 +42,7 @@ def test_with_another_log_floors_in_the_one_before_are_forgotten_and_its_numbers
     at = StoredPositions(3, 5, ((0, 90), (1, 80)))
     writes = TickWrites(shared=SharedWrites(groups=[ROW], positions={(7, 0): at}))
 
-    def first(store: SqliteTickStore) -> None:
+    def first(store: SqliteLogState) -> None:
         store.open_log("one", 40, 40)
         store.keep(writes, 40, 0, lambda _: None)
 
@@ -58,7 +59,7 @@ def test_with_another_log_floors_in_the_one_before_are_forgotten_and_its_numbers
 def test_with_another_log_nobody_looks_in_it_for_what_was_under_way(tmp_path: Path) -> None:
     mark = ApplicationMark(7, 4, 1, QueueState.SENT, 0, 90, 30)
 
-    def first(store: SqliteTickStore) -> None:
+    def first(store: SqliteLogState) -> None:
         store.open_log("one", 40, 40)
         store.keep(TickWrites(application_marks=[mark]), 40, 0, lambda _: None)
 

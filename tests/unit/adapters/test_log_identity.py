@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_writer
-from embermq.pipeline.sources.log_file import LogFile
+from embermq.pipeline.sources.log_file import BrokerFile
 
 IDENTITIES_BELOW = 2**62
 
@@ -35,11 +35,11 @@ def test_a_log_from_before_there_were_identities_gets_one(tmp_path: Path) -> Non
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM meta WHERE name = 'log_id'")
         connection.commit()
-    before = LogFile(path)
-    assert before.identity() == 0
+    before = BrokerFile(path)
+    assert before.log_identity() == 0
     before.close()
     given = identity_of(path)
     assert given > 0
-    log = LogFile(path)
-    assert log.identity() == given
+    log = BrokerFile(path)
+    assert log.log_identity() == given
     log.close()

@@ -6,6 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.pipeline.log_writer import LogWriter, record
 
 from embermq.adapters.sqlite.connection import SCHEMA, apply_broker_schema, open_writer
 from embermq.adapters.sqlite.snapshot import Snapshot
@@ -20,9 +21,12 @@ def data_dir(tmp_path: Path) -> Path:
     """A log that begins at 20, and a query that has read up to 30."""
     broker = open_writer(tmp_path / "broker.db", synchronous="OFF")
     apply_broker_schema(broker)
-    rows = [(20, 20, 0, 0, b""), (40, 5, 0, 0, b"")]
-    broker.executemany("INSERT INTO log_batch VALUES (?, ?, ?, ?, ?)", rows)
     broker.close()
+    log = LogWriter(tmp_path)
+    for records in (20, 20, 5):
+        log.append([record()] * records)
+    log.trim_below(LOG_START)
+    log.close()
     read_up_to(tmp_path, 30)
     return tmp_path
 
@@ -47,7 +51,7 @@ def park_up_to(data_dir: Path, offset: int) -> None:
     connection.close()
 
 
-def test_the_bounds_of_the_log_are_those_of_its_batches(data_dir: Path) -> None:
+def test_the_bounds_of_the_log_are_those_of_its_files(data_dir: Path) -> None:
     with Snapshot(data_dir) as snapshot:
         assert (snapshot.log_start, snapshot.log_end) == (LOG_START, LOG_END)
         assert snapshot.position("messages.db") == 30

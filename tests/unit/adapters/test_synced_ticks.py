@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_reader, open_writer
-from embermq.adapters.sqlite.tick_store import CHECKPOINT_PAGES, UNSYNCED_S, SqliteTickStore
+from embermq.adapters.sqlite.log_state import CHECKPOINT_PAGES, UNSYNCED_S, SqliteLogState
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.parked_message import ParkedEnd
 from embermq.model.session_writes import QueueState
@@ -45,7 +46,7 @@ class Place:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.writer = open_writer(folder / "broker.db", synchronous="FULL")
         apply_broker_schema(self.writer)
-        self.store = SqliteTickStore(self.writer, durability="fsync", post=self._post)
+        self.store = SqliteLogState(TickTables(self.writer), durability="fsync", post=self._post)
         self.now_s = 1_000.0
         self.posters: list[str] = []
         """The threads that answered."""
@@ -70,7 +71,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     found = Place(tmp_path)
-    monkeypatch.setattr("embermq.adapters.sqlite.tick_store.time.monotonic", lambda: found.now_s)
+    monkeypatch.setattr("embermq.adapters.sqlite.log_state.time.monotonic", lambda: found.now_s)
     yield found
     found.store.close()
 

@@ -33,7 +33,7 @@ class SlowLog:
     def log(self) -> SlowLog:
         return self
 
-    def open_for_times(self) -> tuple[SlowLog, Callable[[], None]]:
+    def open_reader(self) -> tuple[SlowLog, Callable[[], None]]:
         if self.failures:
             raise self.failures.pop()
         self.opened += 1

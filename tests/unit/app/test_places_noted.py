@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
-from embermq.adapters.sqlite.tick_store import SqliteTickStore
+from embermq.adapters.sqlite.log_state import SqliteLogState
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.app.places_noted import NotedPlaces, noted_places
 from embermq.cli.main import main
 
@@ -19,11 +20,12 @@ def broker_db(data_dir: Path, *, static: str = "", is_log_apart: bool = False) -
     data_dir.mkdir(exist_ok=True)
     writer = open_writer(data_dir / "broker.db", synchronous="OFF")
     apply_broker_schema(writer)
-    store = SqliteTickStore(writer, durability="os", post=lambda call: call())
+    tables = TickTables(writer)
+    store = SqliteLogState(tables, durability="os", post=lambda call: call())
     if is_log_apart:
         store.open_log("topic", 0, 0)
-    store.note_places(sessions="redis://r", static=static)
-    assert store.sessions_place == "redis://r"
+    tables.note_places(sessions="redis://r", static=static)
+    assert tables.sessions_place == "redis://r"
     store.close()
 
 

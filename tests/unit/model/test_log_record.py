@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from embermq.model.log_record import (
     FORMAT,
+    HEAD,
     LogRecord,
     Origin,
     RecordError,
@@ -22,6 +23,7 @@ from embermq.model.log_record import (
     encode_stamps,
     iter_frames,
     record_expires_ms,
+    seal_record,
 )
 from embermq.model.message import Message
 from embermq.protocol.properties import Properties
@@ -159,13 +161,22 @@ def test_noise_is_told_or_decoded(noise: bytes) -> None:
 
 def test_a_newer_major_is_refused_by_number_and_a_newer_minor_is_read() -> None:
     message = Message("t", b"x", 1, False, "p", 5, 0)
-    frame = bytearray(encode_record(message))
-    frame[4] = FORMAT + 5
-    assert decode_record(bytes(frame)).message == message
-    frame[4] = FORMAT + 0x10
+    rest = encode_record(message)[HEAD.size :]
+    assert decode_record(seal_record((FORMAT + 5, 1 | 5 << 3, 0), rest)).message == message
     for decode in (decode_record, decode_route):
         with pytest.raises(RecordError, match="0x20"):
-            decode(bytes(frame))
+            decode(seal_record((FORMAT + 0x10, 0, 0), rest))
+
+
+@pytest.mark.promise("pipeline-8")
+def test_one_flipped_bit_anywhere_is_found() -> None:
+    whole = encode_record(Message("a/b", b"payload", 2, True, "p", 5, 1, 2), b"", Origin(1, 2))
+    for bit in range(len(whole) * 8):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        for decode in (decode_record, decode_route):
+            with pytest.raises(RecordError):
+                decode(bytes(damaged))
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 70_000, 1_000_000])

@@ -1,14 +1,5 @@
--- broker.db: written by the broker alone, one transaction a tick. Read by the pipeline with short transactions.
-
--- The message log. A row is a batch: the plain concatenation of `record_count` records (model/log_record.py),
--- record i has offset base_offset + i. One partition, numbered 0. The pipeline reads this table.
-CREATE TABLE IF NOT EXISTS log_batch (
-    base_offset  INTEGER PRIMARY KEY,
-    record_count INTEGER NOT NULL,
-    committed_ms INTEGER NOT NULL,
-    body_bytes   INTEGER NOT NULL,
-    body         BLOB    NOT NULL
-);
+-- broker.db: written by the broker alone. The state beside the message log, as a checkpoint of its segment files, or, with
+-- a log in a store of its own, one transaction a tick. Read by the pipeline with short transactions.
 
 CREATE TABLE IF NOT EXISTS session (
     generation        INTEGER PRIMARY KEY,

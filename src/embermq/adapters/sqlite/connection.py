@@ -11,7 +11,7 @@ from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
-SCHEMA = Versions(first=11, newest=11)
+SCHEMA = Versions(first=12, newest=12)
 """Of broker.db. Raised with each file `broker_N.sql`, which makes version N from the one before."""
 Now = Callable[[], int]
 """The broker's time in milliseconds, from any thread."""

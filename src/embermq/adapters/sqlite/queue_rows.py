@@ -1,12 +1,10 @@
 """What rows of queues look like in broker.db, where they are more than their columns."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 from msgspec import msgpack
 
 from embermq.model.entry_rest import Rest, decode_rest, encode_rest
-from embermq.model.log_record import RecordError, iter_frames
 from embermq.model.queue_rows import Attempts, EntryRow, Mark, MessageState
 
 _ENCODE = msgpack.Encoder().encode
@@ -75,11 +73,3 @@ def to_attempts_column(attempts: Attempts) -> bytes | None:
 def to_mark(state: int, due_ms: int, attempts: bytes | None) -> Mark:
     """As a start reads it."""
     return Mark(MessageState(state), Attempts() if attempts is None else _DECODE_ATTEMPTS(attempts), due_ms)
-
-
-def sound_records(batch: bytes) -> list[bytes]:
-    """The records of a batch of the log, as far as it is sound."""
-    records: list[bytes] = []
-    with suppress(RecordError):
-        records.extend(iter_frames(batch))  # those before the damage stay
-    return records

@@ -14,9 +14,11 @@ from typing import Any
 from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
-from embermq.adapters.sqlite.queue_rows import name_of_group, sound_records, to_entry, to_mark
+from embermq.adapters.sqlite.queue_rows import name_of_group, to_entry, to_mark
+from embermq.model.log_record import split_batch
 from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueRow, StoredQueue
 from embermq.ports.errors import StoreError
+from embermq.ports.message_log import MessageLog
 from embermq.ports.queue_store import BodiesFound, QueueStore
 
 ANSWER_BYTES = 1024 * 1024
@@ -25,11 +27,10 @@ FETCHED_ROWS = 4_096
 
 Post = Callable[[Callable[[], None]], object]
 """Runs a callable soon on the broker's thread; may be called from any thread."""
+OpenLog = Callable[[], tuple[MessageLog, Callable[[], None]]]
+"""The message log for the thread that asks, and how to close it."""
 
 _READING = "cannot read queues in broker.db"
-_BATCH = """
-SELECT base_offset, record_count, body FROM log_batch WHERE base_offset <= ? ORDER BY base_offset DESC LIMIT 1
-"""
 _MARKS = """
 SELECT * FROM queue_mark WHERE queue = ?1
 AND message_group NOT IN (SELECT name FROM queue_group_ended WHERE queue = ?1)
@@ -43,11 +44,15 @@ class _Request(Struct, frozen=True):
 
 class SqliteQueueStore(QueueStore):
     """See the port. `path` is opened for bodies, on a thread; None: they are read with `connection` at once, since
-    others do not see what it has not committed."""
+    others do not see what it has not committed. `open_log` opens the log that most bodies are in; None where all are
+    kept beside the entries."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None, post: Post) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: Path | None, open_log: OpenLog | None, post: Post
+    ) -> None:
         self._connection = connection
         self._path = path
+        self._open_log = open_log
         self._post = post
         self._asked: SimpleQueue[_Request | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -55,7 +60,10 @@ class SqliteQueueStore(QueueStore):
     def load(self) -> list[StoredQueue]:
         try:
             rows = self._connection.execute("SELECT * FROM queue ORDER BY generation").fetchall()
-            return [self._stored(QueueRow(*row)) for row in rows]
+            return [
+                self._stored(QueueRow(generation, name, settings, reserved, bool(is_paused)))
+                for generation, name, settings, reserved, is_paused in rows
+            ]
         except sqlite3.Error as error:
             raise to_store_error(error, _READING) from error
 
@@ -104,7 +112,8 @@ class SqliteQueueStore(QueueStore):
     def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
         request = _Request(offsets, then)
         if self._path is None:
-            self._answer(_Reader(self._connection), request)
+            with closing(_Reader(self._open_log, connection=self._connection)) as reader:
+                self._answer(reader, request)
             return
         if self._thread is None:
             self._thread = Thread(target=self._read_forever, name="queue bodies", daemon=True)
@@ -119,7 +128,7 @@ class SqliteQueueStore(QueueStore):
 
     def _read_forever(self) -> None:
         assert self._path is not None
-        with closing(_Reader(path=self._path)) as reader:
+        with closing(_Reader(self._open_log, path=self._path)) as reader:
             while (request := self._asked.get()) is not None:
                 self._answer(reader, request)
 
@@ -147,29 +156,39 @@ def _tell(then: BodiesFound, found: Mapping[int, bytes | None]) -> None:
 class _Reader:
     """Records by offset. The batch of the log that was read last is kept: what is asked for next is often in it."""
 
-    def __init__(self, connection: sqlite3.Connection | None = None, *, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        open_log: OpenLog | None,
+        *,
+        connection: sqlite3.Connection | None = None,
+        path: Path | None = None,
+    ) -> None:
         self._connection = connection
         self._path = path
+        self._log: MessageLog | None = None
+        self._close_log: Callable[[], None] | None = None
+        if open_log is not None:
+            self._log, self._close_log = open_log()
         self._base = 0
         self._frames: list[bytes] = []
 
     def get(self, offset: int) -> bytes | None:
         """None when nobody has it. Raises StoreError."""
-        if not self._base <= offset < self._base + len(self._frames):
-            try:
-                self._load(offset)
-                if not self._base <= offset < self._base + len(self._frames):
-                    return self._kept(offset)
-            except sqlite3.Error as error:
-                raise to_store_error(error, "cannot read the body of a message in broker.db") from error
-        return self._frames[offset - self._base]
+        if self._base <= offset < self._base + len(self._frames) or self._load(offset):
+            return self._frames[offset - self._base]
+        try:
+            return self._kept(offset)
+        except sqlite3.Error as error:
+            raise to_store_error(error, "cannot read the body of a message in broker.db") from error
 
-    def _load(self, offset: int) -> None:
+    def _load(self, offset: int) -> bool:
         self._frames = []
-        row = self._open().execute(_BATCH, (offset,)).fetchone()
-        if row is not None and offset < row[0] + row[1]:
-            self._base = row[0]
-            self._frames = sound_records(row[2])
+        batches = self._log.read(offset, records_max=1, bytes_max=1) if self._log is not None else []
+        if not batches or batches[0].base_offset > offset:
+            return False
+        self._base = batches[0].base_offset
+        self._frames = split_batch(batches[0].body, batches[0].record_count)
+        return offset < self._base + len(self._frames)
 
     def _kept(self, offset: int) -> bytes | None:
         # After the log: in between it may have let go, and it copies first.
@@ -183,5 +202,8 @@ class _Reader:
         return self._connection
 
     def close(self) -> None:
+        """Release the files."""
         if self._connection is not None and self._path is not None:
             self._connection.close()
+        if self._close_log is not None:
+            self._close_log()

@@ -10,22 +10,23 @@ from embermq.adapters.sqlite.queue_rows import (
     keys_of_group,
     name_of_group,
     next_key,
-    sound_records,
     to_attempts_column,
     to_entry_columns,
 )
 from embermq.model.queue_rows import DelayedRow, QueueWrites
+from embermq.ports.checkpoint import ReadRecords
 
 SWEPT_MAX = 1_000
 """Rows of each table that one tick removes of queues that are deleted."""
 SWEPT_MARKS_MAX = 5_000
 """Marks that one tick looks through for those of a group that was removed."""
+
 COPIED_MAX = 2_000
-"""Records that one tick copies out of the log before it is trimmed; one batch of the log may have more."""
+"""Records that one tick copies out of the log before it is trimmed."""
 
 _NEEDED = """
 SELECT "offset" FROM queue_entry WHERE "offset" >= ?1 AND "offset" < ?2
-UNION SELECT "offset" FROM queue_delayed WHERE "offset" >= ?1 AND "offset" < ?2 ORDER BY 1
+UNION SELECT "offset" FROM queue_delayed WHERE "offset" >= ?1 AND "offset" < ?2 ORDER BY 1 LIMIT ?3
 """
 _DROP_BODY = """
 DELETE FROM queue_body WHERE "offset" = ?1
@@ -176,29 +177,15 @@ class QueueTables:
             many("DELETE FROM queue_delayed WHERE queue = ? AND ticket = ?", writes.removed_delayed)
             self._drop(writes.removed_delayed.values())
 
-    def keep_bodies(self, batches: list[tuple[int, int]]) -> int:
-        """The log is about to lose these batches (base offset, records), which follow one another: copy what queues
-        need of them. Returns how many may go; the others have to wait for another tick."""
-        (first, _), (last, count) = batches[0], batches[-1]
-        needed = [row[0] for row in self._connection.execute(_NEEDED, (first, last + count))]
-        taken = done = 0
-        for base, count in batches:
-            begin = taken
-            while taken < len(needed) and needed[taken] < base + count:
-                taken += 1
-            if begin and taken > COPIED_MAX:
-                break
-            if taken > begin:
-                self._copy(base, needed[begin:taken])
-            done += 1
-        return done
-
-    def _copy(self, base: int, offsets: list[int]) -> None:
-        (body,) = self._connection.execute(
-            "SELECT body FROM log_batch WHERE base_offset = ?", (base,)
-        ).fetchone()
-        records = sound_records(body)
-        self._keep((offset, records[offset - base]) for offset in offsets if offset - base < len(records))
+    def keep_bodies(self, start: int, end: int, read: ReadRecords) -> int:
+        """The log is about to lose the records in [start, end): copy what queues need of them, as much as one tick may.
+        Returns the offset below which this is done."""
+        needed = {row[0] for row in self._connection.execute(_NEEDED, (start, end, COPIED_MAX))}
+        if not needed:
+            return end
+        stop = max(needed) + 1
+        self._keep((offset, record) for offset, record in read(min(needed), stop) if offset in needed)
+        return stop if len(needed) == COPIED_MAX else end
 
     def _keep(self, bodies: Iterable[tuple[int, bytes]]) -> None:
         rows = list(bodies)

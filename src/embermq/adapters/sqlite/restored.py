@@ -16,6 +16,8 @@ SEQUENCES_SKIPPED = 1_000_000_000
 GENERATIONS_SKIPPED = 1_000_000
 """Queues that may have been made since."""
 
+_MARK = "restored_us"
+"""Of `meta`: when it was restored, Unix microseconds; until the next start."""
 _IS_THERE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'queue'"
 _QUEUES = "UPDATE queue SET sequences_reserved = MAX(sequences_reserved + ?1, ?2)"
 _GENERATION = """
@@ -24,14 +26,30 @@ ON CONFLICT DO UPDATE SET value = MAX(value + ?1, ?2)
 """
 
 
-def skip_message_ids(path: Path) -> None:
-    """No id that was given since the backup is given again, nor one that another restored broker has given: numbers go
-    on at the time of this restore, in microseconds, and no queue has as many messages. Raises StoreError."""
-    now_us = time.time_ns() // 1_000
+def mark_restored(path: Path) -> None:
+    """broker.db takes the place of a newer one from now on: its next start skips message ids. Raises StoreError."""
     try:
         with closing(sqlite3.connect(path)) as connection, connection:
             if connection.execute(_IS_THERE).fetchone() is not None:
-                connection.execute(_QUEUES, (SEQUENCES_SKIPPED, now_us))
-                connection.execute(_GENERATION, (GENERATIONS_SKIPPED, now_us // 1_000))
+                connection.execute(
+                    "INSERT OR REPLACE INTO meta VALUES (?, ?)", (_MARK, time.time_ns() // 1_000)
+                )
     except sqlite3.Error as error:
         raise to_store_error(error, f"cannot restore {path}") from error
+
+
+def skip_message_ids(connection: sqlite3.Connection) -> None:
+    """After a restore: no id that was given since the backup is given again, nor one that another restored broker has
+    given. Numbers go on at the time of the restore, in microseconds, and no queue has as many messages. Called when
+    everything that the log says of queues is applied. Raises StoreError."""
+    try:
+        row = connection.execute("SELECT value FROM meta WHERE name = ?", (_MARK,)).fetchone()
+        if row is None:
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(_QUEUES, (SEQUENCES_SKIPPED, row[0]))
+        connection.execute(_GENERATION, (GENERATIONS_SKIPPED, row[0] // 1_000))
+        connection.execute("DELETE FROM meta WHERE name = ?", (_MARK,))
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise to_store_error(error, "cannot skip message ids in broker.db") from error

@@ -57,14 +57,11 @@ class SqliteSessionStore(SessionStore):
             )
         ]
         meta = dict(query("SELECT name, value FROM meta").fetchall())
-        end = query(
-            "SELECT base_offset + record_count FROM log_batch ORDER BY base_offset DESC LIMIT 1"
-        ).fetchone()
         return StoredState(
             sessions,
             wills,
             meta.get("dispatcher_floor", 0),
-            max(end[0] if end else 0, meta.get("log_end", 0)),
+            meta.get("log_end", 0),
             meta.get("generation_reserved", 1),
         )
 

@@ -1,26 +1,39 @@
 """All files of a data directory as they stood together at one moment, while the broker and the pipeline go on.
 
 Every file is held by a read transaction of its own before the first byte is copied. The pipeline's files and the parked
-bodies are held before broker.db: what they have not read yet is then in the log that is copied. Only the log's
-retention can come between; `Snapshot.is_whole` tells whether it has.
+bodies are held before broker.db, and broker.db before the files of the message log: what those before have not read yet
+is then in the log that is copied. Only the log's retention can come between; `Snapshot.is_whole` tells whether it has.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, SCHEMA, to_store_error
 from embermq.adapters.sqlite.log_readers import PIPELINE_FILES
 from embermq.adapters.sqlite.parked_bodies import FILE_NAME as PARKED
-from embermq.ports.errors import StoreUnavailable
+from embermq.formats.segment_reader import SegmentReader
+from embermq.formats.segments import FOLDER, SegmentError, segment_name
+from embermq.ports.errors import StoreError, StoreUnavailable
 
 BROKER = "broker.db"
 USERS = "users.db"
 STEP_PAGES = 1_024
+STEP_BYTES = 1024 * 1024
 
 Copied = Callable[[int], None]
 """Told the bytes that have been copied since the last call."""
+
+
+class _HeldSegment(Struct, frozen=True):
+    """A file of the message log; `size` bytes of it are copied."""
+
+    file: BinaryIO
+    size: int
 
 
 class Snapshot:
@@ -29,12 +42,14 @@ class Snapshot:
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._held: dict[str, sqlite3.Connection] = {}
+        self._segments: dict[str, _HeldSegment] = {}
         try:
             for name in (*PIPELINE_FILES, PARKED, USERS):
                 if (data_dir / name).exists():
                     self._hold(name)
             self._hold(BROKER)
-            self.log_start, self.log_end = self._log_bounds()
+            applied_file, self.log_end = self._applied()
+            self.log_start = self._hold_segments(applied_file)
         except BaseException:
             self.close()
             raise
@@ -48,10 +63,12 @@ class Snapshot:
     @property
     def names(self) -> list[str]:
         """The files that are held; broker.db first, since the log grows behind the one who reads it."""
-        return sorted(self._held, key=lambda name: (name != BROKER, name))
+        return sorted([*self._held, *self._segments], key=lambda name: (name != BROKER, name))
 
     def bytes_of(self, name: str) -> int:
         """Size of the copy."""
+        if name in self._segments:
+            return self._segments[name].size
         return (self._one(name, "PRAGMA page_count") or 0) * (self._one(name, "PRAGMA page_size") or 0)
 
     def position(self, name: str) -> int:
@@ -66,6 +83,8 @@ class Snapshot:
 
     def is_whole(self) -> bool:
         """False when retention let go of records that a held file still waits for: take another one then."""
+        if self.log_start < 0:
+            return False
         for name in (*PIPELINE_FILES, PARKED):
             held = self._held.get(name)
             before = self._positions(held, name) if held is not None else {}
@@ -76,6 +95,11 @@ class Snapshot:
 
     def copy(self, name: str, target: Path, copied: Copied) -> None:
         """Write the file as it stood to `target`, and let go of it."""
+        if name in self._segments:
+            segment = self._segments.pop(name)
+            with segment.file:
+                _copy_segment(segment, target, copied)
+            return
         source = self._held[name]
         page_bytes = self._one(name, "PRAGMA page_size") or 0
         done = 0
@@ -100,6 +124,8 @@ class Snapshot:
         """Let go of everything."""
         while self._held:
             self._held.popitem()[1].close()
+        while self._segments:
+            self._segments.popitem()[1].file.close()
 
     def _hold(self, name: str) -> None:
         connection = _open(self._data_dir / name)
@@ -110,14 +136,35 @@ class Snapshot:
         except sqlite3.Error as error:
             raise to_store_error(error, f"cannot read {name}") from error
 
-    def _log_bounds(self) -> tuple[int, int]:
+    def _hold_segments(self, applied_file: int) -> int:
+        """Open the files of the message log, which stay as they are when retention removes them. Returns the first
+        offset in them; -1 when one that broker.db needs has gone in this moment."""
+        folder = self._data_dir / FOLDER
+        reader = SegmentReader(folder)
+        try:
+            heads, end = reader.segments(), reader.end()
+            for head in heads:
+                name = segment_name(head.number)
+                file = (folder / name).open("rb")
+                size = os.fstat(file.fileno()).st_size
+                if end is not None and head.number == end.number:
+                    size = min(size, end.position)  # what is behind it may be being written
+                self._segments[f"{FOLDER}/{name}"] = _HeldSegment(file, size)
+        except FileNotFoundError:
+            return -1
+        except (OSError, SegmentError) as error:
+            raise StoreError(f"cannot read the message log: {error}") from error
+        finally:
+            reader.close()
+        if not heads:
+            return self.log_end
+        return heads[0].base_offset if heads[0].number <= max(1, applied_file) else -1
+
+    def _applied(self) -> tuple[int, int]:
         meta = dict(self._rows(self._held[BROKER], BROKER, "SELECT name, value FROM meta"))
         if problem := SCHEMA.refusal(BROKER, int(meta.get("schema_version", 0))):
             raise StoreUnavailable(problem)
-        start = self._one(BROKER, "SELECT MIN(base_offset) FROM log_batch")
-        end = self._one(BROKER, "SELECT MAX(base_offset + record_count) FROM log_batch")
-        log_end = max(end or 0, int(meta.get("log_end", 0)))
-        return (log_end if start is None else start), log_end
+        return int(meta.get("log_file", 0)), int(meta.get("log_end", 0))
 
     def _positions(self, connection: sqlite3.Connection, name: str) -> dict[str, int]:
         table, reader = ("parked_log", "generation") if name == PARKED else ("progress", "reader")
@@ -144,6 +191,16 @@ class Snapshot:
             return connection.execute(statement).fetchall()
         except sqlite3.Error as error:
             raise to_store_error(error, f"cannot read {name}") from error
+
+
+def _copy_segment(held: _HeldSegment, target: Path, copied: Copied) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    left = held.size
+    with target.open("xb") as writing:
+        while left and (chunk := held.file.read(min(STEP_BYTES, left))):
+            writing.write(chunk)
+            copied(len(chunk))
+            left -= len(chunk)
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -1,6 +1,8 @@
 """Bodies of application log entries: the entries hold offsets, the message log holds the records."""
 
-from embermq.model.log_record import LogRecord, decode_record, iter_frames
+from collections.abc import Callable
+
+from embermq.model.log_record import LogRecord, RecordError, decode_record, readable_topic, split_batch
 from embermq.ports.message_log import LogBatch, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies
 
@@ -11,7 +13,15 @@ READ_BYTES = 1024 * 1024
 class Bodies:
     """Reads records by growing offset, a few batches at a time; what the log has let go of may be parked."""
 
-    def __init__(self, log: MessageLog, parked: ParkedBodies, generation: int) -> None:
+    def __init__(
+        self,
+        log: MessageLog,
+        parked: ParkedBodies,
+        generation: int,
+        damaged: Callable[[str], None] | None = None,
+    ) -> None:
+        """`damaged` is told of records that are."""
+        self._damaged = damaged
         self._log = log
         self._parked = parked
         self._generation = generation
@@ -20,12 +30,19 @@ class Bodies:
         self._ahead: list[LogBatch] = []
 
     def get(self, offset: int) -> tuple[LogRecord, bytes] | None:
-        """The record at an offset and its encoded form; None when nobody has it any more."""
+        """The record at an offset and its encoded form; None when nobody has it any more, or it is damaged."""
         if self._base <= offset < self._base + len(self._frames) or self._load(offset):
             frame: bytes | None = self._frames[offset - self._base]
         else:
             frame = self._parked.get(self._generation, offset)
-        return None if frame is None else (decode_record(frame), frame)
+        try:
+            return None if frame is None else (decode_record(frame), frame)
+        except RecordError as error:
+            if self._damaged is not None:
+                self._damaged(
+                    f"offset {offset} of the message log, topic {readable_topic(frame or b'')}: {error}"
+                )
+            return None
 
     def _load(self, offset: int) -> bool:
         while self._ahead and self._ahead[0].base_offset + self._ahead[0].record_count <= offset:
@@ -36,6 +53,6 @@ class Bodies:
             self._frames, self._ahead = [], []
             return False
         batch = self._ahead.pop(0)
-        self._frames = list(iter_frames(batch.body))
+        self._frames = split_batch(batch.body, batch.record_count)
         self._base = batch.base_offset
         return offset < self._base + len(self._frames)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from embermq.broker.session import Delivery, Session
 from embermq.delivery.application.lane import Lane
 from embermq.delivery.application.window import released_delivery
-from embermq.model.log_record import decode_record
+from embermq.model.log_record import RecordError, decode_record
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedMark
 
@@ -44,7 +44,10 @@ def owed_delivery(mark: SharedMark) -> Delivery:
     """What is in store of a message under way, to be sent again."""
     if mark.state == QueueState.RELEASED:
         return released_delivery(mark.packet_id, mark.packet_id)
-    message = decode_record(mark.record).message
+    try:
+        message = decode_record(mark.record).message
+    except RecordError:  # it cannot be sent again; a PUBREL brings it to its end
+        return released_delivery(mark.packet_id, mark.packet_id)
     return Delivery(
         message,
         b"",

@@ -26,7 +26,7 @@ from embermq.delivery.application.lane import NOTHING, SKIPPED, Lane
 from embermq.delivery.application.lane_sender import LaneSender
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, send_pubrel
-from embermq.model.log_record import decode_record, encode_record
+from embermq.model.log_record import encode_record
 from embermq.model.message import said_bytes
 from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
@@ -319,11 +319,12 @@ class Parking:
             if stored is None or not stored.record:
                 self._end(session, at.number)
                 return None
-            message, retain, identifiers = (
-                decode_record(stored.record).message,
-                stored.retain,
-                stored.identifiers,
-            )
+            place = f"the parked message {at.number} of {session.client_id!r}"
+            record = self._state.damaged.decode(stored.record, place)
+            if record is None:
+                self._end(session, at.number)
+                return None
+            message, retain, identifiers = record.message, stored.retain, stored.identifiers
             if at.qos == 1 and message.is_expired(self._state.tick.now_ms):  # [MQTT-4.3.3-7]
                 self._state.counters.dropped_expired += 1
                 self._end(session, at.number)

@@ -97,7 +97,9 @@ class ApplicationReaders(ApplicationDelivery):
         floor = context.floor_offset if context else 0
         for writes in self._state.tick.unstored():  # while the store takes nothing it may stand behind
             floor = max(floor, writes.application_floors.get(session.generation, ("", 0))[1])
-        reader = Reader(session, Bodies(self._messages, self._bodies_kept, session.generation), floor)
+        damaged = self._state.damaged.note
+        bodies = Bodies(self._messages, self._bodies_kept, session.generation, damaged)
+        reader = Reader(session, bodies, floor)
         self._readers[session] = reader
         marks = [mark for mark in context.marks if mark.offset >= floor] if context else []
         if marks and not session.last_packet_id:

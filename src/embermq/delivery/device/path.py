@@ -335,7 +335,11 @@ class DevicePath(DeliveryPath):
                 continue
             if self.lost_data is not None and self._is_consumed(session, row):
                 continue
-            delivery = delivery_from(row)
+            delivery = delivery_from(row, self._state.damaged)
+            if delivery is None:
+                writes.queue_dropped.append((session.generation, row.seq))
+                session.forget_stored(len(row.record))
+                continue
             delivery.packet_id = session.take_packet_id(row.packet_id)
             session.window[delivery.packet_id] = delivery
             writes.queue_marks.append(
@@ -498,11 +502,13 @@ class DevicePath(DeliveryPath):
         for row in rows:
             if self.lost_data is not None and self._is_consumed(session, row):
                 continue
-            if row.record or row.state == QueueState.RELEASED:
-                owed.append(delivery_from(row))
+            is_there = row.record or row.state == QueueState.RELEASED
+            delivery = delivery_from(row, self._state.damaged) if is_there else None
+            if delivery is not None:
+                owed.append(delivery)
                 continue
             self._state.tick.session_writes.queue_dropped.append((session.generation, row.seq))
-            session.forget_stored(0)
+            session.forget_stored(len(row.record))
         then(owed)
 
     def resume(self, session: Session, owed: list[Delivery]) -> None:
@@ -550,9 +556,8 @@ class DevicePath(DeliveryPath):
             if delivery.seq:
                 self._mark_done(session, delivery)
         if ended and session.queued:
-            StoredOffers(take, then, known, unstored_writes(self._state, session)).begin(
-                self.requests, session
-            )
+            unstored = unstored_writes(self._state, session)
+            StoredOffers(take, then, known, unstored, self._state.damaged).begin(self.requests, session)
         elif then is not None:
             then()
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from embermq.broker.damaged import DamagedRecords
 from embermq.broker.session import Delivery, Session
 from embermq.delivery.device.requests import Requests
-from embermq.model.log_record import decode_record
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
 
@@ -12,10 +12,18 @@ _LOST = Message("", b"", 2, False, "", 4, 0)
 """Stands for a record that the store has let go of while its PUBREL was owed."""
 
 
-def delivery_from(row: QueueRow) -> Delivery:
-    """The delivery that a row stands for; one without its record is RELEASED."""
+def delivery_from(row: QueueRow, damaged: DamagedRecords) -> Delivery | None:
+    """The delivery that a row stands for; one without its record is RELEASED. None for a damaged record."""
+    message: Message = _LOST
+    if row.record:
+        record = damaged.decode(
+            row.record, f"a stored message of the session {row.generation}, offset {row.offset}"
+        )
+        if record is None and row.state != QueueState.RELEASED:
+            return None
+        message = record.message if record is not None else _LOST
     return Delivery(
-        decode_record(row.record).message if row.record else _LOST,
+        message,
         row.record,
         row.offset,
         row.flags & 3,
@@ -41,7 +49,9 @@ class StoredOffers:
         then: Callable[[], None] | None,
         known: set[int],
         unstored: SessionWrites,
+        damaged: DamagedRecords,
     ) -> None:
+        self._damaged = damaged
         self._take = take
         self._then = then
         self._known = known
@@ -61,7 +71,9 @@ class StoredOffers:
             if row.seq in self._known or not row.record:
                 continue
             self._known.add(row.seq)
-            delivery = delivery_from(row)
+            delivery = delivery_from(row, self._damaged)
+            if delivery is None:
+                continue
             was_sent = row.state != QueueState.QUEUED or row.seq in self._sent
             if delivery.shared and not (delivery.qos == 2 and was_sent):
                 self._take(delivery)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from embermq.broker.broker import Broker
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
-from embermq.model.log_record import WILL_ID, Origin, decode_record, iter_frames
+from embermq.model.log_record import WILL_ID, Origin, RecordError, decode_record, split_batch
 from embermq.model.session import RetainedRow, WillRow
 from embermq.model.session_writes import RetainedWrite
 from embermq.ports.application_log import ApplicationLog
@@ -82,13 +82,16 @@ class _Tail:
             if not batches:
                 return
             for batch in batches:
-                for index, frame in enumerate(iter_frames(batch.body)):
+                for index, frame in enumerate(split_batch(batch.body, batch.record_count)):
                     if batch.base_offset + index >= self._start:
                         self._look_at(batch.base_offset + index, frame)
             offset = batches[-1].base_offset + batches[-1].record_count
 
     def _look_at(self, offset: int, frame: bytes) -> None:
-        record = decode_record(frame)
+        try:
+            record = decode_record(frame)
+        except RecordError:
+            return  # recovery counts it
         message = record.message
         if record.origin is not None:
             self._note(record.origin, offset, message.accepted_ms)

@@ -51,7 +51,7 @@ class Archive(StreamJob):
 
 def message_sink(settings: PipelineSettings, places: Places) -> MessageStoreSink:
     """The message store that the settings name. The drivers of servers are loaded for a server alone."""
-    return message_sinks(settings, places, places.log)(None)
+    return message_sinks(settings, places, places.broker)(None)
 
 
 def message_sinks(

@@ -30,4 +30,4 @@ class Dispatch(StreamJob):
         return self._sink.write(rows)
 
     def keep_up(self, now_ms: int) -> None:
-        self._sink.trim(self.places.log, self.settings.prune_rows_max)
+        self._sink.trim(self.places, self.settings.prune_rows_max)

@@ -37,6 +37,10 @@ _SAID = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ?([^\n]*)")
 _RAISED = re.compile(r"^\s*(\w+(?:Error|Exception): .*)$", re.MULTILINE)
 
 
+CHECKPOINT_WAIT_S = 5.0
+"""broker.db is a quarter of a second behind the log, as a rule."""
+
+
 class RedriveTerms(Struct, frozen=True, kw_only=True):
     """What is asked for: dead letters in the queue `letters_in` that come from `queue`, "" for any. `tasks` at a time,
     0 for one a core."""
@@ -107,11 +111,12 @@ def redrive(
     """Start Spark when there is a dead letter at all, then put back what the filter chose. Ctrl-C ends the second part
     with a report. Raises FilterError, RedriveError, BrokerAway."""
     began = time.monotonic()
-    file = LetterFile(places.log)
+    file = LetterFile(places.broker)
     try:
+        file.wait_for_log(CHECKPOINT_WAIT_S)  # what was buried just now
         bounds = file.bounds(terms.letters_in)
     except sqlite3.Error as error:
-        raise RedriveError(f"{places.log} cannot be read: {error}") from error
+        raise RedriveError(f"{places.broker} cannot be read: {error}") from error
     finally:
         file.close()
     selection = Selection(array("q"))
@@ -155,7 +160,7 @@ def select_letters(
     with_messages = terms.wanted is not None and _names_the_message(spark, terms.wanted)
     spark.dataSource.register(DeadLettersSource)
     letters = spark.read.format(FORMAT).options(
-        path=str(places.log),
+        path=str(places.broker),
         generation=str(bounds.generation),
         start=str(bounds.start),
         end=str(bounds.end),

@@ -104,6 +104,7 @@ class StreamJob(QueryJob):
         settings = self.settings
         return {
             "path": str(self.places.log),
+            "broker": str(self.places.broker),
             "start": str(start),
             "probe": "first",
             "records_max": str(settings.max_records_per_batch),

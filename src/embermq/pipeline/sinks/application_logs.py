@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from embermq.model.client_type import ClientType
+from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sources.log_file import BrokerFile, LogFile
 
@@ -18,7 +19,10 @@ _SESSIONS = f"""
 SELECT generation, floor_offset FROM application_context
 UNION ALL SELECT generation, 0 FROM session
 WHERE client_type = {int(ClientType.APPLICATION)} AND generation NOT IN (SELECT generation FROM application_context)
+UNION ALL SELECT -1, COALESCE((SELECT value FROM meta WHERE name = 'log_end'), 0)
 """
+_LOG_END = -1
+"""Stands in the place of a generation: broker.db knows every session that was there when the log ended so far."""
 
 
 class ApplicationLogs:
@@ -79,15 +83,16 @@ class ApplicationLogs:
                 missing += row["span"]
         return rejected, missing
 
-    def trim(self, log: Path, rows_max: int) -> int:
+    def trim(self, places: Places, rows_max: int) -> int:
         """Delete at most `rows_max` entries that no application needs any more; returns how many.
 
         That is: below the floor of each application that broker.db knows, and everything of a generation that is
         gone, once this sink has passed the end of the log as it was when the generation was found gone, for
-        stamping stops before a generation goes.
+        stamping stops before a generation goes. Since broker.db is a little behind the log, a generation that it does
+        not know may also be a new one: it is gone when broker.db has passed that end too.
         """
         names = self.file.connection.execute("SELECT generation FROM application_name").fetchall()
-        sessions = _read_sessions(log) if names else None
+        sessions = _read_sessions(places.broker) if names else None
         if sessions is None:
             return 0
         left = rows_max
@@ -96,12 +101,12 @@ class ApplicationLogs:
                 break
             floor = sessions.get(generation)
             if floor is None:
-                left -= self._drop_gone(generation, log, left)
+                left -= self._drop_gone(generation, places.log, sessions[_LOG_END], left)
             else:
                 left -= self._delete(generation, floor, left)
         return rows_max - left
 
-    def _drop_gone(self, generation: int, log: Path, rows_max: int) -> int:
+    def _drop_gone(self, generation: int, log: Path, known_end: int, rows_max: int) -> int:
         connection = self.file.connection
         found = connection.execute(
             "SELECT passed_at FROM application_gone WHERE generation = ?", (generation,)
@@ -111,7 +116,7 @@ class ApplicationLogs:
                 end = reader.end() or 0
             connection.execute("INSERT INTO application_gone VALUES (?, ?)", (generation, end))
             return 0
-        if (self.file.position() or 0) < found[0]:
+        if min(self.file.position() or 0, known_end) < found[0]:
             return 0
         deleted = self._delete(generation, _EVERYTHING, rows_max)
         if deleted < rows_max:
@@ -134,9 +139,10 @@ class ApplicationLogs:
         return int(edge[1])
 
 
-def _read_sessions(log: Path) -> dict[int, int] | None:
-    """Generation -> floor of every session there is, 0 for one that has settled nothing; None without a broker.db."""
-    broker = BrokerFile(log)
+def _read_sessions(path: Path) -> dict[int, int] | None:
+    """Generation -> floor of every session there is, 0 for one that has settled nothing, and of `_LOG_END` the end of
+    the log that this belongs to; None without a broker.db."""
+    broker = BrokerFile(path)
     try:
         rows = broker.query(_SESSIONS)
     finally:

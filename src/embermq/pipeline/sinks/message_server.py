@@ -6,6 +6,7 @@ after that transaction, so that it is never ahead; the broker's retention and st
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from embermq.pipeline.sinks.message_store import Batch, MessageStoreSink, batch_
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sinks.sql_server import SqlServer
-from embermq.pipeline.sources.log_file import LogFile
+from embermq.pipeline.sources.log_file import BrokerFile
 
 _ROWS_AT_A_TIME = 5_000
 _TOPIC = COLUMNS.index("topic")
@@ -187,11 +188,8 @@ class MessageServer(MessageStoreSink):
     def _found_log_id(self) -> int:
         if not isinstance(self._log, Path):
             return self._log()
-        log = LogFile(self._log)
-        try:
-            return log.identity()
-        finally:
-            log.close()
+        with closing(BrokerFile(self._log)) as broker:
+            return broker.log_identity()
 
 
 def _now_ms() -> int:

@@ -6,8 +6,8 @@ then read and decoded). A row is a dead letter as it is at that moment; one that
 message cannot be read its columns are null and `error` says why.
 """
 
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,11 +17,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from embermq.formats.segments import FOLDER
 from embermq.model.entry_rest import decode_rest
-from embermq.model.log_record import RecordError, iter_frames
+from embermq.model.log_record import split_batch
 from embermq.model.queue_rows import DeadLetter
 from embermq.pipeline.schema import letter_schema, record_schema
-from embermq.pipeline.sources.log_file import BrokerFile
+from embermq.pipeline.sources.log_file import BrokerFile, LogFile
 from embermq.pipeline.sources.record_rows import BrokenRow, RecordRows
 from embermq.queues.settling import message_id_of
 
@@ -45,9 +46,8 @@ _ENTRIES = """
 SELECT sequence, "offset", message_key, rest FROM queue_entry
 WHERE queue = ? AND sequence >= ? AND sequence < ? ORDER BY sequence LIMIT ?
 """
-_BATCH = """
-SELECT base_offset, record_count, body FROM log_batch WHERE base_offset <= ? ORDER BY base_offset DESC LIMIT 1
-"""
+_APPLIED = "SELECT name, value FROM meta WHERE name IN ('log_file', 'log_position', 'log_end')"
+CHECKPOINT_LOOK_S = 0.05
 _KEPT = 'SELECT record FROM queue_body WHERE "offset" = ?'
 
 
@@ -73,8 +73,23 @@ class LetterFile(BrokerFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        self._log = LogFile(path.with_name(FOLDER))
         self._base = 0
         self._frames: list[bytes] = []
+
+    def wait_for_log(self, timeout_s: float) -> None:
+        """Until broker.db has what the log has now, or the time is over: while the broker is down it stays as it is."""
+        if (end := self._log.position()) is None:
+            return
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            rows = self.query(_APPLIED) or []
+            if dict(rows).get("log_end", 0) >= end.offset and _place(dict(rows)) >= (
+                end.number,
+                end.position,
+            ):
+                return
+            time.sleep(CHECKPOINT_LOOK_S)
 
     def bounds(self, name: str) -> LetterBounds | None:
         """Of the queue of this name; None when it has never been stored."""
@@ -133,12 +148,16 @@ class LetterFile(BrokerFile):
 
     def _load(self, offset: int) -> None:
         self._frames = []
-        found = self.query(_BATCH, (offset,)) or []
-        for base, count, body in found:
-            if offset < base + count:
-                self._base = base
-                with suppress(RecordError):
-                    self._frames.extend(iter_frames(body))  # those before the damage are sound
+        for batch in self._log.batches(offset, offset + 1):
+            self._base, self._frames = batch.base, split_batch(batch.body, batch.count)
+
+    def close(self) -> None:
+        super().close()
+        self._log.close()
+
+
+def _place(applied: dict[str, int]) -> tuple[int, int]:
+    return applied.get("log_file", 0), applied.get("log_position", 0)
 
 
 class LetterRange(InputPartition):

@@ -1,4 +1,4 @@
-"""The message log as a file: bounds, planning and bodies. SQLite only, no Spark, so that status can use it too."""
+"""The message log as files, and broker.db: bounds, planning and bodies. No Spark, so that status can use it too."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from embermq.formats.segment_reader import SegmentReader
+from embermq.formats.segments import LogEnd
+
 BUSY_TIMEOUT_MS = 5_000
-PAGE_BYTES = 4 * 1024 * 1024
-"""Bodies fetched by one read transaction; a single larger body is fetched alone."""
-PAGE_ROWS = 2_000
 
 
 class LogBounds(Struct, frozen=True):
@@ -21,41 +21,11 @@ class LogBounds(Struct, frozen=True):
 
 
 class LogBatch(Struct, frozen=True, gc=False):
-    """One row of log_batch: `count` records from offset `base` on."""
+    """One frame of the log: `count` records from offset `base` on. `body` is as it stands in the file."""
 
     base: int
     count: int
     body: bytes
-
-
-class BatchSize(Struct, frozen=True, gc=False):
-    """A row of log_batch without its body."""
-
-    base: int
-    count: int
-    body_bytes: int
-
-
-_LAST = "SELECT base_offset + record_count FROM log_batch ORDER BY base_offset DESC LIMIT 1"
-_FIRST = "SELECT base_offset FROM log_batch ORDER BY base_offset LIMIT 1"
-_UNUSED = "SELECT value FROM meta WHERE name = 'log_end'"
-_IDENTITY = "SELECT value FROM meta WHERE name = 'log_id'"
-_SIZES = """
-SELECT base_offset, record_count, body_bytes FROM log_batch
-WHERE base_offset >= COALESCE((SELECT MAX(base_offset) FROM log_batch WHERE base_offset <= :start), 0)
-  AND base_offset + record_count > :start AND base_offset < :end
-ORDER BY base_offset LIMIT :rows
-"""
-_BYTES = "SELECT SUM(body_bytes) FROM log_batch WHERE base_offset >= ?"
-_BODIES = """
-SELECT base_offset, record_count, body FROM log_batch
-WHERE base_offset BETWEEN ? AND ? ORDER BY base_offset
-"""
-_COMMITTED = """
-SELECT committed_ms FROM log_batch
-WHERE base_offset >= COALESCE((SELECT MAX(base_offset) FROM log_batch WHERE base_offset <= :at), 0)
-  AND base_offset + record_count > :at ORDER BY base_offset LIMIT 1
-"""
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection | None:
@@ -86,6 +56,9 @@ def is_not_there(error: sqlite3.Error) -> bool:
     return "no such table" in str(error) or "unable to open" in str(error)
 
 
+_IDENTITY = "SELECT value FROM meta WHERE name = 'log_id'"
+
+
 class BrokerFile:
     """Queries of broker.db, each with its own short transaction. A missing file or table gives None."""
 
@@ -109,6 +82,11 @@ class BrokerFile:
                 return None
             raise
 
+    def log_identity(self) -> int:
+        """Which log it belongs to; 0 while there is no file."""
+        rows = self.query(_IDENTITY)
+        return int(rows[0][0]) if rows else 0
+
     def close(self) -> None:
         """Release the file."""
         if self._connection is not None:
@@ -116,35 +94,37 @@ class BrokerFile:
             self._connection = None
 
 
-class LogFile(BrokerFile):
-    """Reads log_batch. A missing or empty file means that there is no data yet."""
+class LogFile:
+    """Reads the segment files of the log in `folder`. A missing or empty folder means that there is no data yet.
+
+    A damaged frame is a gap; a damaged record is found by who decodes it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = SegmentReader(folder)
+
+    def close(self) -> None:
+        """Release the files."""
+        self._reader.close()
 
     def bounds(self) -> LogBounds | None:
         """What the log holds now; None when there is no log yet."""
-        end = self.end()
-        if end is None:
-            return None
-        first = self.query(_FIRST)
-        return LogBounds(first[0][0] if first else end, end)
+        extent = self._reader.extent()
+        return None if extent is None else LogBounds(extent.start_offset, extent.end_offset)
 
     def end(self) -> int | None:
         """The offset after the newest record; cheap enough to ask a hundred times a second."""
-        rows = self.query(_LAST)
-        if rows is None:
-            return None
-        if not rows:  # empty, or trimmed to the last record
-            rows = self.query(_UNUSED)
-        return int(rows[0][0]) if rows else None
+        end = self._reader.end()
+        return None if end is None else end.offset
 
-    def identity(self) -> int:
-        """Which log it is, see broker.sql; 0 for one that has not been opened by a broker that gives identities."""
-        rows = self.query(_IDENTITY)
-        return int(rows[0][0]) if rows else 0
+    def position(self) -> LogEnd | None:
+        """The end with its place in the files; None when there is no log yet."""
+        return self._reader.end()
 
     def committed_ms(self, offset: int) -> int | None:
         """When the record at `offset`, or the first one after it, was committed; None when there is none."""
-        rows = self.query(_COMMITTED, {"at": offset})
-        return int(rows[0][0]) if rows else None
+        found = next(self._reader.frames(offset), None)
+        return None if found is None else found.head.committed_ms
 
     def bounded_end(self, start: int, records_max: int, bytes_max: int) -> int:
         """Where a batch from `start` ends: at most `records_max` records and about `bytes_max` of bodies.
@@ -156,27 +136,38 @@ class LogFile(BrokerFile):
             return start
         records = size = 0
         bounded = start
-        for batch in self._sizes(start, end, min(records_max, end - start)):
-            begin = max(start, batch.base)
-            count = batch.base + batch.count - begin
-            if records and size + batch.body_bytes > bytes_max:
+        for frame in self._reader.frames(start):
+            head = frame.head
+            begin = max(start, head.base_offset)
+            count = head.end_offset - begin
+            if records and size + head.body_bytes > bytes_max:
                 return begin
             if records + count > records_max:
                 return begin + records_max - records
             records += count
-            size += batch.body_bytes
+            size += head.body_bytes
             bounded = begin + count
+            if records == records_max:
+                return bounded
         return bounded if records else end
 
     def size_exceeds(self, start: int, bytes_max: int) -> bool:
         """Whether the bodies from `start` on are more than a batch may take."""
-        rows = self.query(_BYTES, (start,))
-        return bool(rows) and rows is not None and (rows[0][0] or 0) > bytes_max
+        size = 0
+        for frame in self._reader.frames(start):
+            size += frame.head.body_bytes
+            if size > bytes_max:
+                return True
+        return False
 
     def split(self, start: int, end: int, pieces: int) -> list[tuple[int, int]]:
-        """Cut [start, end) into at most `pieces` ranges, at batches of the log where there are any inside."""
+        """Cut [start, end) into at most `pieces` ranges, at frames of the log where there are any inside."""
         cuts = [start]
-        bases = [batch.base for batch in self._sizes(start, end, end - start)]
+        bases: list[int] = []
+        for frame in self._reader.frames(start):
+            if frame.head.base_offset >= end:
+                break
+            bases.append(frame.head.base_offset)
         for piece in range(1, pieces):
             wanted = start + (end - start) * piece // pieces
             nearest = min(bases, key=lambda base: abs(base - wanted), default=start)
@@ -185,28 +176,9 @@ class LogFile(BrokerFile):
         return list(zip(cuts, [*cuts[1:], end], strict=True))
 
     def batches(self, start: int, end: int) -> Iterator[LogBatch]:
-        """The rows of log_batch that hold offsets of [start, end), in order, a bounded page at a time."""
-        page: list[BatchSize] = []
-        size = 0
-        at = start
-        while at < end:
-            sizes = self._sizes(at, end, PAGE_ROWS)
-            for batch in sizes:
-                if page and size + batch.body_bytes > PAGE_BYTES:
-                    yield from self._bodies(page)
-                    page, size = [], 0
-                page.append(batch)
-                size += batch.body_bytes
-            if len(sizes) < PAGE_ROWS:
-                break
-            at = sizes[-1].base + sizes[-1].count
-        if page:
-            yield from self._bodies(page)
-
-    def _sizes(self, start: int, end: int, rows: int) -> list[BatchSize]:
-        found = self.query(_SIZES, {"start": start, "end": end, "rows": rows}) or []
-        return [BatchSize(base, count, int(size)) for base, count, size in found]
-
-    def _bodies(self, page: list[BatchSize]) -> Iterator[LogBatch]:
-        found = self.query(_BODIES, (page[0].base, page[-1].base)) or []
-        return (LogBatch(*row) for row in found)
+        """The frames that hold offsets of [start, end), in order."""
+        for frame in self._reader.frames(start):
+            head = frame.head
+            if head.base_offset >= end:
+                return
+            yield LogBatch(head.base_offset, head.record_count, self._reader.body(frame))

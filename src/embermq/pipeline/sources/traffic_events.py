@@ -64,7 +64,8 @@ class _TrafficReader(DataSourceStreamReader):
         self._bytes_max = int(options["bytes_max"])
         self._pace = Pace(options)
         self._log = LogFile(self._path)
-        self._receipts = ReceiptFile(self._path)
+        self._broker = Path(options["broker"])
+        self._receipts = ReceiptFile(self._broker)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return first_offsets(self._start, probes=self._ranges.probes)
@@ -111,7 +112,7 @@ class _TrafficReader(DataSourceStreamReader):
         return self._samples(partition)
 
     def _samples(self, piece: ReceiptRange) -> "Iterator[RecordBatch]":
-        receipts = ReceiptFile(self._path)
+        receipts = ReceiptFile(self._broker)
         try:
             yield from receipts.rows(piece.start, piece.end, to_arrow_schema(self._schema, timezone="UTC"))
         finally:

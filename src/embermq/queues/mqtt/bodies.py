@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
-from embermq.model.log_record import RecordError, decode_record
+from embermq.broker.damaged import DamagedRecords
 from embermq.model.message import Message, said_bytes
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
@@ -19,8 +19,9 @@ class Bodies:
     """Remembers messages up to `cache_bytes`; the oldest go first, since who reads at the end of a queue wants the
     newest."""
 
-    def __init__(self, store: QueueStore, cache_bytes: int) -> None:
+    def __init__(self, store: QueueStore, cache_bytes: int, damaged: DamagedRecords) -> None:
         self._store = store
+        self._damaged = damaged
         self._cache_bytes = cache_bytes
         self._kept: OrderedDict[int, tuple[Message, int]] = OrderedDict()
         self._kept_bytes = 0
@@ -48,16 +49,14 @@ class Bodies:
     def ask(self, offsets: Sequence[int], then: BodiesRead) -> None:
         """Read from the store; `then` is called as `QueueStore.bodies` says."""
         self._store.bodies(
-            offsets, lambda found: then(found if isinstance(found, StoreError) else _read(found))
+            offsets, lambda found: then(found if isinstance(found, StoreError) else self._messages(found))
         )
 
-
-def _read(found: Mapping[int, bytes | None]) -> dict[int, Message | None]:
-    return {offset: None if record is None else _message(record) for offset, record in found.items()}
-
-
-def _message(record: bytes) -> Message | None:
-    try:
-        return decode_record(record).message
-    except RecordError:
-        return None  # damaged: nobody can have it any more
+    def _messages(self, found: Mapping[int, bytes | None]) -> dict[int, Message | None]:
+        """None for what is lost, or damaged: nobody can have it any more."""
+        messages: dict[int, Message | None] = {}
+        for offset, body in found.items():
+            place = f"offset {offset} of the message log"
+            record = self._damaged.decode(body, place) if body is not None else None
+            messages[offset] = record.message if record is not None else None
+        return messages

@@ -65,7 +65,7 @@ class MqttQueues(QueueSide):
         )
         self._refusing = refusing
         self.creating = Creating(self.core, settings)
-        self.bodies = Bodies(store, settings.body_cache_bytes)
+        self.bodies = Bodies(store, settings.body_cache_bytes, state.damaged)
         self.deliveries = Deliveries(state, self.core, self.bodies)
         self.subscriptions = Subscriptions(
             state,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from embermq.broker.tick import Tick
-from embermq.model.log_record import decode_record, iter_frames
+from embermq.model.log_record import RecordError, decode_record, split_batch
 from embermq.model.message import Message
 from embermq.ports.message_log import MessageLog
 from embermq.queues.errors import NameRefused, QueueRefusal
@@ -23,10 +23,13 @@ READ_BYTES = 4 * 1024 * 1024
 
 def enqueue_tail(core: Queues, tick: Tick, log: MessageLog, first: int) -> int:
     """Enqueue what the log has from number `first` on, to be stored with the first tick; returns how many. Raises
-    RecordError, StoreError."""
+    StoreError."""
     count = 0
     for offset, frame in _frames(log, first):
-        message = decode_record(frame).message
+        try:
+            message = decode_record(frame).message
+        except RecordError:
+            continue  # recovery counts it
         if message.topic.startswith(QUEUE_PREFIX) and _enqueue(core, tick, message, offset, len(frame)):
             tick.writes.queues.bodies_at[offset] = frame
             count += 1
@@ -71,7 +74,7 @@ def _frames(log: MessageLog, first: int) -> Iterator[tuple[int, bytes]]:
     offset = first
     while batches := log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES):
         for batch in batches:
-            for index, frame in enumerate(iter_frames(batch.body)):
+            for index, frame in enumerate(split_batch(batch.body, batch.record_count)):
                 if batch.base_offset + index >= first:
                     yield batch.base_offset + index, frame
         offset = batches[-1].base_offset + batches[-1].record_count

@@ -1,12 +1,11 @@
-"""One transaction a tick on broker.db.
+"""What belongs to a message log in a store of its own: one transaction a tick on broker.db.
 
 Levels: `fsync` commits with synchronous=FULL on a thread of its own, so that the event loop goes on while the
 disk syncs; `os` hands the pages to the kernel at each tick; `memory` answers at once and commits every
 `MEMORY_COMMIT_S`. Statements run on the caller's thread; only COMMIT, which waits for the disk, moves.
 
-Where the records are in a store of their own, `keep` takes the rest of each tick. What a loss of power may take of it
-is handed to the kernel, at once and on the caller's thread, and synced once a second: a sync for each tick would be
-what most deliveries wait for, and so would the way to another thread and back.
+What a loss of power may take is handed to the kernel, at once and on the caller's thread, and synced once a second: a
+sync for each tick would be what most deliveries wait for, and so would the way to another thread and back.
 """
 
 import sqlite3
@@ -17,62 +16,46 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Literal
 
-from embermq.adapters.sqlite.application_tables import apply_to_applications
-from embermq.adapters.sqlite.connection import Now, to_store_error, wall_ms
-from embermq.adapters.sqlite.parked_messages import apply_parked
-from embermq.adapters.sqlite.queue_tables import QueueTables
-from embermq.adapters.sqlite.session_cursors import apply_cursors
-from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
-from embermq.adapters.sqlite.shared_tables import apply_shared_writes
+from embermq.adapters.sqlite.connection import to_store_error
+from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.log_state import Filled, KnownLog, LogEnds, LogState
-from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
+from embermq.ports.tick_store import Logged, Receipt
 
 MEMORY_COMMIT_S = 0.05
 UNSYNCED_S = 1.0
 CHECKPOINT_PAGES = 1_000
 """Pages of the journal with which a commit that waits for the disk, on its thread, copies it into the file."""
-TRIM_BATCHES_MAX = 64
-"""Log batches removed in one tick, so that trimming never stops the tick for long."""
 NOTED_RECORDS = 1_000
 NOTED_S = 1.0
-"""After so many records, or so long, the offsets of a log apart are noted with its end."""
-RECEIPTS_KEPT_MS = 600_000
-RECEIPT_BATCHES_MAX = 64
-"""Batches of receipts looked at in one tick: looking at all that are kept would be most of its work."""
-_FORGET_RECEIPTS = """
-DELETE FROM receipt_batch WHERE id <= (
-    SELECT MAX(id) FROM (SELECT id, written_ms FROM receipt_batch ORDER BY id LIMIT ?) WHERE written_ms < ?
-)
-"""
-
-LOG_APART, SESSIONS_PLACE, STATIC_PLACE = "log_apart", "sessions_place", "static_place"
-"""Of `meta`: what is kept elsewhere."""
+"""After so many records, or so long, the offsets of the log are noted with its end."""
+LOG_APART = "log_apart"
+"""Of `meta`: the log is in a store of its own."""
 
 Durability = Literal["fsync", "os", "memory"]
 Post = Callable[[Callable[[], None]], object]
 """Runs a callable soon on the broker's thread; may be called from any thread."""
 
 
-class SqliteTickStore(TickStore, LogState):
+def is_log_apart(tables: TickTables) -> bool:
+    """Whether a log in a store of its own was ever opened with this broker.db."""
+    return bool(tables.number(LOG_APART, 0))
+
+
+class SqliteLogState(LogState):
     """See the module. `post` brings results back to the broker's thread."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, *, durability: Durability, post: Post, now_ms: Now = wall_ms
-    ) -> None:
-        self._connection = connection
+    def __init__(self, tables: TickTables, *, durability: Durability, post: Post) -> None:
+        self._tables = tables
+        self._connection = tables.connection
         self._durability = durability
         self._post = post
-        self._now_ms = now_ms
         self._busy = False
         self._syncs = True
         self._synced_at_s = 0.0
         self._open_since_s = 0.0
-        self._log_end = self._read_log_end()
-        self._floor = self._meta("dispatcher_floor", 0)
-        self.trim_below = 0
-        self._queues = QueueTables(connection, now_ms)
+        self._log_end = self._tables.number("log_end", 0)
         self._open_ticks: list[tuple[TickWrites, int, int]] = []
         self._closed_end = -1
         self._ends: LogEnds | None = None
@@ -85,10 +68,6 @@ class SqliteTickStore(TickStore, LogState):
             self._thread.start()
 
     @property
-    def busy(self) -> bool:
-        return self._busy
-
-    @property
     def log_end(self) -> int:
         """The offset that the next committed record gets."""
         return self._log_end
@@ -96,17 +75,7 @@ class SqliteTickStore(TickStore, LogState):
     @property
     def dispatcher_floor(self) -> int:
         """Every record below it is delivered, stored or owed to nobody, and that is handed to the store."""
-        return self._floor
-
-    def begin_at(self, offset: int) -> None:
-        """Give no record an offset below this one: readers have confirmed what a power loss took from the log. Called
-        before the first tick."""
-        if offset > self._log_end:
-            self._log_end = offset
-            self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (offset,))
-
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
-        self._commit(writes, self._log_end, len(writes.records), logged)
+        return self._tables.floor
 
     def keep(self, writes: TickWrites, base: int, count: int, kept: Logged) -> None:
         self._commit(writes, base, count, kept, synced=not writes.may_be_lost_with_power())
@@ -122,41 +91,20 @@ class SqliteTickStore(TickStore, LogState):
             self._connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if wanted else 0}")
             self._syncs = wanted
 
-    @property
-    def sessions_place(self) -> str:
-        """Where the run before kept session data, without credentials; "" for here."""
-        return self._text(SESSIONS_PLACE)
-
-    def note_places(self, *, sessions: str, static: str) -> None:
-        """Where this run keeps session data and static data, without credentials, "" for the data directory: for the
-        next run, and for commands. Raises StoreError."""
-        for name, place in ((SESSIONS_PLACE, sessions), (STATIC_PLACE, static)):
-            if place == self._text(name):
-                continue
-            try:
-                self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, place))
-            except sqlite3.Error as error:
-                raise to_store_error(error, "cannot write to broker.db") from error
-
-    @property
-    def is_log_apart(self) -> bool:
-        """Whether `open_log` was ever called: the log is in a store of its own."""
-        return bool(self._meta(LOG_APART, 0))
-
     def known_log(self) -> KnownLog:
-        left_out_from, left_out_to = self._meta("log_found", 0), self._meta("log_begun", 0)
-        noted, _, offsets = self._text("log_offsets").partition(":")
-        filled = [one.partition("-") for one in self._text("log_filled").split(",") if one]
+        left_out_from, left_out_to = self._tables.number("log_found", 0), self._tables.number("log_begun", 0)
+        noted, _, offsets = self._tables.text("log_offsets").partition(":")
+        filled = [one.partition("-") for one in self._tables.text("log_filled").split(",") if one]
         return KnownLog(
-            is_any=self.is_log_apart,
-            identity=self._text("log_identity"),
+            is_any=is_log_apart(self._tables),
+            identity=self._tables.text("log_identity"),
             end=self._log_end,
             records_end=left_out_from if 0 < self._log_end <= left_out_to else self._log_end,
-            closed_end=self._meta("log_closed", -1),
+            closed_end=self._tables.number("log_closed", -1),
             noted_number=int(noted or 0),
             noted_offsets=tuple(map(int, offsets.split(","))) if offsets else (),
             filled=tuple((int(first), int(last)) for first, _, last in filled),
-            since=self._meta("log_since", 0),
+            since=self._tables.number("log_since", 0),
         )
 
     def open_log(
@@ -170,7 +118,7 @@ class SqliteTickStore(TickStore, LogState):
     ) -> None:
         self._ends = ends
         run = self._connection.execute
-        before = self._text("log_identity")
+        before = self._tables.text("log_identity")
         found = {LOG_APART: 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
         found["log_filled"] = ",".join(f"{first}-{last}" for first, last in filled)
         try:
@@ -211,7 +159,7 @@ class SqliteTickStore(TickStore, LogState):
                     self._set_syncs(synced)
                 self._connection.execute("BEGIN IMMEDIATE")
                 self._open_since_s = time.monotonic()
-            self._apply(writes, base, count)
+            self._apply(writes, base + count, base)
         except sqlite3.Error as error:
             self._fail(error, logged)
             return
@@ -295,81 +243,17 @@ class SqliteTickStore(TickStore, LogState):
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             for writes, base, count in ticks:
-                self._apply(writes, base, count)
+                self._apply(writes, base + count, base)
             self._connection.execute("COMMIT")
         except sqlite3.Error:
             with suppress(sqlite3.Error):
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
 
-    def _apply(self, writes: TickWrites, base: int, count: int) -> None:
-        run = self._connection.execute
-        if writes.records:
-            body = b"".join(writes.records)
-            run(
-                "INSERT INTO log_batch VALUES (?, ?, ?, ?, ?)",
-                (base, count, self._now_ms(), len(body), body),
-            )
-        elif base + count > self._log_end:
-            run("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (base + count,))
-            many = base + count - self._noted_number >= NOTED_RECORDS
+    def _apply(self, writes: TickWrites, end: int, base: int) -> None:
+        if end > self._log_end:
+            self._tables.put("log_end", end)
+            many = end - self._noted_number >= NOTED_RECORDS
             if many or time.monotonic() - self._noted_s >= NOTED_S:
                 self._note_offsets()
-        session = writes.session
-        if not session.is_empty():
-            apply_session_writes(self._connection, session, base, self._floor)
-        if writes.parked:
-            apply_parked(self._connection, writes.parked)
-        apply_to_applications(self._connection, writes)
-        apply_shared_writes(self._connection, writes)
-        if not writes.queues.is_empty():
-            self._queues.apply(writes.queues, base)
-        if self._queues.is_sweeping:
-            self._queues.sweep()
-        if writes.receipts:
-            now_ms = self._now_ms()
-            run(
-                "INSERT INTO receipt_batch (written_ms, body) VALUES (?, ?)",
-                (now_ms, b"".join(writes.receipts)),
-            )
-            run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
-        if writes.cursors:
-            apply_cursors(self._connection, writes.cursors)
-        if writes.dispatcher_floor >= 0:
-            self._floor = writes.dispatcher_floor
-            run("INSERT OR REPLACE INTO meta VALUES ('dispatcher_floor', ?)", (self._floor,))
-            run("INSERT OR REPLACE INTO session_data VALUES (0, ?)", (self._floor,))
-            forget_done(self._connection, self._floor)
-        if writes.generation_reserved >= 0:
-            run(
-                "INSERT OR REPLACE INTO meta VALUES ('generation_reserved', ?)", (writes.generation_reserved,)
-            )
-        if self.trim_below:
-            self._trim(base + count)
-
-    def _trim(self, log_end: int) -> None:
-        rows = self._connection.execute(
-            "SELECT base_offset, record_count FROM log_batch WHERE base_offset + record_count <= ?"
-            " ORDER BY base_offset LIMIT ?",
-            (self.trim_below, TRIM_BATCHES_MAX),
-        ).fetchall()
-        if not rows:
-            self.trim_below = 0
-            return
-        may_go = self._queues.keep_bodies(rows)
-        self._connection.execute("DELETE FROM log_batch WHERE base_offset <= ?", (rows[may_go - 1][0],))
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (log_end,))
-
-    def _read_log_end(self) -> int:
-        row = self._connection.execute(
-            "SELECT base_offset + record_count FROM log_batch ORDER BY base_offset DESC LIMIT 1"
-        ).fetchone()
-        return max(row[0] if row else 0, self._meta("log_end", 0))
-
-    def _meta(self, name: str, default: int) -> int:
-        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return int(row[0]) if row else default
-
-    def _text(self, name: str) -> str:
-        row = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return str(row[0]) if row else ""
+        self._tables.apply(writes, base)

@@ -1,0 +1,469 @@
+"""The tick's way into the log: one frame, one sync, then everybody may be told; its state goes to the checkpoint.
+
+Levels: `fsync` writes and syncs on a thread of its own, so that the event loop goes on meanwhile, and the loop applies
+the state to the checkpoint in the same time; `os` hands the frame to the kernel; `memory` answers at once and writes
+what has gathered every `MEMORY_WRITE_S`. The checkpoint commits frames that are written, and synced at the level
+`fsync`, alone.
+
+An error of a write or a sync is not retried, since nobody knows what the disk has: the broker ends, without an answer
+to this tick, and the next start goes on behind the last whole frame. A disk without room is answered: nothing is synced
+then. State that must be kept although the disk is full gets the room of a reserve file. While the checkpoint has no
+room, what it has not committed is kept in memory and in the log, and no records are taken.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Literal
+
+import msgspec
+from google_crc32c import value as crc32c
+from msgspec import Struct
+from msgspec.structs import replace
+
+from embermq.adapters.segments.recovery import Tail, find_tail
+from embermq.adapters.segments.writer import SEGMENT_BYTES, SegmentWriter, room_in_advance, to_store_error
+from embermq.formats.segment_reader import SegmentReader
+from embermq.formats.segments import FRAME_BYTES, FrameHead, LogEnd, encode_frame_head, segment_name
+from embermq.model.log_record import split_batch
+from embermq.model.session_writes import QueueRow, QueueState
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.checkpoint import Checkpoint, CheckpointPosition
+from embermq.ports.errors import StoreError, StoreFull
+from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
+
+CHECKPOINT_S = 0.25
+CHECKPOINT_BYTES = 16 * 1024 * 1024
+"""The checkpoint is so long, or so many bytes of state, behind at most: it is what a start applies again."""
+STUCK_S = 1.0
+"""Without room for the checkpoint it is tried again so often."""
+MEMORY_WRITE_S = 0.05
+MEMORY_BYTES = 1024 * 1024
+LARGE_BYTES = 1024
+"""A stored message of more bytes is not written again with the state."""
+RESERVE_NAME = "reserve"
+RESERVE_BYTES = 16 * 1024 * 1024
+"""Given back to the disk when it is full, for what sessions have to keep."""
+TRIMMED_FILES_MAX = 64
+"""Removed in one tick."""
+
+Durability = Literal["fsync", "os", "memory"]
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callable soon on the broker's thread; may be called from any thread."""
+
+
+class _Frame(Struct):
+    """A tick on its way. `parts` make `size` bytes."""
+
+    parts: list[bytes]
+    size: int
+    count: int
+    body_bytes: int
+    writes: TickWrites
+    """Without the records."""
+    base: int
+
+
+class SegmentTickStore(TickStore):
+    """See the module. `now_ms` is the broker's time; `post` brings results back to the broker's thread; `on_end` is
+    told, there, why nothing can be logged any more. `lost` says what the start had to do without. Raises StoreError."""
+
+    def __init__(
+        self,
+        folder: Path,
+        checkpoint: Checkpoint,
+        *,
+        durability: Durability,
+        post: Post,
+        now_ms: Callable[[], int],
+        accept_loss: bool = False,
+        segment_bytes: int = SEGMENT_BYTES,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        self.folder = folder
+        self.on_end: list[Callable[[StoreError], None]] = []
+        self.trim_below = 0
+        self._checkpoint = checkpoint
+        self._durability = durability
+        self._post = post
+        self._now_ms = now_ms
+        self._busy = False
+        self._ended = False
+        self._is_stuck = False
+        """There was no room for the last commit of the checkpoint."""
+        self._encoder = msgspec.msgpack.Encoder()
+        self._reader = SegmentReader(folder)
+        self._reserve = folder / RESERVE_NAME
+        self._has_reserve = self._reserve.exists()
+        self._reserve_bytes = reserve_bytes
+        self._unapplied_since_s = 0.0
+        self._uncommitted: list[_Frame] = []
+        """Applied since the last commit of the checkpoint."""
+        self._uncommitted_bytes = 0
+        self._unwritten: list[_Frame] = []
+        """Of the level `memory`."""
+        self._kept_to = 0
+        """Of the file that is to go next: what is needed below is copied."""
+        if not checkpoint.applied.number:
+            checkpoint.sync()  # files that name its identity must not outlive it
+        tail = find_tail(folder, checkpoint.identity, checkpoint.applied, accept_loss=accept_loss)
+        self.lost = tail.lost
+        self._writer = self._open_writer(tail.end, synced=durability == "fsync", segment_bytes=segment_bytes)
+        self.replayed = self._replay(tail)  # now that readers see the whole log
+        self._take_reserve()
+        self._commit_checkpoint()
+        self._work: SimpleQueue[tuple[_Frame, Logged] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        if durability == "fsync":
+            self._thread = Thread(target=self._write_forever, name="message log", daemon=True)
+            self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        return self._busy
+
+    @property
+    def log_end(self) -> int:
+        """The offset that the next committed record gets."""
+        return self._writer.end.offset + sum(frame.count for frame in self._unwritten)
+
+    @property
+    def dispatcher_floor(self) -> int:
+        """Every record below it is delivered, stored or owed to nobody, and that is handed to the store."""
+        return self._checkpoint.dispatcher_floor
+
+    @property
+    def owes(self) -> bool:
+        return self.trim_below > 0
+
+    def begin_at(self, offset: int) -> None:
+        """Give no record an offset below this one: readers have confirmed what a power loss took from the log. Called
+        before the first tick. Raises StoreError."""
+        try:
+            self._writer.skip_to(offset)
+        except OSError as error:
+            raise to_store_error(error, "cannot begin a file of the message log") from error
+        self._commit_checkpoint()
+
+    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+        if self._busy:
+            raise RuntimeError("a tick is already being committed")
+        if self._ended:
+            return
+        self._busy = True
+        self._catch_up(now=False)
+        try:
+            self._trim()
+            frame = self._frame(writes)
+            if frame is None:
+                self._succeed(0, logged)
+                return
+            self._make_room(frame)
+        except StoreError as error:
+            self._answer(error, logged)
+            return
+        if self._durability == "fsync":
+            self._work.put((frame, logged))
+            self._apply(frame)  # while the disk syncs
+        elif self._durability == "os":
+            try:
+                if self._write(frame):
+                    self._apply(frame)
+                    self._succeed(frame.count, logged)
+            except StoreFull as error:
+                self._answer(error, logged)
+        else:
+            self._unwritten.append(frame)
+            self._apply(frame)
+            self._succeed(frame.count, logged)
+
+    def flush(self) -> None:
+        """Let readers see everything that was answered for."""
+        if self._unwritten and not self._ended:
+            self._write_gathered()
+
+    def settle(self) -> None:
+        if not self._busy and not self._ended:
+            self._catch_up(now=False)
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._work.put(None)
+            self._thread.join()
+        is_whole = not self._busy and not self._ended
+        if is_whole:
+            self._catch_up(now=True)
+        self._reader.close()
+        self._writer.close(cut=is_whole)  # a tick that was not answered may be there: the next start looks
+        self._checkpoint.close()
+
+    # The way of a frame.
+
+    def _frame(self, writes: TickWrites) -> _Frame | None:
+        """None when there is nothing to write."""
+        if writes.is_empty():
+            return None
+        records = writes.records
+        rest = replace(writes, records=[])
+        base, count = self.log_end, len(records)
+        state = b"" if rest.is_empty() else self._encoder.encode(_without_bodies(rest))
+        body_bytes = sum(map(len, records))
+        now_ms = self._now_ms()
+        head = FrameHead(body_bytes, len(state), crc32c(state), count, base, now_ms)
+        pad = head.size - FRAME_BYTES - body_bytes - len(state)
+        parts = [encode_frame_head(head), *records, state + bytes(pad)]
+        return _Frame(parts, head.size, count, body_bytes, rest, base)
+
+    def _make_room(self, frame: _Frame) -> None:
+        waiting = sum(one.size for one in self._unwritten)
+        if frame.count and (self._is_stuck or not self._take_reserve()):
+            raise StoreFull("no room for the message log: the disk is full")
+        try:
+            self._writer.make_room(waiting + frame.size)
+        except StoreFull:
+            if frame.count or not self._give_reserve():
+                raise
+            self._writer.make_room(waiting + frame.size)
+
+    def _write(self, frame: _Frame) -> bool:
+        """On the caller's thread. False when the log has ended with it. Raises StoreFull."""
+        try:
+            self._writer.write(frame.parts, frame.size)
+        except OSError as error:
+            self._end(to_store_error(error, "cannot write to the message log"))
+            return False
+        self._writer.advance(frame.size, frame.count, frame.body_bytes)
+        return True
+
+    def _write_forever(self) -> None:
+        while (work := self._work.get()) is not None:
+            frame, logged = work
+            failure: StoreError | None = None
+            try:
+                self._writer.write(frame.parts, frame.size)
+            except StoreFull as error:
+                failure = error
+            except OSError as error:
+                failure = to_store_error(error, "cannot write to the message log")
+                self._post(partial(self._end, failure))
+                return
+            self._post(partial(self._written, frame, logged, failure))
+
+    def _written(self, frame: _Frame, logged: Logged, failure: StoreError | None) -> None:
+        if self._ended:
+            return
+        if failure is not None:
+            self._uncommitted.pop()  # it was applied in the meantime
+            self._apply_again()
+        else:
+            self._writer.advance(frame.size, frame.count, frame.body_bytes)
+        self._busy = False
+        if not self._ended:
+            logged(failure or Receipt(frame.base, frame.count))
+
+    def _succeed(self, count: int, logged: Logged) -> None:
+        receipt = Receipt(self.log_end - count, count)
+        self._answer(receipt, logged)
+
+    def _answer(self, answer: Receipt | StoreError, logged: Logged) -> None:
+        def finish() -> None:
+            self._busy = False
+            logged(answer)
+
+        self._post(finish)
+
+    def _end(self, failure: StoreError) -> None:
+        """Nothing is written any more, and nobody is answered."""
+        if not self._ended:
+            self._ended = True
+            for call in self.on_end:
+                call(failure)
+
+    # The checkpoint.
+
+    def _apply(self, frame: _Frame) -> None:
+        if not self._uncommitted:
+            self._unapplied_since_s = time.monotonic()
+        self._uncommitted.append(frame)
+        self._uncommitted_bytes += frame.size - frame.body_bytes
+        try:
+            self._checkpoint.apply(frame.writes, frame.base, frame.count)
+        except StoreError as error:
+            self._end(error)  # nothing is written here: the disk is not the cause
+
+    def _apply_again(self) -> None:
+        """The checkpoint has taken back what was applied since its last commit, or shall do so: once more."""
+        try:
+            self._checkpoint.undo()
+            for frame in self._uncommitted:
+                self._checkpoint.apply(frame.writes, frame.base, frame.count)
+        except StoreError as error:
+            self._end(error)
+
+    def _catch_up(self, *, now: bool) -> None:
+        """Between frames: write what the level `memory` has gathered, commit the checkpoint when it is due."""
+        if not self._uncommitted:
+            return
+        late_s = time.monotonic() - self._unapplied_since_s
+        gathered = sum(frame.size for frame in self._unwritten)
+        if gathered and (now or late_s >= MEMORY_WRITE_S or gathered >= MEMORY_BYTES):
+            self._write_gathered()
+        wait_s = STUCK_S if self._is_stuck else CHECKPOINT_S
+        is_much = self._uncommitted_bytes >= CHECKPOINT_BYTES and not self._is_stuck
+        if not self._unwritten and not self._ended and (now or late_s >= wait_s or is_much):
+            self._commit_checkpoint()
+
+    def _write_gathered(self) -> None:
+        while self._unwritten:
+            try:
+                if not self._write(self._unwritten[0]):
+                    return
+            except StoreFull:
+                return  # its room was taken: what takes it away may give it back
+            del self._unwritten[0]
+
+    def _commit_checkpoint(self) -> None:
+        end = self._writer.end
+        position = CheckpointPosition(end.number, end.position, end.offset)
+        for has_reserve in (True, False):
+            try:
+                self._checkpoint.commit(position)
+            except StoreFull:
+                self._apply_again()
+                if has_reserve and self._give_reserve():
+                    continue
+                self._is_stuck, self._unapplied_since_s = True, time.monotonic()
+                return
+            except StoreError as error:
+                self._end(error)
+                return
+            break
+        self._is_stuck = False
+        self._uncommitted, self._uncommitted_bytes = [], 0
+
+    def _replay(self, tail: Tail) -> int:
+        """Apply what the checkpoint has not had. Returns how many frames that were."""
+        decoder = msgspec.msgpack.Decoder(TickWrites, strict=False)  # numbers of SQLite stand for bool
+        try:
+            for frame in tail.frames:
+                state = self._reader.state(frame)
+                if state:
+                    writes = self._with_bodies(decoder.decode(state))
+                    self._checkpoint.apply(writes, frame.head.base_offset, frame.head.record_count)
+        except msgspec.DecodeError as error:
+            raise StoreError(f"the message log holds a state that cannot be understood: {error}") from error
+        return len(tail.frames)
+
+    def _with_bodies(self, writes: TickWrites) -> TickWrites:
+        """The reverse of `_without_bodies`."""
+        rows = writes.session.queue_rows
+        for index, row in enumerate(rows):
+            if not row.record and _stands_in_log(row):
+                found = self._records(row.offset, row.offset + 1)
+                rows[index] = replace(row, record=found[0][1] if found else b"")
+        return writes
+
+    # The disk.
+
+    def _open_writer(self, end: LogEnd, *, synced: bool, segment_bytes: int) -> SegmentWriter:
+        try:
+            return SegmentWriter(self.folder, end, self._now_ms, synced=synced, segment_bytes=segment_bytes)
+        except StoreFull:
+            if not self._give_reserve():
+                raise
+            return SegmentWriter(self.folder, end, self._now_ms, synced=synced, segment_bytes=segment_bytes)
+
+    def _take_reserve(self) -> bool:
+        """Have the reserve. False when there is no room for it: nothing but state is logged then."""
+        if self._has_reserve:
+            return True
+        half = self._reserve.with_suffix(".new")
+        try:
+            descriptor = os.open(half, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, room_in_advance(self.folder, self._reserve_bytes))
+            finally:
+                os.close(descriptor)
+            half.rename(self._reserve)
+        except OSError:
+            half.unlink(missing_ok=True)
+            return False
+        self._has_reserve = True
+        return True
+
+    def _give_reserve(self) -> bool:
+        """False when it was given already."""
+        if not self._has_reserve:
+            return False
+        self._has_reserve = False
+        self._reserve.unlink(missing_ok=True)
+        return True
+
+    def _trim(self) -> None:
+        """Remove files whose records are not needed any more; what one tick leaves the next one does."""
+        if not self.trim_below:
+            return
+        self.flush()
+        if self._unwritten or self._ended:
+            return
+        heads = self._reader.segments()
+        if self.trim_below >= self._writer.end.offset > heads[-1].base_offset:
+            try:
+                self._writer.roll()
+            except OSError as error:
+                raise to_store_error(error, "cannot begin a file of the message log") from error
+            heads = self._reader.segments()
+        gone: list[Path] = []
+        for head, following in pairwise(heads):
+            end = following.base_offset
+            if end > self.trim_below or len(gone) == TRIMMED_FILES_MAX:
+                break
+            try:
+                start = max(head.base_offset, self._kept_to)
+                self._kept_to = self._checkpoint.keep_bodies(start, end, self._records)
+            except StoreError:
+                self._apply_again()
+                raise
+            if self._kept_to < end:
+                return
+            gone.append(self.folder / segment_name(head.number))
+        if not gone:
+            self.trim_below = 0
+            return
+        self._commit_checkpoint()
+        if not self._ended:
+            self._checkpoint.sync()
+            for path in gone:
+                path.unlink()
+
+    def _records(self, start: int, end: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        for frame in self._reader.frames(start):
+            if frame.head.base_offset >= end:
+                break
+            records = split_batch(self._reader.body(frame), frame.head.record_count)
+            for offset, record in enumerate(records, frame.head.base_offset):
+                if start <= offset < end and record:
+                    found.append((offset, record))
+        return found
+
+
+def _stands_in_log(row: QueueRow) -> bool:
+    return row.offset >= 0 and row.state < QueueState.RELEASED
+
+
+def _without_bodies(writes: TickWrites) -> TickWrites:
+    """What a frame says of stored messages: large ones are in the log already, at their offsets."""
+    rows = writes.session.queue_rows
+    if not any(len(row.record) > LARGE_BYTES for row in rows):
+        return writes
+    lean = [
+        replace(row, record=b"") if len(row.record) > LARGE_BYTES and _stands_in_log(row) else row
+        for row in rows
+    ]
+    return replace(writes, session=replace(writes.session, queue_rows=lean))

@@ -1,0 +1,94 @@
+"""What a tick changes in broker.db, inside the caller's transaction."""
+
+import sqlite3
+
+from embermq.adapters.sqlite.application_tables import apply_to_applications
+from embermq.adapters.sqlite.connection import Now, to_store_error, wall_ms
+from embermq.adapters.sqlite.parked_messages import apply_parked
+from embermq.adapters.sqlite.queue_tables import QueueTables
+from embermq.adapters.sqlite.session_cursors import apply_cursors
+from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_done
+from embermq.adapters.sqlite.shared_tables import apply_shared_writes
+from embermq.model.tick_writes import TickWrites
+
+RECEIPTS_KEPT_MS = 600_000
+RECEIPT_BATCHES_MAX = 64
+"""Batches of receipts looked at in one tick: looking at all that are kept would be most of its work."""
+_FORGET_RECEIPTS = """
+DELETE FROM receipt_batch WHERE id <= (
+    SELECT MAX(id) FROM (SELECT id, written_ms FROM receipt_batch ORDER BY id LIMIT ?) WHERE written_ms < ?
+)
+"""
+SESSIONS_PLACE, STATIC_PLACE = "sessions_place", "static_place"
+"""Of `meta`: what is kept elsewhere."""
+
+
+class TickTables:
+    """See the module."""
+
+    def __init__(self, connection: sqlite3.Connection, now_ms: Now = wall_ms) -> None:
+        self.connection = connection
+        self.now_ms = now_ms
+        self.queues = QueueTables(connection, now_ms)
+        self.floor = self.number("dispatcher_floor", 0)
+
+    def apply(self, writes: TickWrites, base: int) -> None:
+        """Of a tick whose records begin at offset `base`."""
+        run = self.connection.execute
+        session = writes.session
+        if not session.is_empty():
+            apply_session_writes(self.connection, session, base, self.floor)
+        if writes.parked:
+            apply_parked(self.connection, writes.parked)
+        apply_to_applications(self.connection, writes)
+        apply_shared_writes(self.connection, writes)
+        if not writes.queues.is_empty():
+            self.queues.apply(writes.queues, base)
+        if self.queues.is_sweeping:
+            self.queues.sweep()
+        if writes.receipts:
+            now_ms = self.now_ms()
+            run(
+                "INSERT INTO receipt_batch (written_ms, body) VALUES (?, ?)",
+                (now_ms, b"".join(writes.receipts)),
+            )
+            run(_FORGET_RECEIPTS, (RECEIPT_BATCHES_MAX, now_ms - RECEIPTS_KEPT_MS))
+        if writes.cursors:
+            apply_cursors(self.connection, writes.cursors)
+        if writes.dispatcher_floor >= 0:
+            self.floor = writes.dispatcher_floor
+            self.put("dispatcher_floor", self.floor)
+            run("INSERT OR REPLACE INTO session_data VALUES (0, ?)", (self.floor,))
+            forget_done(self.connection, self.floor)
+        if writes.generation_reserved >= 0:
+            self.put("generation_reserved", writes.generation_reserved)
+
+    def put(self, name: str, value: int | str) -> None:
+        """One value of `meta`."""
+        self.connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def number(self, name: str, default: int) -> int:
+        """A number of `meta`."""
+        row = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return int(row[0]) if row else default
+
+    def text(self, name: str) -> str:
+        """A text of `meta`, "" when it is not there."""
+        row = self.connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    @property
+    def sessions_place(self) -> str:
+        """Where the run before kept session data, without credentials; "" for here."""
+        return self.text(SESSIONS_PLACE)
+
+    def note_places(self, *, sessions: str, static: str) -> None:
+        """Where this run keeps session data and static data, without credentials, "" for the data directory: for the
+        next run, and for commands. Called between ticks. Raises StoreError."""
+        for name, place in ((SESSIONS_PLACE, sessions), (STATIC_PLACE, static)):
+            if place == self.text(name):
+                continue
+            try:
+                self.put(name, place)
+            except sqlite3.Error as error:
+                raise to_store_error(error, "cannot write to broker.db") from error
