@@ -255,13 +255,14 @@ class Listening:
             loop.call_later(looks_s[0], self._wait_for_room, listening, looks_s[1:])
             return
         self._watch(listening)
-        self._accept(listening, has_waited=True)
+        self._accept(listening, looks_s)
 
-    def _accept(self, listening: socket.socket, *, has_waited: bool = False) -> None:
+    def _accept(self, listening: socket.socket, looks_s: tuple[float, ...] = ROOM_LOOKS_S) -> None:
+        """`looks_s` is how often it may still be looked for room: when some was found, for the others as well."""
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTS_A_TURN):
-            if self._admission.is_full(self._room) and not has_waited:
-                self._wait_for_room(listening, ROOM_LOOKS_S)
+            if looks_s and self._admission.is_full(self._room):
+                self._wait_for_room(listening, looks_s)
                 return
             if self._context is not None and (wait_s := self._handshakes.wait_s()):
                 self._rest(listening, wait_s)
