@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 
 from embermq.model.client_type import ClientType
+from embermq.model.session_writes import QueueRow
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 from embermq.protocol.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
 from embermq.protocol.reason_codes import ReasonCode
@@ -299,3 +303,60 @@ def test_retained_messages_wait_for_room_and_take_no_memory_until_then(hand: Han
     hand.passes(ms=100)
     assert len(link.messages) == 20
     hand.counts_queues()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_commit_that_the_broker_has_not_heard_of(
+    hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """The store has what waits before the client is told, or while it is asked: nothing comes twice or is left out."""
+    if is_late:  # stored, and sent from there
+        stores(hand, *numbered(3))
+        fills(hand)
+        link = hand.keeps("s", acknowledges=False)
+    else:  # sent, and not stored yet
+        link = hand.keeps("s", acknowledges=False)
+        link.subscribes("t", qos=1)
+        hand.held = True
+        hand.connects("p").publishes("t", *numbered(3))
+        hand.settle()
+        hand.finish_commit()
+        hand.held = False
+        fills(hand)
+    assert link.payloads == numbered(3)
+    link.drops()
+    hand.settle()
+
+    def stores_what_waits() -> None:
+        for writes in hand.state.tick.unstored():
+            hand.store._apply_to_queue(writes.session)
+
+    if is_late:
+        page, in_flight = hand.queue.page, hand.queue.in_flight
+        commits = iter([stores_what_waits])
+
+        def commits_then(then: Callable[[list[QueueRow]], None], rows: list[QueueRow]) -> None:
+            for commit in commits:
+                commit()
+            then(rows)
+
+        def ask_page(
+            generation: int,
+            after_seq: int,
+            limit: int,
+            then: Callable[[list[QueueRow]], None],
+            *,
+            bytes_max: int | None = None,
+        ) -> None:
+            page(generation, after_seq, limit, partial(commits_then, then), bytes_max=bytes_max)
+
+        def ask_in_flight(generation: int, then: Callable[[list[QueueRow]], None]) -> None:
+            in_flight(generation, partial(commits_then, then))
+
+        monkeypatch.setattr(hand.queue, "page", ask_page)
+        monkeypatch.setattr(hand.queue, "in_flight", ask_in_flight)
+    else:
+        stores_what_waits()
+    again = hand.keeps("s")
+    assert again.payloads == numbered(3)
+    assert [one.packet_id for one in again.messages] == [one.packet_id for one in link.messages]

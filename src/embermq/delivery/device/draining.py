@@ -8,7 +8,7 @@ that returns a second time is shown the store as it will be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec.structs import replace
@@ -55,21 +55,25 @@ class Draining:
         )
 
     def recall(self, session: Session, then: Recalled) -> None:
-        """What is in flight, with what was sent and settled since the store has stopped."""
+        """What is in flight, with what was sent and settled since the store has stopped. A commit of which the broker
+        has not heard may end at any moment, and what it marks moves from the page to what is in flight: so the page is
+        asked for first."""
         changes = _Changes(unstored_writes(self._state, session))
-        self._requests.in_flight(session.generation, partial(self._add_sent, session, changes, then))
-
-    def _add_sent(self, session: Session, changes: _Changes, then: Recalled, rows: list[QueueRow]) -> None:
-        found = [row for row in rows if row.seq not in changes.done]
-        found += [row for row in changes.rows if row.seq in changes.sent]
         marked = changes.sent.keys() - {row.seq for row in changes.rows}
         if not marked:
-            then(changes.in_order(found))
+            self._add_in_flight(session, changes, then, [])
             return
         first = min(marked)
         limit = len(marked) + sum(seq > first for seq in changes.done)
-        joined = partial(_joined, changes, found, then)
-        self._requests.page(session.generation, first - 1, limit, joined)
+        self._requests.page(
+            session.generation, first - 1, limit, partial(self._add_in_flight, session, changes, then)
+        )
+
+    def _add_in_flight(
+        self, session: Session, changes: _Changes, then: Recalled, page: list[QueueRow]
+    ) -> None:
+        sent = [row for row in (*changes.rows, *page) if row.seq in changes.sent]
+        self._requests.in_flight(session.generation, partial(_joined, changes, sent, then))
 
     def sendable(self, session: Session, rows: list[QueueRow]) -> list[QueueRow]:
         """Those of a page that may be sent now, up to the first that may not. What is over or under way since the
@@ -127,17 +131,20 @@ class _Changes:
                 self.done.add(mark.seq)
         self.sent = {seq: packet_id for seq, packet_id in sent.items() if seq not in self.done}
 
-    def in_order(self, rows: list[QueueRow]) -> list[QueueRow]:
+    def in_order(self, rows: Iterable[QueueRow]) -> list[QueueRow]:
         """The rows as they will be stored."""
         found = [
-            replace(row, state=QueueState.SENT, packet_id=self.sent[row.seq]) if row.seq in self.sent else row
+            replace(row, state=QueueState.SENT, packet_id=self.sent[row.seq])
+            if row.state == QueueState.QUEUED and row.seq in self.sent
+            else row
             for row in rows
         ]
         return sorted(found, key=_place)
 
 
-def _joined(changes: _Changes, rows: list[QueueRow], then: Recalled, page: list[QueueRow]) -> None:
-    then(changes.in_order([*rows, *(row for row in page if row.seq in changes.sent)]))
+def _joined(changes: _Changes, sent: list[QueueRow], then: Recalled, in_flight: list[QueueRow]) -> None:
+    rows = {row.seq: row for row in (*sent, *in_flight) if row.seq not in changes.done}
+    then(changes.in_order(rows.values()))
 
 
 def _place(row: QueueRow) -> int:
