@@ -110,6 +110,25 @@ def test_a_trimmed_range_is_a_row_that_says_so(log: LogWriter) -> None:
     assert [row["offset"] for row in rows[1:]] == [10, 11]
 
 
+def test_a_damaged_header_of_a_file_keeps_nobody_from_its_records(log: LogWriter) -> None:
+    for _ in range(4):
+        log.append([record()] * 5)
+    third, last = sorted(log.path.glob("*.seg"))[2:]
+    for path, junk in ((third, b"\xff" * 12), (last, bytes(len(last.read_bytes())))):
+        with path.open("r+b") as file:
+            file.seek(20)
+            file.write(junk)
+    found = LogFile(log.path)
+    assert found.bounds() == LogBounds(0, 20)
+    assert found.bounded_end(3, 100, 1_000_000) == 15 and found.bounded_end(15, 100, 1_000_000) == 20
+    rows = read(log, 3, 20)
+    assert [row["offset"] for row in rows] == list(range(3, 16)), (
+        "the last file has nothing that could be read"
+    )
+    assert str(rows[-1]["error"]).startswith(MISSING) and rows[-1]["span"] == 5
+    assert not any(row["error"] for row in rows[:-1])
+
+
 def test_an_emptied_log_keeps_its_end(log: LogWriter) -> None:
     log.append([record()] * 5)
     log.trim_below(5)

@@ -74,10 +74,15 @@ class _OpenFile:
 
 
 class SegmentReader:
-    """The log in `folder`. For one thread; each has its own. A folder that is not there yet is an empty log."""
+    """The log in `folder`. For one thread; each has its own. A folder that is not there yet is an empty log.
 
-    def __init__(self, folder: Path) -> None:
+    `salvages`: the frames of a file whose header is damaged are read all the same, since they say their offsets
+    themselves; `body_bytes` of the extent is not to be relied upon then.
+    """
+
+    def __init__(self, folder: Path, *, salvages: bool = False) -> None:
         self._folder = folder
+        self._salvages = salvages
         self._end_descriptor = -1
         self._listed_ns = -1
         self._heads: list[SegmentHead] = []
@@ -119,7 +124,8 @@ class SegmentReader:
             heads: list[SegmentHead] = []
             for number in numbers:
                 with suppress(FileNotFoundError):  # trimmed in this moment
-                    heads.append(known.get(number) or self._read_head(number))
+                    head = known.get(number) or self._found_head(number)
+                    heads += () if head is None else (head,)
             for number in [number for number in self._open if number not in set(numbers)]:
                 self._open.pop(number).close()
             is_settled = (
@@ -263,6 +269,18 @@ class SegmentReader:
             opened = _OpenFile(self._folder / segment_name(number))
         self._open[number] = opened  # the one that was used last stands last
         return opened
+
+    def _found_head(self, number: int) -> SegmentHead | None:
+        """What the header of a file says, or its first frame; None for one with nothing that could be read."""
+        try:
+            return self._read_head(number)
+        except SegmentError:
+            if not self._salvages:
+                raise
+        frame = next(self.walk(number, FILE_BYTES), None)
+        if frame is None:
+            return None
+        return SegmentHead(0, number, frame.head.base_offset, 0, frame.head.committed_ms)
 
     def _read_head(self, number: int) -> SegmentHead:
         path = self._folder / segment_name(number)

@@ -97,11 +97,12 @@ class BrokerFile:
 class LogFile:
     """Reads the segment files of the log in `folder`. A missing or empty folder means that there is no data yet.
 
-    A damaged frame is a gap; a damaged record is found by who decodes it.
+    A damaged frame is a gap, a damaged header of a file keeps nobody from its frames; a damaged record is found by who
+    decodes it.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._reader = SegmentReader(folder)
+        self._reader = SegmentReader(folder, salvages=True)
 
     def close(self) -> None:
         """Release the files."""
