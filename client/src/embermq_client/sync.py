@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -30,6 +31,7 @@ from embermq_client.subscription import WAITING_MAX, TopicMessage
 
 T = TypeVar("T")
 M = TypeVar("M")
+CLOSED = "the client was closed"
 ENDING_S = 1.0
 """Until calls that a closed client has not ended are cancelled."""
 _VALUES = tuple(part.name for part in fields(QueueMessage))
@@ -51,10 +53,12 @@ class _Loop:
         with self._entry:
             if self._is_closed:
                 work.close()
-                raise ClientError("the client was closed")
+                raise ClientError(CLOSED)
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise ClientError(CLOSED) from None
         except BaseException:
             future.cancel()
             raise

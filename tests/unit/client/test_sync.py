@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import pytest
 from tests.unit.client.test_connections import Connection, Server
 
 from embermq.protocol.packets import Publish, Subscribe
 from embermq_client import ClientError, SyncClient
+from embermq_client.sync import _Loop
 
 WAIT_S = 60
 
@@ -62,3 +64,18 @@ def test_whoever_waits_for_a_client_hears_that_it_was_closed() -> None:
         listening.close()
 
     asyncio.run(scenario())
+
+
+def test_what_the_end_of_a_client_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embermq_client.sync.ENDING_S", 0)
+    loop, begun = _Loop(), threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    worker = Worker(lambda: loop.call(endless()))
+    assert begun.wait(WAIT_S)
+    loop.close()
+    assert worker.is_over()
+    assert isinstance(worker.error, ClientError), worker.error
