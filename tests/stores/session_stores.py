@@ -11,6 +11,7 @@ from typing import Protocol
 import pytest
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 from embermq.model.redis_layout import client_keys
 
@@ -36,6 +37,9 @@ class Copy(Protocol):
         """It is the session data from now on; the broker is not running."""
 
 
+SHOWN_S = 30.0
+
+
 class SqliteStore:
     """The embedded one: `broker.db` itself."""
 
@@ -45,12 +49,18 @@ class SqliteStore:
         return SqliteCopy(data_dir / "broker.db", data_dir / "older.db")
 
     def deadline_ms(self, data_dir: Path, client_id: str, packet_id: int) -> int:
-        with closing(sqlite3.connect(f"file:{data_dir / 'broker.db'}?mode=ro", uri=True)) as connection:
-            rows = connection.execute(
-                "SELECT device_queue.expires_ms FROM device_queue JOIN session USING (generation) "
-                "WHERE client_id = ? AND packet_id = ? AND state IN (1, 2)",
-                (client_id, packet_id),
-            ).fetchall()
+        rows: list[tuple[object]] = []
+
+        def is_there() -> bool:
+            with closing(sqlite3.connect(f"file:{data_dir / 'broker.db'}?mode=ro", uri=True)) as connection:
+                rows[:] = connection.execute(
+                    "SELECT device_queue.expires_ms FROM device_queue JOIN session USING (generation) "
+                    "WHERE client_id = ? AND packet_id = ? AND state IN (1, 2)",
+                    (client_id, packet_id),
+                ).fetchall()
+            return bool(rows)
+
+        wait_until(is_there, SHOWN_S, "the checkpoint has the delivery")
         ((expires_ms,),) = rows
         assert isinstance(expires_ms, int)
         return expires_ms

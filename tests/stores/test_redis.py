@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -274,8 +275,8 @@ def test_the_broker_ends_though_redis_does_not_answer(
         (("RPUSH", "t:r:{t}", "x"), "t:r:{t}"),
         (("SET", "t:r:{t}", "x"), "t:r:{t}"),
         (("SET", "embermq:schema", "x"), "embermq:schema"),
-        (("SET", "embermq:schema", '{"version":2,"log":"1"}'), "has version 2"),
-        (("SET", "embermq:schema", '{"version":1,"log":"1"}'), "belongs to the message log 1"),
+        (("SET", "embermq:schema", '{"version":3,"log":"1"}'), "has version 3"),
+        (("SET", "embermq:schema", '{"version":2,"log":"1"}'), "belongs to the message log 1"),
         (("DEL", "embermq:schema"), "but no embermq:schema"),
     ],
 )
@@ -359,7 +360,7 @@ def test_a_backup_says_what_it_does_not_have(broker: BrokerProcess, tmp_path: Pa
 
 
 def test_a_log_that_lost_its_end_uses_no_position_twice(
-    broker: BrokerProcess, redis_server: RedisServer
+    broker: BrokerProcess, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """An older copy of the data directory beside the Redis that went on: what is published then is not taken for what
     is known already."""
@@ -391,13 +392,12 @@ def test_a_log_that_lost_its_end_uses_no_position_twice(
 
     talk(before)
     broker.stop()
-    older = {path.name: path.read_bytes() for path in broker.data_dir.glob("broker.db*")}
+    older = tmp_path / "older"
+    shutil.copytree(broker.data_dir, older)
     broker.start()
     talk(meanwhile)
-    for path in broker.data_dir.glob("broker.db*"):
-        path.unlink()
-    for name, data in older.items():
-        (broker.data_dir / name).write_bytes(data)
+    shutil.rmtree(broker.data_dir)
+    shutil.copytree(older, broker.data_dir)
     broker.start()
     assert "what lies between is lost" in broker.output()
     talk(after)

@@ -172,7 +172,7 @@ class EmbeddedLog(LogSide):
 
     def begin(self, stored: StoredState) -> StoredState:
         confirmed = confirmed_offset(self._settings, sqlite.log_identity(self._tables.connection))
-        self._store.begin_at(confirmed)
+        self._store.begin_at(max(confirmed, stored.log_end))
         return replace(stored, log_end=self._store.log_end)
 
     @property
