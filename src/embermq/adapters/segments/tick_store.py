@@ -27,9 +27,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.adapters.segments.recovery import Tail, find_tail
-from embermq.adapters.segments.writer import SEGMENT_BYTES, SegmentWriter, room_in_advance, to_store_error
+from embermq.adapters.segments.writer import (
+    SEGMENT_BYTES,
+    SegmentWriter,
+    room_in_advance,
+    sync_path,
+    to_store_error,
+)
 from embermq.formats.segment_reader import SegmentReader
-from embermq.formats.segments import FRAME_BYTES, FrameHead, LogEnd, encode_frame_head, segment_name
+from embermq.formats.segments import (
+    FRAME_BYTES,
+    FrameHead,
+    LogEnd,
+    SegmentError,
+    encode_frame_head,
+    segment_name,
+)
 from embermq.model.log_record import split_batch
 from embermq.model.session_writes import QueueRow, QueueState
 from embermq.model.tick_writes import TickWrites
@@ -93,7 +106,8 @@ class SegmentTickStore(TickStore):
         self._post = post
         self._now_ms = now_ms
         self._busy = False
-        self._ended = False
+        self._failure: StoreError | None = None
+        """Why nothing can be logged any more."""
         self._is_stuck = False
         """There was no room for the last commit of the checkpoint."""
         self._encoder = msgspec.msgpack.Encoder()
@@ -113,15 +127,20 @@ class SegmentTickStore(TickStore):
             checkpoint.sync()  # files that name its identity must not outlive it
         tail = find_tail(folder, checkpoint.identity, checkpoint.applied, accept_loss=accept_loss)
         self.lost = tail.lost
+        self._sync_files({frame.number for frame in tail.frames})  # what follows builds upon them
         self._writer = self._open_writer(tail.end, synced=durability == "fsync", segment_bytes=segment_bytes)
         self.replayed = self._replay(tail)  # now that readers see the whole log
         self._take_reserve()
-        self._commit_checkpoint()
+        self._begin_checkpoint()
         self._work: SimpleQueue[tuple[_Frame, Logged] | None] = SimpleQueue()
         self._thread: Thread | None = None
         if durability == "fsync":
             self._thread = Thread(target=self._write_forever, name="message log", daemon=True)
             self._thread.start()
+
+    @property
+    def _ended(self) -> bool:
+        return self._failure is not None
 
     @property
     def busy(self) -> bool:
@@ -148,7 +167,7 @@ class SegmentTickStore(TickStore):
             self._writer.skip_to(offset)
         except OSError as error:
             raise to_store_error(error, "cannot begin a file of the message log") from error
-        self._commit_checkpoint()
+        self._begin_checkpoint()
 
     def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
         if self._busy:
@@ -279,8 +298,8 @@ class SegmentTickStore(TickStore):
 
     def _end(self, failure: StoreError) -> None:
         """Nothing is written any more, and nobody is answered."""
-        if not self._ended:
-            self._ended = True
+        if self._failure is None:
+            self._failure = failure
             for call in self.on_end:
                 call(failure)
 
@@ -297,7 +316,9 @@ class SegmentTickStore(TickStore):
             self._end(error)  # nothing is written here: the disk is not the cause
 
     def _apply_again(self) -> None:
-        """The checkpoint has taken back what was applied since its last commit, or shall do so: once more."""
+        """The checkpoint has taken back what was applied since its last commit, or shall do so: once more. What was
+        copied out of the log in the meantime is copied again before a file goes."""
+        self._kept_to = 0
         try:
             self._checkpoint.undo()
             for frame in self._uncommitted:
@@ -307,7 +328,7 @@ class SegmentTickStore(TickStore):
 
     def _catch_up(self, *, now: bool) -> None:
         """Between frames: write what the level `memory` has gathered, commit the checkpoint when it is due."""
-        if not self._uncommitted:
+        if not self._uncommitted and not self._is_stuck:
             return
         late_s = time.monotonic() - self._unapplied_since_s
         gathered = sum(frame.size for frame in self._unwritten)
@@ -327,7 +348,8 @@ class SegmentTickStore(TickStore):
                 return  # its room was taken: what takes it away may give it back
             del self._unwritten[0]
 
-    def _commit_checkpoint(self) -> None:
+    def _commit_checkpoint(self) -> bool:
+        """False when there was no room for it, or the log has ended with it."""
         end = self._writer.end
         position = CheckpointPosition(end.number, end.position, end.offset)
         for has_reserve in (True, False):
@@ -338,13 +360,20 @@ class SegmentTickStore(TickStore):
                 if has_reserve and self._give_reserve():
                     continue
                 self._is_stuck, self._unapplied_since_s = True, time.monotonic()
-                return
+                return False
             except StoreError as error:
                 self._end(error)
-                return
+                return False
             break
         self._is_stuck = False
         self._uncommitted, self._uncommitted_bytes = [], 0
+        return True
+
+    def _begin_checkpoint(self) -> None:
+        """Before the first tick, when nobody listens yet for the end. Raises StoreError."""
+        self._commit_checkpoint()
+        if self._failure is not None:
+            raise self._failure
 
     def _replay(self, tail: Tail) -> int:
         """Apply what the checkpoint has not had. Returns how many frames that were."""
@@ -354,9 +383,14 @@ class SegmentTickStore(TickStore):
                 state = self._reader.state(frame)
                 if state:
                     writes = self._with_bodies(decoder.decode(state))
-                    self._checkpoint.apply(writes, frame.head.base_offset, frame.head.record_count)
+                    head = frame.head
+                    self._apply(
+                        _Frame([], head.size, head.record_count, head.body_bytes, writes, head.base_offset)
+                    )
         except msgspec.DecodeError as error:
             raise StoreError(f"the message log holds a state that cannot be understood: {error}") from error
+        if self._failure is not None:
+            raise self._failure
         return len(tail.frames)
 
     def _with_bodies(self, writes: TickWrites) -> TickWrites:
@@ -369,6 +403,14 @@ class SegmentTickStore(TickStore):
         return writes
 
     # The disk.
+
+    def _sync_files(self, numbers: set[int]) -> None:
+        """What is found in them may be in the kernel alone: the broker died before its sync."""
+        for number in sorted(numbers):
+            try:
+                sync_path(self.folder / segment_name(number))
+            except OSError as error:
+                raise to_store_error(error, "cannot sync the message log") from error
 
     def _open_writer(self, end: LogEnd, *, synced: bool, segment_bytes: int) -> SegmentWriter:
         try:
@@ -405,18 +447,23 @@ class SegmentTickStore(TickStore):
         return True
 
     def _trim(self) -> None:
-        """Remove files whose records are not needed any more; what one tick leaves the next one does."""
+        """Raises StoreError; what stands in the way of trimming is tried again when somebody asks for it."""
         if not self.trim_below:
             return
+        try:
+            self._remove_files()
+        except (OSError, SegmentError) as error:
+            self.trim_below = 0
+            raise _trimming_failed(error) from error
+
+    def _remove_files(self) -> None:
+        """Remove files whose records are not needed any more; what one tick leaves the next one does."""
         self.flush()
         if self._unwritten or self._ended:
             return
         heads = self._reader.segments()
         if self.trim_below >= self._writer.end.offset > heads[-1].base_offset:
-            try:
-                self._writer.roll()
-            except OSError as error:
-                raise to_store_error(error, "cannot begin a file of the message log") from error
+            self._writer.roll()
             heads = self._reader.segments()
         gone: list[Path] = []
         for head, following in pairwise(heads):
@@ -426,7 +473,7 @@ class SegmentTickStore(TickStore):
             try:
                 start = max(head.base_offset, self._kept_to)
                 self._kept_to = self._checkpoint.keep_bodies(start, end, self._records)
-            except StoreError:
+            except (StoreError, OSError, SegmentError):
                 self._apply_again()
                 raise
             if self._kept_to < end:
@@ -435,11 +482,12 @@ class SegmentTickStore(TickStore):
         if not gone:
             self.trim_below = 0
             return
-        self._commit_checkpoint()
-        if not self._ended:
-            self._checkpoint.sync()
-            for path in gone:
-                path.unlink()
+        kept_to = self._kept_to
+        if not self._commit_checkpoint() or self._kept_to != kept_to:
+            return  # the files stay until what is needed of them is committed
+        self._checkpoint.sync()
+        for path in gone:
+            path.unlink(missing_ok=True)
 
     def _records(self, start: int, end: int) -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
@@ -451,6 +499,11 @@ class SegmentTickStore(TickStore):
                 if start <= offset < end and record:
                     found.append((offset, record))
         return found
+
+
+def _trimming_failed(error: OSError | SegmentError) -> StoreError:
+    doing = "cannot trim the message log"
+    return to_store_error(error, doing) if isinstance(error, OSError) else StoreError(f"{doing}: {error}")
 
 
 def _stands_in_log(row: QueueRow) -> bool:

@@ -69,7 +69,7 @@ class SegmentWriter:
         self._descriptor = -1
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(folder.parent)
+            sync_path(folder.parent)
             self._step_bytes = room_in_advance(folder, STEP_BYTES)
             self._end = _map_end(folder / END_NAME)
             _cut(folder / segment_name(end.number), end.position)
@@ -167,7 +167,7 @@ class SegmentWriter:
                 descriptor
             )  # at every level: a file without its header could not be told from a damaged one
             half.rename(path)
-            sync_folder(self._folder)
+            sync_path(self._folder)
         except BaseException:
             os.close(descriptor)
             raise
@@ -188,9 +188,9 @@ class SegmentWriter:
         self._room = wanted
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in it durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Make a file durable, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

@@ -75,8 +75,7 @@ class SqliteCheckpoint(Checkpoint):
 
     def undo(self) -> None:
         with _translated("cannot take a tick back in broker.db"):
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            self._roll_back()
 
     def keep_bodies(self, start: int, end: int, read: ReadRecords) -> int:
         with self._all_or_nothing("cannot keep messages of queues in broker.db"):
@@ -107,6 +106,11 @@ class SqliteCheckpoint(Checkpoint):
         if not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
 
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        self._tables.read_again()
+
     @contextmanager
     def _all_or_nothing(self, doing: str) -> Iterator[None]:
         """Take the whole open transaction back when something in it fails."""
@@ -114,8 +118,7 @@ class SqliteCheckpoint(Checkpoint):
             yield
         except BaseException as error:
             with suppress(sqlite3.Error):
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                self._roll_back()
             if isinstance(error, sqlite3.Error):
                 raise to_store_error(error, doing) from error
             raise

@@ -32,6 +32,11 @@ class TickTables:
         self.queues = QueueTables(connection, now_ms)
         self.floor = self.number("dispatcher_floor", 0)
 
+    def read_again(self) -> None:
+        """A transaction was taken back: nothing of it counts."""
+        self.floor = self.number("dispatcher_floor", 0)
+        self.queues.is_sweeping = True  # a sweep that was over is not
+
     def apply(self, writes: TickWrites, base: int) -> None:
         """Of a tick whose records begin at offset `base`."""
         run = self.connection.execute

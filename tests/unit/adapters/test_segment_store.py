@@ -1,0 +1,241 @@
+"""The embedded log beside a checkpoint that has no room, or was not told: nothing that was answered gets lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from tests.contracts.stores import Stores, tick_writes
+
+from embermq.adapters.segments import tick_store
+from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.formats.segment_reader import SegmentReader
+from embermq.formats.segments import SegmentError
+from embermq.model.client_type import ClientType
+from embermq.model.log_record import encode_record
+from embermq.model.message import Message
+from embermq.model.queue_rows import EntryRow, QueueWrites
+from embermq.model.session import SessionRow
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.checkpoint import CheckpointPosition
+from embermq.ports.errors import StoreError, StoreFull
+from embermq.ports.tick_store import Receipt
+
+
+def record(payload: bytes) -> bytes:
+    return encode_record(Message("a/b", payload, 1, False, "p", 4, 1_700_000_000_000))
+
+
+def session(generation: int) -> SessionRow:
+    name = f"c{generation}"
+    return SessionRow(name, generation, 1, ClientType.DEVICE, "", 5, 60, True, 0, 1_700_000_000_000)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Stores]]:
+    """Opens stores whose checkpoint is not committed on its own."""
+    monkeypatch.setattr(tick_store, "CHECKPOINT_S", 3_600.0)
+    found: list[Stores] = []
+
+    def open_stores(folder: Path) -> Stores:
+        folder.mkdir(exist_ok=True)
+        found.append(Stores("fsync", folder))
+        return found[-1]
+
+    yield open_stores
+    for stores in found:
+        stores.close()
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets the next commits of the checkpoint fail as on a full disk."""
+    commit = SqliteCheckpoint.commit
+    failing = 0
+
+    def commit_or_fail(self: SqliteCheckpoint, position: CheckpointPosition) -> None:
+        nonlocal failing
+        if failing:
+            failing -= 1
+            self.undo()
+            raise StoreFull("no room")
+        commit(self, position)
+
+    def fail(times: int) -> None:
+        nonlocal failing
+        failing = times
+
+    monkeypatch.setattr(SqliteCheckpoint, "commit", commit_or_fail)
+    return fail
+
+
+def generations(stores: Stores) -> list[int]:
+    return [stored.row.generation for stored in stores.sessions.load().sessions]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_start_on_a_full_disk_forgets_nothing_of_the_log(
+    opened: Callable[[Path], Stores], no_room: Callable[[int], None], tmp_path: Path, times: int
+) -> None:
+    before = opened(tmp_path / "before")
+    before.write(records=[record(b"0")], sessions=[session(1)], receiving=[(1, 7, 0)])
+    shutil.copytree(before.folder, tmp_path / "after")  # as after the death of the process
+    no_room(times)
+    after = opened(tmp_path / "after")
+    assert generations(after) == [1]
+    after.reopen()
+    (stored,) = after.sessions.load().sessions
+    assert (stored.row.generation, stored.receiving) == (1, (7,))
+
+
+def test_a_start_without_room_for_its_checkpoint_takes_records_when_there_is_room(
+    opened: Callable[[Path], Stores],
+    no_room: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    no_room(2)
+    stores = opened(tmp_path)
+    answers = stores.submit(tick_writes(records=[record(b"0")]))
+    stores.answer()
+    assert isinstance(answers[0], StoreFull)
+    monkeypatch.setattr(tick_store, "STUCK_S", 0.0)
+    assert stores.write(records=[record(b"1")]) == Receipt(0, 1)
+
+
+def queued(sequence: int) -> QueueWrites:
+    return QueueWrites(entries={(1, sequence): EntryRow(1, sequence, 0, -1, 0, None, 0)})
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_body_that_a_queue_needs_outlives_its_file_also_on_a_full_disk(
+    opened: Callable[[Path], Stores],
+    no_room: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    times: int,
+) -> None:
+    stores = opened(tmp_path)
+    needed = record(b"needed")
+    stores.write(records=[needed], queues=queued(1))
+    stores.write(records=[record(b"1")])
+    stores.log.trim(1)
+    no_room(times)
+    monkeypatch.setattr(tick_store, "STUCK_S", 0.0)
+    for _ in range(4):
+        stores.write(receipts=[b"a tick"])
+    assert stores.log.statistics().start_offset == 1
+    assert stores.body(0) == {0: needed}
+    stores.reopen()
+    assert stores.body(0) == {0: needed}
+
+
+def test_a_tick_that_is_taken_back_takes_its_floor_along(
+    opened: Callable[[Path], Stores], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stores = opened(tmp_path)
+    stores.write(records=[record(b"0")], dispatcher_floor=1)
+    monkeypatch.setattr(tick_store, "CHECKPOINT_S", 0.0)
+    stores.store.settle()
+
+    def full(*_: object) -> int:
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(stores.segments._writer, "write", full)
+        answers = stores.submit(tick_writes(dispatcher_floor=9))
+        stores.answer()
+    assert isinstance(answers[0], StoreFull)
+    assert stores.segments.dispatcher_floor == 1
+
+
+def test_files_that_cannot_be_looked_at_stop_the_trimming_alone(
+    opened: Callable[[Path], Stores], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stores = opened(tmp_path)
+    stores.write(records=[record(b"0")], sessions=[session(1)], queues=queued(1))
+    stores.write(records=[record(b"1")])
+
+    def unreadable(*_: object) -> None:
+        raise SegmentError("its header is damaged")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(SegmentReader, "frames", unreadable)
+        stores.log.trim(1)
+        answers = stores.submit(tick_writes(sessions=[session(2)]))
+        stores.answer()
+        assert isinstance(answers[0], StoreError)
+        stores.write(sessions=[session(3)])
+    assert stores.log.statistics().start_offset == 0
+    stores.reopen()
+    assert generations(stores) == [1, 3]
+
+
+def test_what_a_start_finds_behind_the_checkpoint_is_synced_before_it_counts(
+    opened: Callable[[Path], Stores], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = opened(tmp_path / "before")
+    before.write(records=[record(b"0")])
+    folder = tmp_path / "after"
+    shutil.copytree(before.folder, folder)
+    end = before.segments._writer.end
+    tail = folder / "log" / f"{end.number:012d}.seg"
+    os.truncate(tail, end.position)  # nothing is to be cut
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    opened(folder)
+    assert tail.stat().st_ino in synced
+
+
+TEXTS = ("", "null", "true", "1", "a/b", "é\u0001" * 40)
+NUMBERS = (-1, 0, 1, 255, 65_536, 2**41, 2**63 - 1)
+
+
+def drawn(hint: Any, chance: random.Random) -> Any:
+    """A value of a type that ticks have."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    several = range(chance.randrange(4))
+    if origin in (list, set):
+        return origin(drawn(arguments[0], chance) for _ in several)
+    if origin is dict:
+        return {drawn(arguments[0], chance): drawn(arguments[1], chance) for _ in several}
+    if origin is tuple and arguments[-1] is ...:
+        return tuple(drawn(arguments[0], chance) for _ in several)
+    if origin is tuple:
+        return tuple(drawn(one, chance) for one in arguments)
+    if origin is UnionType:
+        return drawn(chance.choice(arguments), chance)
+    if issubclass(hint, IntEnum):
+        return chance.choice(list(hint))
+    if issubclass(hint, msgspec.Struct):
+        return hint(**{name: drawn(one, chance) for name, one in get_type_hints(hint).items()})
+    simple: dict[Any, tuple[Any, ...]] = {
+        NoneType: (None,),
+        bool: (False, True),
+        int: NUMBERS,
+        str: TEXTS,
+        bytes: (b"", b"\x00\xff" * 20),
+    }
+    return chance.choice(simple[hint])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_tick_is_read_from_the_log_as_it_was_written(seed: int) -> None:
+    writes = drawn(TickWrites, random.Random(seed))
+    data = msgspec.msgpack.encode(writes)
+    again = msgspec.msgpack.Decoder(TickWrites, strict=False).decode(data)
+    assert again == writes
