@@ -13,12 +13,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
-from tests.contracts.stores import Stores, tick_writes
+from tests.contracts.stores import Kind, Stores, tick_writes
 
 from embermq.adapters.segments import tick_store
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.formats.segment_reader import SegmentReader
-from embermq.formats.segments import SegmentError
+from embermq.formats.segments import FILE_BYTES, SegmentError, segment_name
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import encode_record
 from embermq.model.message import Message
@@ -45,9 +45,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], Stores]
     monkeypatch.setattr(tick_store, "CHECKPOINT_S", 3_600.0)
     found: list[Stores] = []
 
-    def open_stores(folder: Path) -> Stores:
+    def open_stores(folder: Path, kind: Kind = "fsync") -> Stores:
         folder.mkdir(exist_ok=True)
-        found.append(Stores("fsync", folder))
+        found.append(Stores(kind, folder))
         return found[-1]
 
     yield open_stores
@@ -199,6 +199,33 @@ def test_what_a_start_finds_behind_the_checkpoint_is_synced_before_it_counts(
     monkeypatch.setattr(os, "fsync", note)
     opened(folder)
     assert tail.stat().st_ino in synced
+
+
+@pytest.mark.parametrize("kind", ["os", "fsync"])
+def test_a_hole_in_an_earlier_file_is_refused_where_files_are_synced(
+    opened: Callable[..., Stores], tmp_path: Path, kind: Kind
+) -> None:
+    before = opened(tmp_path / "before", kind)
+    for number in range(3):
+        before.segments._writer._segment_bytes = 2**20  # several ticks in one file
+        before.write(sessions=[session(number + 1)])
+    before.segments._writer._segment_bytes = 1
+    before.write(sessions=[session(4)])
+    folder = tmp_path / "after"
+    shutil.copytree(before.folder, folder)
+    first = SegmentReader(folder / "log")
+    hole = list(first.walk(1, FILE_BYTES))[1]
+    first.close()
+    with (folder / "log" / segment_name(1)).open("r+b") as file:
+        file.seek(hole.position)
+        file.write(bytes(hole.head.size))
+    if kind == "fsync":
+        with pytest.raises(StoreError, match="is damaged from position"):
+            opened(folder, kind)
+        return
+    after = opened(folder, kind)
+    assert generations(after) == [1, 3, 4]
+    assert len(after.segments.lost) == 1
 
 
 TEXTS = ("", "null", "true", "1", "a/b", "é\u0001" * 40)

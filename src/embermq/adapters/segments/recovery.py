@@ -4,7 +4,7 @@ A frame is whole when its header and its state have their checksums, it continue
 have theirs. What is not whole behind the published end was being written when the broker died, and nobody was told of
 it: it is cut off. Before that end it is damage. A damaged record is left where it is: whoever reads it finds out. A
 damaged state, or a frame that is missing, is refused when the checkpoint has not had it, unless the operator accepts
-the loss.
+the loss, or the log was not synced at all (level `os`): what the kernel had not written yet is told, and left out.
 """
 
 from collections.abc import Iterator
@@ -94,8 +94,12 @@ class _Search:
         self._accept_loss = accept_loss
         self._lost: list[str] = []
         published = reader.end()
-        is_proof = published is not None and published.is_synced and published.identity == identity
+        if published is not None and published.identity != identity:
+            published = None
+        is_proof = published is not None and published.is_synced
         self._published = (published.number, published.position) if published and is_proof else (0, 0)
+        self._was_synced = published is None or published.is_synced
+        """Else a loss of power may have taken any part of the last files."""
 
     def run(self) -> Tail:
         heads = self._reader.segments()
@@ -150,7 +154,7 @@ class _Search:
         )
         if not begins:
             name = segment_name(frame.number)
-            self._lose(f"{name} lacks the records {expected} to {frame.head.base_offset - 1}")
+            self._miss(f"{name} lacks the records {expected} to {frame.head.base_offset - 1}")
 
     def _sound(self, number: int, position: int, *, is_last: bool) -> Iterator[Frame]:
         """The frames of a file from `position` on, up to a torn tail."""
@@ -159,12 +163,12 @@ class _Search:
             if is_last and frame.position != position and (number, position) >= self._published:
                 return
             if frame.position != position:
-                self._lose(f"{name} is damaged from position {position} to {frame.position}")
+                self._miss(f"{name} is damaged from position {position} to {frame.position}")
             reason = self._what_is_wrong(frame)
             if reason and is_last and (number, frame.position) >= self._published:
                 return  # it was being written; nothing stands behind it
             if reason.startswith("state"):
-                self._lose(f"{name} is damaged at position {frame.position}: {reason}")
+                self._miss(f"{name} is damaged at position {frame.position}: {reason}")
                 position = frame.position + frame.head.size
                 continue
             yield frame
@@ -185,6 +189,13 @@ class _Search:
 
     def _body_bytes(self, number: int, stop: int) -> int:
         return sum(frame.head.body_bytes for frame in self._reader.walk(number, FILE_BYTES, stop))
+
+    def _miss(self, what: str) -> None:
+        """A part of a file, which a log that is not synced may lack."""
+        if self._was_synced:
+            self._lose(what)
+        else:
+            self._lost.append(what)
 
     def _lose(self, what: str) -> None:
         if not self._accept_loss:
