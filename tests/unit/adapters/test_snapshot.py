@@ -9,7 +9,8 @@ import pytest
 from tests.pipeline.log_writer import LogWriter, record
 
 from embermq.adapters.sqlite.connection import SCHEMA, apply_broker_schema, open_writer
-from embermq.adapters.sqlite.snapshot import Snapshot
+from embermq.adapters.sqlite.snapshot import Snapshot, _first_file
+from embermq.formats.segments import FOLDER, segment_name
 from embermq.ports.errors import StoreError
 
 LOG_START = 20
@@ -78,6 +79,27 @@ def test_a_query_that_has_long_been_behind_is_no_reason_to_wait(data_dir: Path) 
     read_up_to(data_dir, 10)
     with Snapshot(data_dir) as snapshot:
         read_up_to(data_dir, 11)
+        assert snapshot.is_whole()
+
+
+def test_a_log_that_was_trimmed_since_broker_db_was_held_makes_it_not_whole(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What queues need of the files that went is copied, but not in broker.db as it is held."""
+    read_up_to(data_dir, 40)
+    hold = Snapshot._hold
+
+    def hold_and_trim(self: Snapshot, name: str) -> None:
+        hold(self, name)
+        if name == "broker.db":
+            (data_dir / FOLDER / segment_name(first)).unlink()
+
+    first = _first_file(data_dir / FOLDER)
+    with monkeypatch.context() as trimming:
+        trimming.setattr(Snapshot, "_hold", hold_and_trim)
+        with Snapshot(data_dir) as snapshot:
+            assert not snapshot.is_whole()
+    with Snapshot(data_dir) as snapshot:
         assert snapshot.is_whole()
 
 

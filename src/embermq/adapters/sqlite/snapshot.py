@@ -17,7 +17,7 @@ from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, SCHEMA, to_store
 from embermq.adapters.sqlite.log_readers import PIPELINE_FILES
 from embermq.adapters.sqlite.parked_bodies import FILE_NAME as PARKED
 from embermq.formats.segment_reader import SegmentReader
-from embermq.formats.segments import FOLDER, SegmentError, segment_name
+from embermq.formats.segments import FOLDER, SegmentError, segment_name, segment_number
 from embermq.ports.errors import StoreError, StoreUnavailable
 
 BROKER = "broker.db"
@@ -47,9 +47,10 @@ class Snapshot:
             for name in (*PIPELINE_FILES, PARKED, USERS):
                 if (data_dir / name).exists():
                     self._hold(name)
+            first = _first_file(data_dir / FOLDER)
             self._hold(BROKER)
             applied_file, self.log_end = self._applied()
-            self.log_start = self._hold_segments(applied_file)
+            self.log_start = self._hold_segments(first, applied_file)
         except BaseException:
             self.close()
             raise
@@ -136,9 +137,10 @@ class Snapshot:
         except sqlite3.Error as error:
             raise to_store_error(error, f"cannot read {name}") from error
 
-    def _hold_segments(self, applied_file: int) -> int:
+    def _hold_segments(self, first: int, applied_file: int) -> int:
         """Open the files of the message log, which stay as they are when retention removes them. Returns the first
-        offset in them; -1 when one that broker.db needs has gone in this moment."""
+        offset in them; -1 when one that broker.db needs has gone in this moment: of `first`, which was there before
+        broker.db was held, that may not have the messages of queues."""
         folder = self._data_dir / FOLDER
         reader = SegmentReader(folder)
         try:
@@ -158,7 +160,8 @@ class Snapshot:
             reader.close()
         if not heads:
             return self.log_end
-        return heads[0].base_offset if heads[0].number <= max(1, applied_file) else -1
+        is_there = heads[0].number <= max(1, applied_file) and first in (0, heads[0].number)
+        return heads[0].base_offset if is_there else -1
 
     def _applied(self) -> tuple[int, int]:
         meta = dict(self._rows(self._held[BROKER], BROKER, "SELECT name, value FROM meta"))
@@ -191,6 +194,15 @@ class Snapshot:
             return connection.execute(statement).fetchall()
         except sqlite3.Error as error:
             raise to_store_error(error, f"cannot read {name}") from error
+
+
+def _first_file(folder: Path) -> int:
+    """Number of the first file of the message log; 0 for none."""
+    try:
+        numbers = map(segment_number, os.listdir(folder))
+        return min((number for number in numbers if number >= 0), default=0)
+    except FileNotFoundError:
+        return 0
 
 
 def _copy_segment(held: _HeldSegment, target: Path, copied: Copied) -> None:
