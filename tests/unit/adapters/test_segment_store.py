@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from enum import IntEnum
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,6 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.contracts.stores import Kind, Stores, tick_writes
 
 from embermq.adapters.segments import tick_store
@@ -266,3 +268,71 @@ def test_a_tick_is_read_from_the_log_as_it_was_written(seed: int) -> None:
     data = msgspec.msgpack.encode(writes)
     again = msgspec.msgpack.Decoder(TickWrites, strict=False).decode(data)
     assert again == writes
+
+
+def state_of(stores: Stores) -> dict[str, list[str]]:
+    """Everything in broker.db but where the log was, and the times of receipts."""
+    tables = stores.writer.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    found = {}
+    for (table,) in tables:
+        rows = stores.writer.execute(f"SELECT * FROM {table}").fetchall()
+        if table == "receipt_batch":
+            rows = [(number, body) for number, _, body in rows]
+        found[table] = sorted(repr(row) for row in rows if not str(row[0]).startswith("log_"))
+    return found
+
+
+def some_tick(chance: random.Random) -> TickWrites:
+    """Of few sessions and queues, so that ticks meet; its stored messages fit the tables."""
+    writes: TickWrites = drawn(TickWrites, chance)
+    writes.records = [record(b"x") for _ in range(chance.randrange(3))]
+    if not writes.records:
+        writes.session.retained = []
+    writes.session.retained = [replace(one, record_index=0) for one in writes.session.retained]
+    rows = writes.session.queue_rows
+    writes.session.queue_rows = [replace(row, record=row.record or b"record") for row in rows]
+    writes.queues.bodies = {}
+    return writes
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_state_is_that_of_the_ticks_that_were_answered_well(
+    seed: int,
+    opened: Callable[[Path], Stores],
+    no_room: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Whatever was refused between them, however often the checkpoint was taken back, and when it is applied again."""
+    chance = random.Random(seed)
+    monkeypatch.setitem(globals(), "NUMBERS", (0, 1, 2, 3, 5, 255))
+    monkeypatch.setattr(tick_store, "STUCK_S", 0.0)
+    stores = opened(tmp_path / "stores")
+
+    def full(*_: object) -> None:
+        raise StoreFull("no room")
+
+    accepted: list[TickWrites] = []
+    for _ in range(14):
+        writes = some_tick(chance)
+        monkeypatch.setattr(tick_store, "CHECKPOINT_S", chance.choice((0.0, 3_600.0)))
+        no_room(chance.choice((0, 0, 1, 2, 3)))
+        with monkeypatch.context() as failing:
+            if chance.random() < 0.25:
+                failing.setattr(stores.segments._writer, "write", full)
+            answers = stores.submit(deepcopy(writes))
+            stores.answer()
+        accepted += [writes] if isinstance(answers[0], Receipt) else []
+    no_room(0)
+    monkeypatch.setattr(tick_store, "CHECKPOINT_S", 3_600.0)
+    wanted = opened(tmp_path / "wanted")
+    for writes in accepted:
+        wanted.submit(writes)
+        wanted.answer()
+    shutil.copytree(wanted.folder, tmp_path / "killed")
+    killed = opened(tmp_path / "killed")
+    assert killed.segments.replayed == len([writes for writes in accepted if not writes.is_empty()])
+    assert state_of(killed) == state_of(wanted)
+    assert state_of(stores) == state_of(wanted)
+    stores.reopen()
+    assert state_of(stores) == state_of(wanted)
