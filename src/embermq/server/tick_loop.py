@@ -1,14 +1,15 @@
 """The tick: what was read is decided, committed, delivered and written, in this order, again and again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from embermq.broker.broker import Broker
-from embermq.broker.tick import Batch
+from embermq.broker.link import Link
+from embermq.broker.tick import Accepted, Batch
 from embermq.delivery.durable import DurablePath
 from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import Receipt, TickStore
@@ -70,6 +71,8 @@ class TickLoop:
         self._timer_due_ms = 0
         self._commit_timer: asyncio.TimerHandle | None = None
         self._committed_at_s = 0.0
+        self._publishers: set[Link | None] = set()
+        """Of the last commit that had messages."""
         self._retry_at_ms = 0
         self._held_back: list[Connection] = []
         self._turn_bytes = 0
@@ -199,11 +202,17 @@ class TickLoop:
                 self._read_on()
             return
         wait_s = self._committed_at_s + self._linger_s - self._loop.time()
-        if wait_s > 0 and not self._idle_waiters:
+        if wait_s > 0 and not self._idle_waiters and not self._is_from_one_alone(batch.accepted):
             if self._commit_timer is None:
                 self._commit_timer = self._loop.call_later(wait_s, self._commit_now)
             return
         self._submit()
+
+    def _is_from_one_alone(self, accepted: Sequence[Accepted]) -> bool:
+        """Whether the one who published last is the only one again: nobody comes whom a commit could wait for."""
+        if len(self._publishers) > 1 or not accepted:
+            return False
+        return len(self._publishers.union(one.link for one in accepted)) == 1
 
     def _commit_now(self) -> None:
         self._commit_timer = None
@@ -217,6 +226,8 @@ class TickLoop:
     def _submit(self) -> None:
         batch = self._tick.take()
         self._committed_at_s = self._loop.time()
+        if batch.accepted:
+            self._publishers = {one.link for one in batch.accepted}
         self._state.committing_records = len(batch.writes.records)
         after_commit = batch.after_commit
         stored = partial(self._stored, after_commit) if after_commit else None

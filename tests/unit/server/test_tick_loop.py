@@ -23,11 +23,11 @@ DEADLINE_S = 30.0
 class Running:
     """A hand-driven broker whose ticks run by themselves; the store answers by `answer`."""
 
-    def __init__(self) -> None:
+    def __init__(self, linger_ms: float = 0.0) -> None:
         self.hand = HandDrivenBroker()
         self.failed: list[str] = []
         self.ticks = TickLoop(
-            self.hand.broker, self.hand.delivery, self.hand.store, linger_ms=0.0, poll_ms=10
+            self.hand.broker, self.hand.delivery, self.hand.store, linger_ms=linger_ms, poll_ms=10
         )
         self.ticks.on_failing = self.failed.append
         self.answers: Callable[[], StoreError | None] = lambda: None
@@ -65,9 +65,9 @@ class Running:
         link.does(Publish("t", payload, 1, packet_id))
 
 
-def run(test: Callable[[Running], Coroutine[None, None, None]]) -> None:
+def run(test: Callable[[Running], Coroutine[None, None, None]], linger_ms: float = 0.0) -> None:
     async def whole() -> None:
-        running = Running()
+        running = Running(linger_ms)
         running.ticks.start_polling()
         try:
             await test(running)
@@ -104,6 +104,27 @@ def test_publishers_are_answered_by_the_tick() -> None:
         assert running.commits <= 3
 
     run(test)
+
+
+def test_a_lone_publisher_does_not_wait_for_company() -> None:
+    """The linger is longer than the test: who waits for it fails."""
+
+    async def test(running: Running) -> None:
+        link = await running.connects("p")
+        for packet_id in range(1, 4):
+            running.publish(link, packet_id)
+            running.ticks.wake()
+            await wait_for(lambda count=packet_id: len(link.all(Puback)) == count, DEADLINE_S)  # type: ignore[misc]
+        other = await running.connects("q")
+        commits = running.commits
+        running.publish(other, 1)
+        running.ticks.wake()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not other.all(Puback), "now there are two"
+        assert running.commits == commits
+
+    run(test, linger_ms=DEADLINE_S * 10_000)
 
 
 def test_a_full_store_is_97_also_until_it_is_tried_again() -> None:
