@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "queues": "embermq.cli.queues",
     "tokens": "embermq.cli.tokens",
     "messages": "embermq.cli.messages",
+    "log": "embermq.cli.log",
     "backup": "embermq.cli.backup",
     "restore": "embermq.cli.restore",
     "check-stores": "embermq.cli.check_stores",

@@ -1,0 +1,109 @@
+"""`embermq log`: the segment files of the embedded message log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import shown
+
+if TYPE_CHECKING:
+    from embermq.app.log_look import Entry, FileReport
+
+EXIT_DAMAGED = 3
+
+app = typer.Typer(help="The embedded message log: verify, show.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def log() -> None:
+    """The embedded message log: verify, show."""
+
+
+@app.command("verify")
+def verify(
+    *,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read the whole log and compare every checksum. The broker may run. Exit code 3 when something is damaged.
+
+    One line a file; with --json one object a line.
+    """
+    from embermq.app.log_look import verify_log
+
+    damaged = 0
+    for report in verify_log(_data_dir(config, assignments, data_dir)):
+        print(msgspec.json.encode(report).decode() if as_json else _file_line(report))
+        damaged += len(report.damage)
+    if damaged:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command("show")
+def show(
+    *,
+    from_offset: Annotated[int, typer.Option("--from", min=0, help="Begin at this offset.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="At most this many.")] = 100,
+    data_dir: DataDir = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """List records of the log: offset, time, QoS, size, topic and publisher; payloads are not shown."""
+    from embermq.app.log_look import read_log
+
+    entries = read_log(_data_dir(config, assignments, data_dir), from_offset)
+    for entry in islice(entries, limit):
+        print(_as_json(entry) if as_json else _entry_line(entry))
+
+
+def _data_dir(config: Path | None, assignments: list[str] | None, data_dir: str | None) -> Path:
+    return Path(configuration(config, assignments, data_dir).settings.data_dir)
+
+
+def _file_line(report: FileReport) -> str:
+    line = (
+        f"{report.name}  offsets {report.start:,} to {report.end:,}  {report.frames:,} frames  "
+        f"{report.body_bytes:,} bytes  {'damaged' if report.damage else 'ok'}"
+    )
+    return "\n".join([line, *(f"  {shown(place)}" for place in report.damage)])
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _entry_line(entry: Entry) -> str:
+    if entry.record is None:
+        return f"{entry.offset}  {_time(entry.committed_ms)}  damaged: {shown(entry.problem)}"
+    message = entry.record.message
+    retain = " retained" if message.retain else ""
+    return (
+        f"{entry.offset}  {_time(entry.committed_ms)}  QoS {message.qos}{retain}  {len(message.payload)} bytes  "
+        f"{shown(message.topic)}  {shown(message.publisher)}"
+    )
+
+
+def _as_json(entry: Entry) -> str:
+    found: dict[str, object] = {"offset": entry.offset, "committed": _time(entry.committed_ms)}
+    if entry.record is None:
+        found["problem"] = entry.problem
+    else:
+        message = entry.record.message
+        found |= {
+            "topic": message.topic,
+            "publisher": message.publisher,
+            "qos": message.qos,
+            "retain": message.retain,
+            "payload_bytes": len(message.payload),
+        }
+    return msgspec.json.encode(found).decode()
