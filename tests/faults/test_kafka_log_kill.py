@@ -177,7 +177,7 @@ def test_a_data_directory_stays_with_its_kind_of_log(kafka: KafkaServer, tmp_pat
         broker.settings["stores.log"] = "sqlite"
         broker.launch()
         wait_until(lambda: not broker.is_running, 30, "the broker refuses to start")
-        assert "is not in broker.db but in a Kafka" in broker.output()
+        assert "is not in it but in a Kafka" in broker.output()
         broker.settings |= settings
         broker.start()
     with BrokerProcess(tmp_path / "other") as broker:
@@ -186,4 +186,4 @@ def test_a_data_directory_stays_with_its_kind_of_log(kafka: KafkaServer, tmp_pat
         broker.settings |= settings
         broker.launch()
         wait_until(lambda: not broker.is_running, 30, "the broker refuses to start")
-        assert "is in broker.db and is not moved to kafka://" in broker.output()
+        assert "is in its folder log and is not moved to kafka://" in broker.output()

@@ -266,3 +266,35 @@ def test_a_newer_schema_is_refused_by_its_number(killed: Path, tmp_path: Path) -
     with closing(sqlite3.connect(data_dir / "broker.db")) as connection, connection:
         connection.execute("UPDATE meta SET value = 1000 WHERE name = 'schema_version'")
     assert "1000" in refusal_of(data_dir)
+
+
+def test_a_large_retained_message_is_applied_again_from_its_record(tmp_path: Path) -> None:
+    """Its body stands in the log once; the first one is deleted in a later tick."""
+    data_dir = tmp_path / "data"
+    large = b"k" * 5_000
+    with BrokerProcess(data_dir) as broker:
+
+        async def publish() -> None:
+            client = MqttClient("publisher")
+            await client.connect(broker.port)
+            for topic, payload in (("gone", large), ("kept", large), ("small", b"s"), ("gone", b"")):
+                assert await client.publish(topic, payload, qos=1, retain=True) < 0x80
+
+        run(publish())
+        broker.kill()
+    copy = copy_of(data_dir, tmp_path / "copy", first_checkpoint=True)
+    with BrokerProcess(copy) as broker:
+
+        async def look() -> None:
+            client = MqttClient("late")
+            await client.connect(broker.port)
+            await client.subscribe(Subscription("#", 1))
+            await wait_for(lambda: len(client.messages) >= 2)
+            await client.ping()
+            assert sorted((one.topic, one.payload) for one in client.messages) == [
+                ("kept", large),
+                ("small", b"s"),
+            ]
+
+        run(look())
+        broker.stop()

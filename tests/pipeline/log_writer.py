@@ -10,7 +10,7 @@ from pathlib import Path
 from google_crc32c import value as crc32c
 
 from embermq.adapters.segments.writer import SegmentWriter
-from embermq.adapters.sqlite.connection import wall_ms
+from embermq.adapters.sqlite.connection import SCHEMA, wall_ms
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FRAME_BYTES, FrameHead, LogEnd, encode_frame_head, segment_name
 from embermq.model.log_record import Origin, Stamp, encode_record, encode_stamps
@@ -51,6 +51,7 @@ class LogWriter:
         self.connection = sqlite3.connect(self.places.broker, isolation_level=None, check_same_thread=False)
         self.connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
         self.connection.executescript(files("embermq.adapters.sqlite").joinpath("broker.sql").read_text())
+        self.connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema_version', ?)", (SCHEMA.newest,))
         before = SegmentReader(self.path)
         end = before.end() or LogEnd(0, 0, 0, 0, IDENTITY)
         before.close()

@@ -44,7 +44,7 @@ from embermq.formats.segments import (
     segment_name,
 )
 from embermq.model.log_record import split_batch
-from embermq.model.session_writes import QueueRow, QueueState
+from embermq.model.session_writes import QueueRow, QueueState, RetainedWrite
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.checkpoint import Checkpoint, CheckpointPosition
 from embermq.ports.errors import StoreError, StoreFull
@@ -59,6 +59,8 @@ MEMORY_WRITE_S = 0.05
 MEMORY_BYTES = 1024 * 1024
 LARGE_BYTES = 1024
 """A stored message of more bytes is not written again with the state."""
+_LEFT_OUT = -1
+"""Minus this number is the record of a retained message whose body is left out of the state."""
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 16 * 1024 * 1024
 """Given back to the disk when it is full, for what sessions have to keep."""
@@ -230,7 +232,7 @@ class SegmentTickStore(TickStore):
         records = writes.records
         rest = replace(writes, records=[])
         base, count = self.log_end, len(records)
-        state = b"" if rest.is_empty() else self._encoder.encode(_without_bodies(rest))
+        state = b"" if rest.is_empty() else self._encoder.encode(_without_bodies(rest, records))
         body_bytes = sum(map(len, records))
         now_ms = self._now_ms()
         head = FrameHead(body_bytes, len(state), crc32c(state), count, base, now_ms)
@@ -382,7 +384,7 @@ class SegmentTickStore(TickStore):
             for frame in tail.frames:
                 state = self._reader.state(frame)
                 if state:
-                    writes = self._with_bodies(decoder.decode(state))
+                    writes = self._with_bodies(decoder.decode(state), frame.head.base_offset)
                     head = frame.head
                     self._apply(
                         _Frame([], head.size, head.record_count, head.body_bytes, writes, head.base_offset)
@@ -393,8 +395,14 @@ class SegmentTickStore(TickStore):
             raise self._failure
         return len(tail.frames)
 
-    def _with_bodies(self, writes: TickWrites) -> TickWrites:
-        """The reverse of `_without_bodies`."""
+    def _with_bodies(self, writes: TickWrites, base: int) -> TickWrites:
+        """The reverse of `_without_bodies`, for a tick whose records begin at offset `base`."""
+        retained = writes.session.retained
+        for index, one in enumerate(retained):
+            if one.record_index < 0:
+                number = _LEFT_OUT - one.record_index
+                found = self._records(base + number, base + number + 1)
+                retained[index] = RetainedWrite(one.topic, number, found[0][1] if found else b"")
         rows = writes.session.queue_rows
         for index, row in enumerate(rows):
             if not row.record and _stands_in_log(row):
@@ -510,13 +518,21 @@ def _stands_in_log(row: QueueRow) -> bool:
     return row.offset >= 0 and row.state < QueueState.RELEASED
 
 
-def _without_bodies(writes: TickWrites) -> TickWrites:
-    """What a frame says of stored messages: large ones are in the log already, at their offsets."""
-    rows = writes.session.queue_rows
-    if not any(len(row.record) > LARGE_BYTES for row in rows):
+def _without_bodies(writes: TickWrites, records: list[bytes]) -> TickWrites:
+    """What a frame says of stored and retained messages: large ones are in the log already, at their offsets."""
+    session = writes.session
+    sizes = [len(row.record) for row in session.queue_rows]
+    sizes += [len(one.record) for one in session.retained]
+    if max(sizes, default=0) <= LARGE_BYTES:
         return writes
-    lean = [
+    rows = [
         replace(row, record=b"") if len(row.record) > LARGE_BYTES and _stands_in_log(row) else row
-        for row in rows
+        for row in session.queue_rows
     ]
-    return replace(writes, session=replace(writes.session, queue_rows=lean))
+    retained = [
+        RetainedWrite(one.topic, _LEFT_OUT - one.record_index, b"")
+        if len(one.record) > LARGE_BYTES and one.record == records[one.record_index]
+        else one
+        for one in session.retained
+    ]
+    return replace(writes, session=replace(session, queue_rows=rows, retained=retained))

@@ -17,6 +17,7 @@ Now = Callable[[], int]
 """The broker's time in milliseconds, from any thread."""
 
 _FULL = {sqlite3.SQLITE_FULL}
+_NO_MEMORY = {sqlite3.SQLITE_IOERR_NOMEM, sqlite3.SQLITE_IOERR_SHMMAP}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
 _DAMAGED = {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}
 _WRITE_FAILED = {
@@ -33,9 +34,12 @@ def wall_ms() -> int:
 
 
 def to_store_error(error: sqlite3.Error, doing: str) -> StoreError:
-    """Translate; a failed write counts as *full* because the usual cause is a quota or a full disk."""
+    """Translate; a failed write counts as *full* because the usual cause is a quota or a full disk. Raises MemoryError
+    for what is the lack of it."""
     code = getattr(error, "sqlite_errorcode", 0)
     text = f"{doing}: {error}"
+    if code in _NO_MEMORY:
+        raise MemoryError(text)
     if code & 0xFF in _FULL or code in _WRITE_FAILED:
         return StoreFull(text)
     if code & 0xFF in _BUSY:
