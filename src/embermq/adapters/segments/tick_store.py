@@ -44,7 +44,7 @@ from embermq.formats.segments import (
     segment_name,
 )
 from embermq.model.log_record import split_batch
-from embermq.model.session_writes import QueueRow, QueueState, RetainedWrite
+from embermq.model.session_writes import QueueRow, QueueState
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.checkpoint import Checkpoint, CheckpointPosition
 from embermq.ports.errors import StoreError, StoreFull
@@ -59,8 +59,8 @@ MEMORY_WRITE_S = 0.05
 MEMORY_BYTES = 1024 * 1024
 LARGE_BYTES = 1024
 """A stored message of more bytes is not written again with the state."""
-_LEFT_OUT = -1
-"""Minus this number is the record of a retained message whose body is left out of the state."""
+_LEFT_OUT = b"@"
+"""Stands for the record of a retained message whose body is left out of the state; no record is so short."""
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 16 * 1024 * 1024
 """Given back to the disk when it is full, for what sessions have to keep."""
@@ -399,10 +399,10 @@ class SegmentTickStore(TickStore):
         """The reverse of `_without_bodies`, for a tick whose records begin at offset `base`."""
         retained = writes.session.retained
         for index, one in enumerate(retained):
-            if one.record_index < 0:
-                number = _LEFT_OUT - one.record_index
-                found = self._records(base + number, base + number + 1)
-                retained[index] = RetainedWrite(one.topic, number, found[0][1] if found else b"")
+            if one.record == _LEFT_OUT:
+                offset = base + one.record_index
+                found = self._records(offset, offset + 1)
+                retained[index] = replace(one, record=found[0][1] if found else b"")
         rows = writes.session.queue_rows
         for index, row in enumerate(rows):
             if not row.record and _stands_in_log(row):
@@ -530,8 +530,10 @@ def _without_bodies(writes: TickWrites, records: list[bytes]) -> TickWrites:
         for row in session.queue_rows
     ]
     retained = [
-        RetainedWrite(one.topic, _LEFT_OUT - one.record_index, b"")
-        if len(one.record) > LARGE_BYTES and one.record == records[one.record_index]
+        replace(one, record=_LEFT_OUT)
+        if len(one.record) > LARGE_BYTES
+        and 0 <= one.record_index < len(records)
+        and one.record == records[one.record_index]
         else one
         for one in session.retained
     ]
