@@ -42,8 +42,8 @@ async def kill_jvm(broker: BrokerProcess) -> None:
 
 
 async def _kill(broker: BrokerProcess, which: Callable[[BrokerProcess], list[int]]) -> None:
+    await wait_for(lambda: which(broker), SPARK_S, "Spark has come up")
     killed = which(broker)
-    assert killed
     kill_all(killed)
     await wait_for(lambda: not set(killed) & set(broker.descendants()), 20, "it is gone")
 
