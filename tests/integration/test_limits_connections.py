@@ -238,7 +238,6 @@ def test_many_honest_tls_clients_at_once_all_enter(own_broker: BrokerProcess, tm
     port = free_port()
     own_broker.settings["listeners.mqtts"] = f"127.0.0.1:{port}"
     own_broker.settings["tls.cert"] = authority.server()
-    own_broker.settings["clients.tls_handshakes_max"] = 4
     own_broker.start()
     context: ssl.SSLContext = authority.trusting()
     socks = [dial(port) for _ in range(40)]

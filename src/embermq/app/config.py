@@ -372,7 +372,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(
             authentication_settings.check_settings,
             settings.authentication,
-            settings.password,
             settings.jwt,
             settings.http_hook,
             allow_anonymous=settings.clients.allow_anonymous,

@@ -34,6 +34,16 @@ BY_ACCOUNT = frozenset({"certificate", "password", "scram", "anonymous"})
 """Steps that leave a name which nobody has an account for to nobody else: tokens and hooks know names without one."""
 
 
+CHECKS_MAX = 2
+"""Passwords checked at a time; each takes a thread, a core and `password.argon2_memory_kib` while it lasts."""
+CHECKS_WAITING_MAX = 1_000
+"""Clients that wait for a check, some 10 s of work; one more is answered with 0x89 (server busy)."""
+REMEMBERED_MAX = 100_000
+"""Accounts whose password was right and is remembered, 250 bytes each: they enter again without argon2id."""
+LATE_MAX = 1_000
+"""Answers that are late at a time, of all addresses; others are then given at once."""
+
+
 class Authentication:
     """The gate and what it stands on. To be made on the event loop and closed there. Raises StoreError, and
     ChainError for a file of keys or certificates that cannot be used."""
@@ -55,11 +65,11 @@ class Authentication:
         password = password or PasswordSettings()
         self._hashes = hashes or PasswordHashes(password)
         self._hashes.expect(users.imported_hashes())
-        self._checks = Checks(clients.password_checks_max, clients.password_checks_waiting_max)
-        self._quick = Checks(1, clients.password_checks_waiting_max)
+        self._checks = Checks(CHECKS_MAX, CHECKS_WAITING_MAX)
+        self._quick = Checks(1, CHECKS_WAITING_MAX)
         """For what does not take long: it shall not wait behind passwords."""
         self._lookups = AccountLookups(users)
-        self._remembered = RememberedPasswords(password.remembered_max, counters)
+        self._remembered = RememberedPasswords(REMEMBERED_MAX, counters)
         self._watching: asyncio.Task[None] | None = None
         by_account = "password" in settings.chain and BY_ACCOUNT.issuperset(settings.chain)
         self._vacancy = Vacancy(users) if by_account else None
@@ -82,12 +92,8 @@ class Authentication:
             clients.application_ids,
             username_as_client_id=clients.username_as_client_id,
             assigned_id_prefix=clients.assigned_id_prefix,
-            slowing=Slowing(
-                free=settings.failures_free,
-                window_s=settings.failures_window_s,
-                delay_max_s=settings.failures_delay_max_s,
-            ),
-            late_max=settings.failures_waiting_max,
+            slowing=Slowing(free=settings.failures_free),
+            late_max=LATE_MAX,
             counters=counters,
         )
 

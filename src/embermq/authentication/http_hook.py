@@ -25,6 +25,8 @@ from embermq.protocol.reason_codes import ReasonCode
 
 LOG = logging.getLogger("embermq.authentication")
 ANSWER_BYTES_MAX = 64 * 1024
+WAITING_MAX = 1_000
+"""Clients that wait for their turn to be asked about; one more is refused with 0x89 (server busy)."""
 CACHED_MAX = 10_000
 COMPLAIN_S = 5.0
 """Between two lines of the log about a service that does not answer as it should."""
@@ -72,7 +74,7 @@ class HttpHookStep(Step):
             # A connection for each question: bytes behind one answer must never be read as the answer to the next.
             limits=httpx.Limits(max_connections=settings.requests_max, max_keepalive_connections=0),
         )
-        self._room = settings.requests_max + settings.waiting_max
+        self._room = settings.requests_max + WAITING_MAX
         self._asking = 0
         self._salt = token_bytes(32)
         self._allowed: OrderedDict[bytes, _Allowed] = OrderedDict()

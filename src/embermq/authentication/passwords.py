@@ -27,6 +27,8 @@ from embermq.protocol.reason_codes import ReasonCode
 LOG = logging.getLogger("embermq.authentication")
 CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed during the check, twice")
 """Nothing lasting, as a wrong password would be: the client may come again."""
+ARGON2_LANES = 1
+"""Parts of the memory of one hash, each with a thread of its own: checks of several clients share the cores better."""
 WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password is not that of the account")
 
 
@@ -55,7 +57,7 @@ class PasswordHashes:
         self._hasher = PasswordHasher(
             time_cost=settings.argon2_passes,
             memory_cost=settings.argon2_memory_kib,
-            parallelism=settings.argon2_lanes,
+            parallelism=ARGON2_LANES,
         )
         self._of_nobody = self._hasher.hash("")
         self._rounds = 0

@@ -21,8 +21,6 @@ Algorithm = Literal[
     "ES512",
     "EdDSA",
 ]
-ARGON2_KIB_PER_LANE = 8
-"""RFC 9106, 3.1."""
 
 
 class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,13 +31,8 @@ class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_f
     `scram`, `http`, `anonymous`."""
     failures_free: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
     """Wrong credentials from one address (IPv6: one network of 64 bits) that are answered at once. Each one more is
-    answered later, from 0.25 s on twice as late each time. Right credentials never wait."""
-    failures_window_s: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
-    """An address without a failure for so long begins anew."""
-    failures_delay_max_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
-    """The latest answer; 0 = all are answered at once."""
-    failures_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
-    """Answers that are late at a time, of all addresses; others are then given at once."""
+    answered later, from 0.25 s on twice as late each time, up to 3 s. An address without a failure for a minute
+    begins anew. Right credentials never wait."""
 
 
 class PasswordSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,14 +40,9 @@ class PasswordSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     replaced when its user enters next."""
 
     argon2_memory_kib: Annotated[int, Meta(ge=8, le=4_194_304)] = 19_456
-    """KiB of memory that one argon2id hash takes while it is computed, at least 8 for each lane."""
+    """KiB of memory that one argon2id hash takes while it is computed."""
     argon2_passes: Annotated[int, Meta(ge=1, le=1_000)] = 2
     """How often it goes over that memory."""
-    argon2_lanes: Annotated[int, Meta(ge=1, le=64)] = 1
-    """Into how many parts the memory is divided, each with a thread of its own."""
-    remembered_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
-    """Accounts whose password was right and is remembered in memory, 250 bytes each, as a digest under a key that ends
-    with the process: they enter again without argon2id, until their account changes. 0 = none."""
 
 
 class ScramSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,10 +69,8 @@ class JwtSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """What `iss` must be; empty = anything."""
     audience: str = ""
     """What `aud` must be or hold; empty = tokens that name an audience are refused."""
-    leeway_s: Annotated[int, Meta(ge=0, le=300)] = 5
-    """How much the clocks may differ."""
     require_exp: bool = True
-    """Whether a token must end some time. When it does, so does the connection."""
+    """Whether a token must end some time. When it does, so does the connection; clocks may differ by 5 s."""
     user_claim: str = "sub"
     """The claim that holds the user name."""
     client_id_claim: str = ""
@@ -103,16 +89,14 @@ class HttpHookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     timeout_ms: Annotated[int, Meta(ge=10, le=60_000)] = 2_000
     """For an answer, waiting for one's turn included; later the client is refused with 0x88 (server unavailable)."""
     requests_max: Annotated[int, Meta(ge=1, le=1_000)] = 16
-    """Requests at a time."""
-    waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
-    """Clients that wait for their turn; one more is refused with 0x89 (server busy)."""
+    """Requests at a time. Of clients that wait for their turn, 1,000 at most, one more is refused with 0x89 (server
+    busy)."""
     cache_s: Annotated[float, Meta(ge=0, le=86_400)] = 10.0
     """How long `allow` holds for a client that shows the same again; 0 = it is asked every time."""
 
 
 def check_settings(
     settings: AuthenticationSettings,
-    password: PasswordSettings,
     jwt: JwtSettings,
     hook: HttpHookSettings,
     *,
@@ -127,11 +111,6 @@ def check_settings(
             raise ValueError(f"authentication.chain: {name!r} is named twice")
     if allow_anonymous and "anonymous" not in chain:
         raise ValueError("clients.allow_anonymous: does nothing, authentication.chain is without 'anonymous'")
-    if password.argon2_memory_kib < (least := ARGON2_KIB_PER_LANE * password.argon2_lanes):
-        raise ValueError(
-            f"password.argon2_memory_kib: {password.argon2_memory_kib} is less than the {least} that "
-            f"password.argon2_lanes = {password.argon2_lanes} needs"
-        )
     _check_jwt(jwt, used="jwt" in chain)
     _check_hook(hook, used="http" in chain)
 

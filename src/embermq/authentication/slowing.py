@@ -7,6 +7,10 @@ from ipaddress import IPv6Address, ip_address
 
 FIRST_DELAY_S = 0.25
 """Of the first failure too many; each further one doubles it."""
+WINDOW_S = 60.0
+"""An address without a failure for so long begins anew: longer than who guesses by hand takes for a try."""
+DELAY_MAX_S = 3.0
+"""The latest answer: below the patience of MQTT clients, so that a mistyped password is still told as one."""
 ADDRESSES_MAX = 4_096
 """Addresses with failures that are remembered; the one that has been quiet longest goes first."""
 NETWORK_BITS = 64
@@ -14,12 +18,10 @@ NETWORK_BITS = 64
 
 
 class Slowing:
-    """Counts failures of addresses. `free` of them cost nothing; `window_s` after the last one all are forgotten."""
+    """Counts failures of addresses. `free` of them cost nothing; `WINDOW_S` after the last one all are forgotten."""
 
-    def __init__(self, *, free: int, window_s: float, delay_max_s: float) -> None:
+    def __init__(self, *, free: int) -> None:
         self._free = free
-        self._window_s = window_s
-        self._delay_max_s = delay_max_s
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -29,7 +31,7 @@ class Slowing:
         """Count a failure; returns by how many seconds its answer is to be late. `now_s` never goes back."""
         place = network_of(address)
         count, last_s = self._failures.pop(place, (0, now_s))
-        if now_s - last_s > self._window_s:
+        if now_s - last_s > WINDOW_S:
             count = 0
         count += 1
         self._failures[place] = (count, now_s)
@@ -38,7 +40,7 @@ class Slowing:
         beyond = count - self._free
         if beyond <= 0:
             return 0.0
-        return min(self._delay_max_s, FIRST_DELAY_S * 2.0 ** min(beyond - 1, 32))
+        return min(DELAY_MAX_S, FIRST_DELAY_S * 2.0 ** min(beyond - 1, 32))
 
 
 def network_of(address: str) -> str:

@@ -28,6 +28,8 @@ from embermq.protocol.reason_codes import ReasonCode
 
 EXPIRES_S_MAX = 253_402_300_799
 """The end of the year 9999. What is later is a mistake, milliseconds for example."""
+LEEWAY_S = 5
+"""How much the clocks of who signs a token and of this machine may differ."""
 NAME_BYTES_MAX = 65_535
 REASONS: dict[type[PyJWTError], str] = {
     ExpiredSignatureError: "it has expired",
@@ -105,7 +107,7 @@ class TokenStep(Step):
             algorithms=[algorithm],
             issuer=settings.issuer or None,
             audience=settings.audience or None,
-            leeway=settings.leeway_s,
+            leeway=LEEWAY_S,
             options={"require": self._required},
         )
         return claims
@@ -134,7 +136,7 @@ class TokenStep(Step):
             raise _Refused("its exp is not a number")
         if not 0 <= exp <= EXPIRES_S_MAX:
             raise _Refused("its exp is not a Unix time in seconds up to the year 9999")
-        return int(exp * 1000) + self._settings.leeway_s * 1000
+        return int(exp * 1000) + LEEWAY_S * 1000
 
 
 def _is_token(password: bytes) -> bool:

@@ -25,6 +25,8 @@ FULL_RETRY_S = 1.0
 """How long no connection is accepted after the process ran out of file descriptors."""
 TLS_CLOSE_S = 5.0
 """How long a client may take to answer the end of TLS."""
+HANDSHAKES_MAX = 200
+"""TLS handshakes under way at a time: each takes about 1 ms of CPU, so that the last one is still in time."""
 HANDSHAKE_HELD_S = 1.0
 """How long a TLS handshake keeps its place when others wait for it."""
 HANDSHAKE_RETRY_S = 0.02
@@ -153,8 +155,7 @@ class Handshakes:
     `HANDSHAKE_HELD_S` then makes room for it.
     """
 
-    def __init__(self, handshakes_max: int, counters: Counters) -> None:
-        self._handshakes_max = handshakes_max
+    def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._under_way: dict[asyncio.Task[None], Introduction] = {}
 
@@ -172,7 +173,7 @@ class Handshakes:
 
     def wait_s(self) -> float:
         """How long nobody should be accepted; 0.0 when there is room, which the oldest may have to make."""
-        if len(self._under_way) < self._handshakes_max:
+        if len(self._under_way) < HANDSHAKES_MAX:
             return 0.0
         now_s = asyncio.get_running_loop().time()
         for introduction in self._under_way.values():

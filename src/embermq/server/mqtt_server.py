@@ -53,7 +53,7 @@ class MqttServer:
         self._doors: list[Door] = []
         counters = broker.state.counters
         self._admission = Admission(settings, counters)
-        self._handshakes = Handshakes(settings.tls_handshakes_max, counters)
+        self._handshakes = Handshakes(counters)
 
     async def open(self, listener: Listener) -> list[Address | UnixAddress]:
         """Listen; returns the addresses with their real ports.

@@ -208,12 +208,6 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connect_rate_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """New connections a second, on all listeners, as many at once after a quiet second; refused with 0x9F. 0 = no
     limit."""
-    tls_handshakes_max: Annotated[int, Meta(ge=1, le=100_000)] = 200
-    """TLS handshakes at a time. More clients wait to be accepted; one that takes longer than a second makes room."""
-    password_checks_max: Annotated[int, Meta(ge=1, le=64)] = 2
-    """Passwords checked at a time; each takes one thread and 19 MiB while it lasts."""
-    password_checks_waiting_max: Annotated[int, Meta(ge=0, le=100_000)] = 1_000
-    """Clients that wait for a check; one more is answered with 0x89 (server busy)."""
 
 
 def check_clients(settings: ClientSettings) -> None:

@@ -13,6 +13,7 @@ from tests.support.waiting import wait_for
 from embermq.adapters.sqlite.users import SqliteUsers
 from embermq.app.accounts import Accounts
 from embermq.app.errors import UserError
+from embermq.authentication import build
 from embermq.authentication.build import Authentication
 from embermq.authentication.gate import ChainGate
 from embermq.authentication.generated_passwords import hash_generated, make_password
@@ -178,10 +179,12 @@ def test_the_hash_of_nobody_costs_what_a_user_costs() -> None:
     assert ANN.password_hash.split("$")[1:4] == ["argon2id", "v=19", "m=19456,t=2,p=1"]
 
 
-def test_checks_are_bounded_and_the_loop_goes_on_meanwhile() -> None:
+def test_checks_are_bounded_and_the_loop_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "CHECKS_WAITING_MAX", 3)
+
     async def scenario() -> None:
         users = UsersInMemory(ANN)
-        made = authentication(users, password_checks_max=2, password_checks_waiting_max=3)
+        made = authentication(users)
         HASHES.gate.clear()
         visitor = Visitor(True, None, ClientType.DEVICE, None)
 
@@ -200,15 +203,15 @@ def test_checks_are_bounded_and_the_loop_goes_on_meanwhile() -> None:
     asyncio.run(scenario())
 
 
-def test_nobody_who_can_be_known_quickly_waits_behind_slow_hashes() -> None:
+def test_nobody_who_can_be_known_quickly_waits_behind_slow_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads are busy and the waiting is full."""
+    monkeypatch.setattr(build, "CHECKS_MAX", 1)
+    monkeypatch.setattr(build, "CHECKS_WAITING_MAX", 1)
     generated = make_password().encode()
     pump = User("pump", hash_generated(generated), ClientType.DEVICE, False, 0)
 
     async def scenario() -> None:
-        made = authentication(
-            UsersInMemory(ANN, BILLING, pump), password_checks_max=1, password_checks_waiting_max=1
-        )
+        made = authentication(UsersInMemory(ANN, BILLING, pump))
         visitor = Visitor(True, None, ClientType.DEVICE, None)
 
         async def enter(name: str, password: bytes) -> ReasonCode:

@@ -13,6 +13,7 @@ from tests.support.certificates import Authority
 from tests.support.hook_server import HookServer, Said, said
 from tests.support.waiting import wait_for
 
+from embermq.authentication import http_hook
 from embermq.authentication.errors import ChainError
 from embermq.authentication.http_hook import CACHED_MAX, HttpHookStep
 from embermq.authentication.settings import HttpHookSettings
@@ -203,7 +204,9 @@ def test_nothing_is_remembered_when_that_is_off_or_it_has_ended() -> None:
     with_step("http://127.0.0.1:1/", scenario)
 
 
-def test_requests_and_those_who_wait_are_bounded() -> None:
+def test_requests_and_those_who_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_hook, "WAITING_MAX", 3)
+
     async def scenario(step: HttpHookStep) -> None:
         tasks = [asyncio.create_task(step.check(applicant(client_id=f"c{number}"))) for number in range(5)]
         await wait_for(lambda: server.at_once == 2, what="two requests")
@@ -216,7 +219,7 @@ def test_requests_and_those_who_wait_are_bounded() -> None:
 
     with HookServer(said("allow")) as server:
         server.free.clear()
-        with_step(server.url, scenario, requests_max=2, waiting_max=3, timeout_ms=20_000)
+        with_step(server.url, scenario, requests_max=2, timeout_ms=20_000)
         assert server.at_once_max == 2
 
 

@@ -455,12 +455,12 @@ def test_accounts_that_cannot_be_read_are_our_fault_for_all_who_wait() -> None:
 
 def test_a_hash_of_other_settings_is_made_anew_at_the_next_login() -> None:
     users = store()
-    settings = PasswordSettings(argon2_memory_kib=1_024, argon2_passes=3, argon2_lanes=2)
+    settings = PasswordSettings(argon2_memory_kib=1_024, argon2_passes=3)
     checked = made(users, PasswordHashes(settings))
     version = users.users["own"].version
     assert isinstance(asked(checked, entering("own", b"wrong"))[0], Deny)
     assert users.users["own"].password_hash == ACCOUNTS["own"]
     assert isinstance(asked(checked, entering("own", b"secret"))[0], Admit)
-    assert users.users["own"].password_hash.split("$")[3] == "m=1024,t=3,p=2"
+    assert users.users["own"].password_hash.split("$")[3] == "m=1024,t=3,p=1"
     assert users.users["own"].version == version
     assert isinstance(asked(checked, entering("own", b"secret"))[0], Admit)

@@ -25,10 +25,6 @@ def problem(*assignments: str) -> str:
         (["authentication.chain=password,jwd"], "authentication.chain: 'jwd' is not one of"),
         (["authentication.chain=jwt"], "authentication.chain: 'jwt' needs jwt.hmac_secret_file"),
         (["authentication.chain=http"], "authentication.chain: 'http' needs http_hook.url"),
-        (
-            ["password.argon2_lanes=4", "password.argon2_memory_kib=31"],
-            "password.argon2_memory_kib: 31 is less than the 32 that password.argon2_lanes = 4 needs",
-        ),
         (["jwt.jwks_file=x"], "jwt.jwks_file: does nothing, authentication.chain is without 'jwt'"),
         (["http_hook.url=http://h/"], "http_hook.url: does nothing, authentication.chain is without 'http'"),
         (

@@ -8,6 +8,8 @@ import pytest
 from tests.support.users_in_memory import UsersInMemory
 from tests.support.waiting import wait_for
 
+from embermq.authentication import build
+from embermq.authentication import slowing as slowing_module
 from embermq.authentication.build import Authentication
 from embermq.authentication.certificates import CertificateStep
 from embermq.authentication.passwords import PasswordHashes
@@ -42,20 +44,20 @@ def connect(password: bytes) -> Connect:
 
 
 def test_the_delay_doubles_up_to_its_maximum_and_ends_with_the_window() -> None:
-    slowing = Slowing(free=3, window_s=60, delay_max_s=1.5)
-    assert [slowing.failed("192.0.2.1", number) for number in range(8)] == [0, 0, 0, 0.25, 0.5, 1.0, 1.5, 1.5]
+    slowing = Slowing(free=3)
+    assert [slowing.failed("192.0.2.1", number) for number in range(8)] == [0, 0, 0, 0.25, 0.5, 1.0, 2.0, 3.0]
     assert slowing.failed("192.0.2.2", 8) == 0
-    assert slowing.failed("192.0.2.1", 67) == 1.5
+    assert slowing.failed("192.0.2.1", 67) == 3.0
     assert slowing.failed("192.0.2.1", 127.5) == 0
 
 
 def test_very_many_failures_do_not_overflow() -> None:
-    slowing = Slowing(free=0, window_s=60, delay_max_s=5)
-    assert {slowing.failed("192.0.2.1", 0) for _ in range(2_000)} == {0.25, 0.5, 1.0, 2.0, 4.0, 5.0}
+    slowing = Slowing(free=0)
+    assert {slowing.failed("192.0.2.1", 0) for _ in range(2_000)} == {0.25, 0.5, 1.0, 2.0, 3.0}
 
 
 def test_addresses_are_bounded_and_the_quietest_is_forgotten() -> None:
-    slowing = Slowing(free=1, window_s=60, delay_max_s=5)
+    slowing = Slowing(free=1)
     slowing.failed("192.0.2.1", 0)
     for number in range(ADDRESSES_MAX - 1):
         slowing.failed(f"10.{number >> 8}.{number & 255}.1", 0)
@@ -82,12 +84,13 @@ def test_what_is_counted_together(address: str, network: str) -> None:
     assert network_of(address) == network
 
 
-def test_only_failures_wait_and_only_so_many() -> None:
+def test_only_failures_wait_and_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slowing_module, "DELAY_MAX_S", 60.0)
+    monkeypatch.setattr(build, "LATE_MAX", 2)
+
     async def scenario() -> None:
         users, counters = UsersInMemory(ANN), Counters()
-        settings = AuthenticationSettings(
-            failures_free=1, failures_delay_max_s=60, failures_window_s=600, failures_waiting_max=2
-        )
+        settings = AuthenticationSettings(failures_free=1)
         made = Authentication(
             users, settings, ClientSettings(), counters, scram=ScramSettings(), hashes=HASHES
         )

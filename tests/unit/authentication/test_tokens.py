@@ -23,7 +23,7 @@ from embermq.authentication.errors import ChainError
 from embermq.authentication.settings import JwtSettings
 from embermq.authentication.step import NOT_MINE, Admit, Applicant, Deny
 from embermq.authentication.token_keys import LOOK_S, Key, KeyFiles
-from embermq.authentication.tokens import TokenStep
+from embermq.authentication.tokens import LEEWAY_S, TokenStep
 from embermq.model.client_type import ClientType
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.gate import Visitor
@@ -261,9 +261,9 @@ def test_a_client_without_an_id_is_not_the_one_that_a_token_is_for(files: dict[s
 
 
 def test_leeway_counts_at_both_ends(files: dict[str, object]) -> None:
-    late = signed(claims(exp=int(time.time()) - 3))
-    assert isinstance(answer(files, late, leeway_s=60), Admit)
-    assert "expired" in told(answer(files, late, leeway_s=0))
+    late, too_late = (signed(claims(exp=int(time.time()) - ago)) for ago in (LEEWAY_S // 3, LEEWAY_S + 1))
+    assert isinstance(answer(files, late), Admit)
+    assert "expired" in told(answer(files, too_late))
 
 
 def key_set(path: Path, *keys: dict[str, object]) -> dict[str, object]:
