@@ -1,8 +1,9 @@
 """A vehicle fleet on EmberMQ, counted to the last message.
 
-Vehicles (DEVICE clients) report with QoS 1, drive through tunnels without network, and get commands with QoS 2 that
-wait for them. The office (an APPLICATION client) hears all of them by way of the Spark pipeline, goes home in the
-middle and finds everything when it returns. The exit code is 0 when nothing was lost or doubled.
+Vehicles (DEVICE clients) report, drive through tunnels without network, and get commands that wait for them. The
+office (an APPLICATION client) hears all of them by way of the Spark pipeline, goes home in the middle and finds
+everything when it returns. All of it has QoS 2: with QoS 1 a client that leaves may get its last messages again. The
+exit code is 0 when nothing was lost or doubled.
 """
 
 import argparse

@@ -16,7 +16,8 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "fleet" / "demo.py"
-STORY_S = 240
+STORY_S = 420
+"""Its own limits add up to less; usually it takes 45 s."""
 MARK = "FLEET_DEMO_MARK"
 
 
@@ -63,7 +64,7 @@ def test_nothing_is_lost_or_doubled() -> None:
     assert numbers["kept_for_office"] > 50  # the office was away for some seconds
     assert numbers["tunnels"] > 0
     assert numbers["commands_to_offline_vehicles"] > 0
-    wait_until(lambda: not left_over(mark), 30, "everything that the demo started is gone")
+    wait_until(lambda: not left_over(mark), 60, "everything that the demo started is gone")
 
 
 def test_what_is_under_way_is_not_shown_as_lost() -> None:
@@ -85,7 +86,7 @@ for is_over in (False, True):
     assert "lost" in over and "under way" not in over
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> None:
     mark = uuid4().hex
@@ -94,7 +95,7 @@ def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> No
     try:
         while "vehicles drive" not in (line := demo.stderr.readline()):
             assert line, "the demo ended before its vehicles drove"
-        wait_until(lambda: len(left_over(mark)) > 2, 30, "the pipeline has been started")
+        wait_until(lambda: len(left_over(mark)) > 2, 60, "the pipeline has been started")
         demo.send_signal(number)
         _, told = demo.communicate(timeout=60)
     finally:
@@ -103,7 +104,7 @@ def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> No
         assert demo.returncode == 130, told
         assert "interrupted" in told
     try:
-        wait_until(lambda: not left_over(mark), 30, "everything that the demo started is gone")
+        wait_until(lambda: not left_over(mark), 60, "everything that the demo started is gone")
     finally:
         for pid in left_over(mark):
             os.kill(pid, signal.SIGKILL)
