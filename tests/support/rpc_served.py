@@ -1,4 +1,4 @@
-"""gRPC as the broker serves it, over the desk alone: door, servers, and a client."""
+"""gRPC as the broker serves it, over the desk alone: door, server, and a client."""
 
 from __future__ import annotations
 
@@ -74,19 +74,17 @@ class Asking:
 async def served(
     bench: DeskBench, folder: Path, access: Access | None, refusals: Refusals, **settings: int
 ) -> AsyncIterator[Asking]:
-    """Door and servers on a port of their own."""
+    """Door and server on a port of their own."""
     given = GrpcSettings(**settings)
-    servers: dict[bool, RpcServer] = {}
+    path = str(folder / "grpc.sock")
 
-    async def behind(is_near: bool) -> str:
-        path = str(folder / f"near-{is_near}")
-        if is_near not in servers:
-            servers[is_near] = RpcServer(
-                bench.desk, access or Everything(), given, is_near=is_near, refusals=refusals
-            )
-            await servers[is_near].start(path)
+    async def behind() -> str:
+        if not servers:
+            servers.append(RpcServer(bench.desk, access or Everything(), door))
+            await servers[0].start(path)
         return path
 
+    servers: list[RpcServer] = []
     door = RpcDoor(behind, given, refusals)
     listener = socket.create_server(("127.0.0.1", 0))
     await door.open(listener)
@@ -96,7 +94,7 @@ async def served(
     finally:
         await asking.channel.close()
         door.close()
-        for server in servers.values():
+        for server in servers:
             await server.stop()
         await door.cut_off(1.0)
 

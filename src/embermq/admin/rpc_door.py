@@ -1,7 +1,8 @@
 """The door of gRPC: accepts connections, and hands those over that speak HTTP/2 to the server behind it.
 
-grpcio accepts as many connections as come, tells nothing of who comes, and is there from the start. This costs a
-listening socket until somebody comes.
+grpcio accepts as many connections as come, and costs memory and threads from the start. The door costs a listening
+socket until somebody comes. It never reads HTTP/2: which connection a call belongs to, the server asks with the name of
+the socket on which the call came.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import cast
 
 from embermq.admin.access import is_loopback
 from embermq.admin.refusals import Refusals, Why
-from embermq.admin.rpc_frames import CallsUnderWay, TooManyCalls
 from embermq.admin.settings import GrpcSettings
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -23,9 +23,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 BACKLOG = 128
 
 _log = logging.getLogger(__name__)
-Behind = Callable[[bool], Awaitable[str]]
-"""The path of the Unix socket of the server for callers that are near, on this machine, or for the others. Raises
-OSError."""
+Behind = Callable[[], Awaitable[str]]
+"""The path of the Unix socket of the server. Raises OSError."""
 
 
 class RpcDoor:
@@ -37,6 +36,8 @@ class RpcDoor:
         self.settings = settings
         self.refusals = refusals or Refusals()
         self.visitors: set[_Visitor] = set()
+        self.by_peer: dict[str, _Visitor] = {}
+        """Those that are connected to the server, by the name that it has for them."""
         self.handing_over: set[asyncio.Task[None]] = set()
         self._complaint = ""
         self._servers: list[asyncio.AbstractServer] = []
@@ -52,8 +53,23 @@ class RpcDoor:
         self._is_empty.clear()
         return True
 
+    @contextmanager
+    def call(self, peer: str) -> Iterator[bool]:
+        """A call is under way for the connection that the server knows as `peer`. Yields whether the connection comes
+        from this machine."""
+        visitor = self.by_peer.get(peer)
+        if visitor is None:  # it has gone meanwhile
+            yield False
+            return
+        visitor.calls += 1
+        try:
+            yield visitor.is_near
+        finally:
+            visitor.calls -= 1
+            visitor.waits_since_s = asyncio.get_running_loop().time()
+
     def _make_room(self) -> bool:
-        waiting = [visitor for visitor in self.visitors if not visitor.is_asking]
+        waiting = [visitor for visitor in self.visitors if not visitor.calls]
         if not waiting:
             return False
         longest = min(waiting, key=lambda visitor: visitor.waits_since_s)
@@ -76,6 +92,7 @@ class RpcDoor:
     def leave(self, visitor: _Visitor) -> None:
         """It has gone."""
         self.visitors.discard(visitor)
+        self.by_peer.pop(visitor.peer, None)
         if not self.visitors:
             self._is_empty.set()
 
@@ -153,14 +170,13 @@ class _Visitor(_Half):
         self._said = b""
         self._deadline: asyncio.TimerHandle | None = None
         self._is_handed_over = False
-        self._calls = CallsUnderWay()
+        self.is_near = False
+        """Whether it comes from this machine."""
+        self.peer = ""
+        self.calls = 0
+        """Under way."""
         self.waits_since_s = asyncio.get_running_loop().time()
         """When it came, or its last call ended."""
-
-    @property
-    def is_asking(self) -> bool:
-        """Whether a call is under way."""
-        return len(self._calls) > 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -171,7 +187,6 @@ class _Visitor(_Half):
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
-            self._asks(data)
             super().data_received(data)
             return
         self._said += data
@@ -185,20 +200,6 @@ class _Visitor(_Half):
             task = asyncio.get_running_loop().create_task(self._hand_over())
             self._door.handing_over.add(task)
             task.add_done_callback(self._door.handing_over.discard)
-
-    def _asks(self, data: bytes) -> None:
-        try:
-            self._calls.client_says(data)
-        except TooManyCalls:
-            self._door.refusals.add(Why.CALLS_MAX)
-            self.cut_off()
-
-    def is_told(self, data: bytes) -> None:
-        """By the server behind."""
-        was_asking = self.is_asking
-        self._calls.server_says(data)
-        if was_asking and not self.is_asking:
-            self.waits_since_s = asyncio.get_running_loop().time()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -243,11 +244,20 @@ class _Visitor(_Half):
     async def _hand_over(self) -> None:
         if self.transport is None:  # it has made room already
             return
-        peer = self.transport.get_extra_info("peername")
+        address = self.transport.get_extra_info("peername")
+        self.is_near = bool(address) and is_loopback(address[0])
+        own = socket.socket(socket.AF_UNIX)
         try:
-            path = await self._door.behind(bool(peer) and is_loopback(peer[0]))
-            _, behind = await asyncio.get_running_loop().create_unix_connection(lambda: _Behind(self), path)
-        except Exception as error:
+            own.setblocking(False)
+            own.bind("")  # the kernel chooses an abstract name that nobody else has
+            self.peer = f"unix-abstract:{own.getsockname()[1:].decode()}"
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(own, await self._door.behind())
+            _, behind = await loop.create_unix_connection(lambda: _Half(self), sock=own)
+        except BaseException as error:
+            own.close()
+            if not isinstance(error, Exception):
+                raise
             self._door.complain(error)
             self.cut_off()
             return
@@ -258,20 +268,8 @@ class _Visitor(_Half):
                 behind.transport.abort()
             return
         self.other = behind
-        self._asks(self._said[len(PREFACE) :])
+        self._door.by_peer[self.peer] = self
         behind.transport.write(self._said)
         self._said = b""
         if self._is_open:
             self.transport.resume_reading()
-
-
-class _Behind(_Half):
-    """The other end, to the server."""
-
-    def __init__(self, visitor: _Visitor) -> None:
-        super().__init__(visitor)
-        self._visitor = visitor
-
-    def data_received(self, data: bytes) -> None:
-        self._visitor.is_told(data)
-        super().data_received(data)

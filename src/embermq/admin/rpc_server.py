@@ -16,9 +16,10 @@ from google.protobuf.message import DecodeError
 from embermq.admin.access import Access, AccessRefused, names_a_proxy
 from embermq.admin.faults import tell_of_fault
 from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService, RequestRefused
-from embermq.admin.refusals import Refusals, Why
+from embermq.admin.refusals import Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
-from embermq.admin.settings import STOP_TIMEOUT_S, GrpcSettings
+from embermq.admin.rpc_door import RpcDoor
+from embermq.admin.settings import STOP_TIMEOUT_S
 from embermq.ports.errors import StoreError
 from embermq.queues.errors import SettingsRefused
 
@@ -50,22 +51,19 @@ class RpcCaller:
 
 
 class RpcServer:
-    """Serves callers that are all near, or all not, on a Unix socket that nobody but the door connects to."""
+    """Serves the connections of a door, on a Unix socket that nobody but the door connects to."""
 
     def __init__(
         self,
         service: QueueService,
         access: Access,
-        settings: GrpcSettings,
-        *,
-        is_near: bool,
-        refusals: Refusals | None = None,
+        door: RpcDoor,
     ) -> None:
         self._service = service
         self._access = access
-        self._settings = settings
-        self._is_near = is_near
-        self._refusals = refusals or Refusals()
+        self._door = door
+        self._settings = door.settings
+        self._refusals = door.refusals
         self._calls = 0
         """Under way, of those who may make them."""
         self._server: Any = None
@@ -108,10 +106,9 @@ class RpcServer:
     def _handler(self, name: str, call: Call) -> Callable[[AsyncIterable[bytes], Any], Awaitable[bytes]]:
         async def handle(requests: AsyncIterable[bytes], context: Any) -> bytes:
             try:
-                self._access.check(
-                    RpcCaller(context.invocation_metadata(), is_near=self._is_near), call.scope
-                )
-                return await self._answered(call, requests)
+                with self._door.call(context.peer()) as is_near:
+                    self._access.check(RpcCaller(context.invocation_metadata(), is_near=is_near), call.scope)
+                    return await self._answered(call, requests)
             except Exception as error:
                 code, told, why = self._told(error, name)
             try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from embermq.admin.access import Access, TokenAccess
-    from embermq.admin.refusals import Refusals
+    from embermq.admin.rpc_door import RpcDoor
     from embermq.admin.rpc_server import RpcServer
 
 LOG = logging.getLogger("embermq")
@@ -64,11 +64,11 @@ class QueueAdmin:
         """For listeners that anybody may reach: by token."""
         return self._late(self._token_access())
 
-    async def rpc_server(self, *, is_near: bool, refusals: Refusals) -> RpcServer:
+    async def rpc_server(self, door: RpcDoor) -> RpcServer:
         """For gRPC, by token; its library is loaded away from the event loop. Only where queues are switched on."""
         assert self.desk is not None
         kind = await asyncio.to_thread(_rpc_server_class)
-        return kind(self.desk, self._token_access(), self._settings.grpc, is_near=is_near, refusals=refusals)
+        return kind(self.desk, self._token_access(), door)
 
     def own_api(self) -> ASGIApp:
         """For the control socket: whoever can open it is the operator."""

@@ -1,5 +1,4 @@
-"""The gRPC surface of a running broker: one door, and behind it a server for this machine and one for others, each made
-when the first of its callers comes."""
+"""The gRPC surface of a running broker: a door, and behind it a server, made when the first caller comes."""
 
 from __future__ import annotations
 
@@ -20,11 +19,11 @@ from embermq.server.settings import Address
 if TYPE_CHECKING:
     from embermq.admin.rpc_server import RpcServer
 
-FILE_NAMES = {True: "grpc-near.sock", False: "grpc-far.sock"}
+FILE_NAME = "grpc.sock"
 
 
 class RpcSide:
-    """The sockets between door and servers are in the data directory, which nobody else may enter."""
+    """The socket between door and server is in the data directory, which nobody else may enter."""
 
     def __init__(
         self, data_dir: Path, settings: GrpcSettings, queues: QueueAdmin, refusals: Refusals
@@ -34,10 +33,10 @@ class RpcSide:
         self._queues = queues
         self._refusals = refusals
         self._door = RpcDoor(self._behind, settings, refusals)
-        self._servers: dict[bool, RpcServer] = {}
+        self._server: RpcServer | None = None
         self._turn = asyncio.Lock()
         self._folder = -1
-        """Kept open: by it the sockets have paths that the kernel takes, however long the directory's."""
+        """Kept open: by it the socket has a path that the kernel takes, however long the directory's."""
 
     async def open(self, addresses: Sequence[Address]) -> list[Address]:
         """Bind and listen; returns where. Raises OSError."""
@@ -55,26 +54,26 @@ class RpcSide:
     async def stop(self) -> None:
         """Finish calls under way."""
         self._door.close()
-        # Who does not read its answer would hold up the one that has it.
-        waits = [server.stop() for server in self._servers.values()]
+        server, self._server = self._server, None
+        # Who does not read its answer would hold up the server.
+        waits = [server.stop()] if server is not None else []
         await asyncio.gather(self._door.cut_off(STOP_TIMEOUT_S), *waits)
-        for is_near in self._servers:
+        if server is not None:
             with suppress(FileNotFoundError):
-                os.unlink(self._path(is_near))
-        self._servers.clear()
+                os.unlink(self._path())
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
-    def _path(self, is_near: bool) -> str:
-        return f"/proc/self/fd/{self._folder}/{FILE_NAMES[is_near]}"
+    def _path(self) -> str:
+        return f"/proc/self/fd/{self._folder}/{FILE_NAME}"
 
-    async def _behind(self, is_near: bool) -> str:
+    async def _behind(self) -> str:
         async with self._turn:
-            if is_near not in self._servers:
-                server = await self._queues.rpc_server(is_near=is_near, refusals=self._refusals)
+            if self._server is None:
+                server = await self._queues.rpc_server(self._door)
                 with suppress(FileNotFoundError):  # of a broker that was killed
-                    os.unlink(self._path(is_near))
-                await server.start(self._path(is_near))
-                self._servers[is_near] = server
-        return self._path(is_near)
+                    os.unlink(self._path())
+                await server.start(self._path())
+                self._server = server
+        return self._path()

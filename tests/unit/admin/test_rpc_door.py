@@ -22,12 +22,12 @@ from embermq.admin.settings import GrpcSettings
     "said", [b"", PREFACE[:5], b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", PREFACE[:23] + b"x"]
 )
 def test_who_does_not_speak_grpc_is_sent_away_before_anything_begins(said: bytes) -> None:
-    begun: list[bool] = []
+    begun: list[str] = []
     refused: list[Refusals] = []
 
     async def scenario() -> None:
-        async def behind(is_near: bool) -> str:
-            begun.append(is_near)
+        async def behind() -> str:
+            begun.append("grpc")
             return ""
 
         door = RpcDoor(behind, GrpcSettings(request_timeout_s=1))
@@ -50,7 +50,7 @@ def test_who_does_not_speak_grpc_is_sent_away_before_anything_begins(said: bytes
 
 def test_a_server_that_cannot_begin_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async def behind(_: bool) -> str:
+        async def behind() -> str:
             raise ImportError("no grpc here")
 
         door = RpcDoor(behind, GrpcSettings())
@@ -81,7 +81,7 @@ def test_who_takes_nothing_of_what_it_is_told_is_sent_away(tmp_path: Path, told_
             writer.write(bytes(told_bytes))
             writer.close()
 
-        async def behind(_: bool) -> str:
+        async def behind() -> str:
             return path
 
         loop = asyncio.get_running_loop()
@@ -109,7 +109,7 @@ def test_nothing_is_left_of_a_caller_who_has_gone_while_the_server_did_not_read(
     async def scenario() -> None:
         path = str(tmp_path / "behind.sock")
 
-        async def behind(_: bool) -> str:
+        async def behind() -> str:
             return path
 
         loop = asyncio.get_running_loop()
