@@ -26,7 +26,7 @@ from tests.support.stand_in_store import (
 from embermq.authorization.rule_set import RuleSet
 from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.broker import Broker
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.broker.link import Link
 from embermq.broker.settings import MqttSettings
 from embermq.broker.state import BrokerState

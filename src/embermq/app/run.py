@@ -39,7 +39,7 @@ from embermq.app.terminal import Terminal
 from embermq.authentication.build import Authentication
 from embermq.authentication.errors import ChainError
 from embermq.authorization.rule_set import RuleSet
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.observability.client_events import ClientEventLog
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError

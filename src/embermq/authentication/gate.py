@@ -10,9 +10,8 @@ from secrets import token_hex
 from embermq.authentication.chain import Chain
 from embermq.authentication.slowing import Slowing
 from embermq.authentication.step import CHECK, Admit, Applicant, Deny, Talk
-from embermq.broker.authenticating import Proof, Question
 from embermq.broker.counters import Counters
-from embermq.broker.credentials import Identity, Refusal
+from embermq.broker.identity import Identity, Proof, Question, Refusal
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode

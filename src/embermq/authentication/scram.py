@@ -18,7 +18,7 @@ from embermq.authentication.scram_verifiers import (
     verifier_of_nobody,
 )
 from embermq.authentication.step import NOT_MINE, Admit, Applicant, Deny, Look, Step, Talk, Welcome
-from embermq.broker.authenticating import Question
+from embermq.broker.identity import Question
 from embermq.ports.errors import StoreError
 from embermq.ports.users import User, Users
 from embermq.protocol.reason_codes import ReasonCode

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from embermq.broker.authenticating import Question
+from embermq.broker.identity import Question
 from embermq.model.client_type import ClientType
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.server.gate import Visitor

@@ -12,7 +12,7 @@ from msgspec import Struct
 from embermq.authentication.accounts import Vacancy
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.remembered_passwords import RememberedPasswords
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.ports.errors import StoreError
 from embermq.ports.users import User, Users
 

@@ -10,12 +10,12 @@ from functools import partial
 
 from embermq.broker.holding import Holding
 from embermq.broker.link import Link
-from embermq.broker.refusing import FIRST_ERROR
+from embermq.broker.packet_ids import answered_late
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.protocol.encoder import pubcomp
 from embermq.protocol.packets import Puback, Pubcomp, Pubrec, Pubrel
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
 
@@ -33,7 +33,7 @@ class Acknowledging:
         session = link.session
         if session is None:
             return
-        delivery = session.window.get(packet.packet_id) or session.answered_late(packet.packet_id)
+        delivery = session.window.get(packet.packet_id) or answered_late(session, packet.packet_id)
         if delivery is None:
             return
         if delivery.qos != 1:
@@ -51,7 +51,7 @@ class Acknowledging:
         session = link.session
         if session is None:
             return
-        delivery = session.window.get(packet.packet_id) or session.answered_late(packet.packet_id)
+        delivery = session.window.get(packet.packet_id) or answered_late(session, packet.packet_id)
         if delivery is None:
             if packet.reason_code < FIRST_ERROR:  # also in 3.x: the client would hold the id for ever
                 known = link.version is not ProtocolVersion.V5
@@ -75,7 +75,7 @@ class Acknowledging:
         session = link.session
         if session is None:
             return
-        delivery = session.window.get(packet.packet_id) or session.answered_late(packet.packet_id)
+        delivery = session.window.get(packet.packet_id) or answered_late(session, packet.packet_id)
         if delivery is None:
             return
         if delivery.released:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from functools import partial
-from typing import TypeAlias
 
 from msgspec import Struct
 
 from embermq.broker.client_events import EventKind, words
 from embermq.broker.connecting import Connecting
-from embermq.broker.credentials import Identity, Refusal
+from embermq.broker.identity import Proof, Question, Step
 from embermq.broker.link import Link
 from embermq.broker.state import BrokerState
 from embermq.broker.timers import Timer
@@ -46,23 +45,6 @@ BROKER_ASKS: dict[Stage, Stage] = {
     Stage.WEIGHING: Stage.ASKED,
     Stage.WEIGHING_AGAIN: Stage.ASKED_AGAIN,
 }
-
-
-class Question(Struct, frozen=True):
-    """The method needs an answer of the client to `data`."""
-
-    data: bytes | None
-
-
-class Proof(Struct, frozen=True):
-    """The client is who it says; `data` is what it gets with the good news."""
-
-    identity: Identity
-    data: bytes | None
-
-
-Step: TypeAlias = Question | Proof | Refusal
-"""What a method makes of the client's data."""
 
 
 class Authentication(Struct):

@@ -7,8 +7,8 @@ from embermq.authorization.rule_set import RuleSet
 from embermq.broker.acknowledging import Acknowledging
 from embermq.broker.authenticating import Authenticating
 from embermq.broker.connecting import Connecting
-from embermq.broker.credentials import Identity
 from embermq.broker.holding import Holding
+from embermq.broker.identity import Identity
 from embermq.broker.link import Link
 from embermq.broker.publishing import Publishing
 from embermq.broker.session import Session
@@ -179,7 +179,7 @@ class Broker:
         for generation, will in stored.wills:
             self.wills.restore(generation, will, has_session=generation in generations)
         for session in list(state.sessions.values()):
-            self.connecting.watch_expiry(session)
+            self.connecting.expiry.watch(session)
         return list(state.sessions.values())
 
 

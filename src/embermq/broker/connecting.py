@@ -10,20 +10,25 @@ from embermq.authorization.rule_set import Permissions
 from embermq.authorization.rules import ADMIN_PREFIX, Principal
 from embermq.broker.client_events import EventKind, words
 from embermq.broker.connack import connack_properties
-from embermq.broker.credentials import Credentials, Identity
+from embermq.broker.credentials import Credentials
 from embermq.broker.handover import Handover
 from embermq.broker.holding import Holding
+from embermq.broker.identity import Identity
+from embermq.broker.keep_alive import KeepAlive
 from embermq.broker.link import UNLIMITED_PACKET_BYTES, Link
 from embermq.broker.ownership import ANOTHER_USERS, may_keep, objection_to_user, take_possession
 from embermq.broker.queue_side import QUEUE_PREFIX
-from embermq.broker.refusing import payload_too_large
 from embermq.broker.session import PACKET_IDS, Delivery, Session
+from embermq.broker.session_end import SessionEnd
+from embermq.broker.session_expiry import SessionExpiry
+from embermq.broker.settings import payload_too_large
 from embermq.broker.state import BrokerState
+from embermq.broker.takeover import Takeover, is_kept, leave_queues
 from embermq.broker.terms import VERSION_NAMES
 from embermq.broker.wills import Wills
 from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.model.client_type import ClientType
-from embermq.model.session import NEVER_EXPIRES, SessionRow
+from embermq.model.session import SessionRow
 from embermq.ports.errors import StoreFull
 from embermq.protocol.packets import Connack, Connect, Disconnect, Packet, Will
 from embermq.protocol.properties import Properties, is_payload_format_valid
@@ -73,6 +78,10 @@ class Connecting:
         self._wills = wills
         self._holding = holding
         self._handover = Handover(state)
+        self._keep_alive = KeepAlive(state)
+        self.session_end = SessionEnd(state, wills, self._handover)
+        self.expiry = SessionExpiry(state, self.session_end)
+        self._takeover = Takeover(state, wills, holding, self.session_end, self.expiry)
         self.credentials = Credentials(state)
         self._opened = opened
         self._waiting: dict[Link, _Entrant] = {}
@@ -126,10 +135,10 @@ class Connecting:
         objection = self._objection(link, packet, identity.client_id or packet.client_id, permissions)
         old = self._state.sessions.get(client_id)
         if objection is None:
-            owned = old if old is not None and not self._is_over(old) else None
+            owned = old if old is not None and not self.expiry.is_over(old) else None
             objection = objection_to_user(owned, principal, permissions)
             self._state.counters.connects_denied += objection is not None
-        expiry_s = self._expiry_s(packet)
+        expiry_s = self.expiry.interval_s(packet)
         if objection is None and self._state.strict_names is not None:
             kept = old if old is not None and not packet.clean_start else None
             client_type = identity.client_type if kept is None else kept.client_type
@@ -138,7 +147,7 @@ class Connecting:
         if objection is not None:
             self.refuse(link, *objection)
             return
-        goes_on = old is not None and not packet.clean_start and _is_kept(old) and not self._is_over(old)
+        goes_on = old is not None and not packet.clean_start and is_kept(old) and not self.expiry.is_over(old)
         if expiry_s > 0 and not goes_on:
             text = self._state.quotas.objection_to_session(identity.username, old)
             if text:
@@ -148,10 +157,10 @@ class Connecting:
         if must_wait and self._cannot_be_stored(old, packet, goes_on):
             self.refuse(link, *self._not_stored())
             return
-        self._configure(link, packet)
+        self._keep_alive.watch(link, packet)
         self.credentials.hold(link, identity)
         if old is not None:
-            self._take_over(old, packet.clean_start)
+            self._takeover.take_over(old, packet.clean_start)
         session = self._state.sessions.get(client_id)
         present = session is not None
         if session is None:
@@ -225,14 +234,14 @@ class Connecting:
             session, packet = entrant.session, entrant.packet
             if not entrant.is_welcome:
                 continue
-            if self._may_drain(session, packet, entrant.present and _is_kept(session)):
+            if self._may_drain(session, packet, entrant.present and is_kept(session)):
                 self._attach(entrant)
                 continue
             self._wills.forget(session, link)
             self.refuse(link, *self._not_stored())
             self.link_lost(link)
             if not entrant.present:
-                self.end_session(session)
+                self.session_end.end(session)
 
     def _give_up(self, link: Link, session: Session) -> None:
         """The session store, or the log, has not answered in time."""
@@ -303,39 +312,10 @@ class Connecting:
             return queues.refuses_will(will.topic)
         return None
 
-    def _configure(self, link: Link, packet: Connect) -> None:
-        keep_alive_s = packet.keep_alive_s
-        if packet.version == ProtocolVersion.V5:
-            limit_s = self._state.settings.keep_alive_max_s
-            if limit_s < PACKET_IDS and (keep_alive_s == 0 or keep_alive_s > limit_s):
-                keep_alive_s = limit_s
-        link.keep_alive_ms = keep_alive_s * 1500
-        self._state.timers.cancel(link.timer)
-        if link.keep_alive_ms:
-            link.timer = self._state.timers.at(
-                self._state.tick.now_ms + link.keep_alive_ms, partial(self._check_alive, link)
-            )
-
-    def _check_alive(self, link: Link) -> None:
-        if link.closing:
-            return
-        due_ms = link.last_ms + link.keep_alive_ms
-        if self._state.tick.now_ms >= due_ms:
-            link.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT)  # [MQTT-3.1.2-22]
-        else:
-            link.timer = self._state.timers.at(due_ms, partial(self._check_alive, link))
-
     def _set_window(self, session: Session, packet: Connect) -> None:
         asked = packet.properties.receive_maximum if packet.properties is not None else None
         session.receive_maximum = asked or PACKET_IDS
         session.window_max = min(self._state.settings.inflight_max, session.receive_maximum)
-
-    def _expiry_s(self, packet: Connect) -> int:
-        limit_s = self._state.settings.session_expiry_max_s
-        if packet.version != ProtocolVersion.V5:
-            return 0 if packet.clean_start else limit_s
-        asked = packet.properties.session_expiry_interval if packet.properties is not None else None
-        return min(asked or 0, limit_s)
 
     def _new_session(self, client_id: str, packet: Connect, identity: Identity, expiry_s: int) -> Session:
         state = self._state
@@ -360,45 +340,16 @@ class Connecting:
             state.tick.writes.application_floors[session.generation] = floor
         return session
 
-    def _take_over(self, old: Session, clean_start: bool) -> None:
-        """The older connection ends first [MQTT-3.1.4-3]; its will goes out unless the session goes on and the will
-        waits [MQTT-3.1.3-9]."""
-        was_connected = old.link is not None
-        ended = self._cut_off(old, ReasonCode.SESSION_TAKEN_OVER, goes_on=not clean_start and _is_kept(old))
-        self._state.counters.takeovers += ended
-        if clean_start or not _is_kept(old) or self._is_over(old):
-            self.end_session(old)
-            return
-        if was_connected:
-            self._leave_queues(old)
-            self._state.path(old).suspend(old)
-        self._wills.cancel_delayed(old)
-
-    def _cut_off(self, session: Session, reason: ReasonCode, *, goes_on: bool) -> int:
-        """End the connection that the session has, and the one that is to follow it; returns how many were open."""
-        ended = 0
-        for link in (session.link, session.claimant):
-            if link is None:
-                continue
-            if not link.closing:
-                ended += 1
-                link.disconnect(reason)
-            link.inbox = None
-            self._holding.release_all(link)
-            self._wills.connection_ended(session, link, session_goes_on=goes_on)
-        session.link = session.claimant = None
-        return ended
-
     def remove(self, session: Session, durable: Callable[[], None]) -> None:
         """An operator ends the session, and its connection with it; `durable` is called when nothing of it is stored
         any more."""
-        self._cut_off(session, ReasonCode.ADMINISTRATIVE_ACTION, goes_on=False)
-        self.end_session(session, durable)
+        self._takeover.cut_off(session, ReasonCode.ADMINISTRATIVE_ACTION, goes_on=False)
+        self.session_end.end(session, durable)
 
     def give(self, session: Session, username: str, durable: Callable[[], None]) -> bool:
         """An operator gives a kept session to a user; `durable` is called when that is stored. Its client is sent away
         if it may not come for a session of that user. False when the session is not kept."""
-        if not _is_kept(session):
+        if not is_kept(session):
             return False
         if session.username != username:
             session.username, session.certificate = username, ""
@@ -416,9 +367,6 @@ class Connecting:
             self._state.tick.session_writes.sessions.append(session.row())
         self._state.tick.batch.after_commit.append(durable)
         return True
-
-    def _is_over(self, session: Session) -> bool:
-        return session.expires_ms != 0 and self._state.tick.now_ms >= session.expires_ms
 
     def _attach(self, entrant: _Entrant) -> None:
         """What CONNACK says is durable: read what the session owes its client, then let it in."""
@@ -506,75 +454,18 @@ class Connecting:
 
     def _gone(self, session: Session, link: Link) -> None:
         state = self._state
-        keeps = _is_kept(session)
+        keeps = is_kept(session)
         self._wills.connection_ended(session, link, session_goes_on=keeps)
         if not keeps:
-            self.end_session(session)
+            self.session_end.end(session)
             return
-        self._leave_queues(session)
+        leave_queues(self._state, session)
         self._handover.leave(session, ended=False)
         state.path(session).suspend(session)
         if session.permissions is not None and session.permissions.principal != session.principal:
             self._judge(session, state.permissions(session.principal))
-        if session.expiry_interval_s != NEVER_EXPIRES:
-            session.expires_ms = state.tick.now_ms + session.expiry_interval_s * 1000
-            self.watch_expiry(session)
+        self.expiry.begin(session)
         state.tick.session_writes.sessions.append(session.row())
-
-    def _leave_queues(self, session: Session) -> None:
-        """Before its window is cleared: what is in there was sent and not acknowledged."""
-        if session.queue_filters and self._state.queues is not None:
-            self._state.queues.gone(session)
-
-    def _expire(self, session: Session, epoch: int) -> None:
-        if session.epoch == epoch and not session.dead and self._is_over(session):
-            self._state.counters.sessions_expired += 1
-            self.end_session(session)
-
-    def end_session(self, session: Session, durable: Callable[[], None] | None = None) -> None:
-        """Everything that belongs to the session goes [MQTT-4.1.0-2]; a will that waits goes out now
-        [MQTT-3.1.2-8]."""
-        if session.dead:
-            return
-        session.dead = True
-        self._state.timers.cancel(session.timer)
-        self._wills.session_ended(session)
-        self._handover.leave(session, ended=True, then=partial(self._delete, session, durable))
-        for subscriber in session.subscriptions.values():
-            self._state.router.discard(subscriber)
-        session.subscriptions.clear()
-        if session.queue_filters and self._state.queues is not None:
-            self._state.queues.ended(session)
-        if session.is_application and self._state.application_logs is not None:
-            self._state.application_logs.ended(session)
-        self._state.path(session).forget(session)
-        self._state.quotas.ends(session)
-        session.window.clear()
-        if self._state.sessions.get(session.client_id) is session:
-            del self._state.sessions[session.client_id]
-
-    def _delete(self, session: Session, durable: Callable[[], None] | None) -> None:
-        tick = self._state.tick
-        if session.persistent:
-            tick.session_writes.deleted_sessions.append(session.generation)
-            if session.is_application:
-                tick.writes.ended_applications.append(session.generation)
-                if self._state.application_logs is not None:
-                    tick.batch.after_commit.append(partial(self._state.application_logs.deleted, session))
-        if durable is not None:
-            tick.batch.after_commit.append(durable)
-
-    def watch_expiry(self, session: Session) -> None:
-        """Arm the timer of a session whose client is gone."""
-        timers = self._state.timers
-        timers.cancel(session.timer)
-        if session.expires_ms:
-            session.timer = timers.at(session.expires_ms, partial(self._expire, session, session.epoch))
-
-
-def _is_kept(session: Session) -> bool:
-    """Whether the session outlives its connection. It may have been resumed to end with this one."""
-    return session.persistent and session.expiry_interval_s > 0
 
 
 def _farewell(packet: Disconnect) -> str:

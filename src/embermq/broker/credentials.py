@@ -3,38 +3,10 @@
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Struct
-
+from embermq.broker.identity import Identity
 from embermq.broker.link import Link
 from embermq.broker.state import BrokerState
-from embermq.model.client_type import ClientType
 from embermq.protocol.reason_codes import ReasonCode
-
-
-class Identity(Struct, frozen=True):
-    """Who the client proved to be. `new_client_id` is used when it brought none; `client_id`, when it is not empty,
-    whatever it brought.
-
-    `expires_ms` (Unix time) is when its proof ends, and its connection with it, 0 never. `account_version` is that of
-    the account whose password it showed, 0 when it entered by something else. `certificate` is the
-    subject of its verified certificate (RFC 4514), "" without one.
-    """
-
-    username: str
-    client_type: ClientType
-    new_client_id: str
-    expires_ms: int = 0
-    account_version: int = 0
-    certificate: str = ""
-    client_id: str = ""
-
-
-class Refusal(Struct, frozen=True):
-    """The client may not enter, or stay. It is told `code` alone; `why` is for the log, and never holds what it
-    showed."""
-
-    code: ReasonCode
-    why: str = ""
 
 
 class Credentials:

@@ -2,17 +2,14 @@
 
 from msgspec.structs import replace
 
-from embermq.broker.link import Link
 from embermq.broker.tick import Accepted
 from embermq.model.message import Message
-from embermq.protocol.encoder import publish_frame, with_topic_alias
+from embermq.protocol.encoder import publish_frame
 from embermq.protocol.properties import Properties, encode_message_properties
 from embermq.protocol.version import ProtocolVersion
 
 _NO_PROPERTIES = b"\x00"
 PACKET_ID_BYTES = 2
-ALIAS_BYTES = 3
-"""What an alias takes in a packet; a shorter topic is not worth one."""
 
 Frame = tuple[bytes, bytes]
 """Bytes before and after the packet id."""
@@ -92,22 +89,3 @@ def accepted_frame(
     accepted.frame_key = key
     accepted.frame = frame
     return frame
-
-
-def aliased(link: Link, topic: str, frame: Frame) -> Frame:
-    """The frame with a topic alias for a link that takes aliases. The first topics get one each; a topic is named once
-    with its alias, then the alias stands for it [MQTT-3.3.2-11]."""
-    aliases = link.aliases_out
-    if aliases is None or len(topic) <= ALIAS_BYTES:
-        return frame
-    alias = aliases.get(topic)
-    if alias is not None:
-        return with_topic_alias(*frame, alias, keep_topic=False)
-    if len(aliases) >= link.aliases_out_max:
-        return frame
-    alias = len(aliases) + 1
-    head, tail = with_topic_alias(*frame, alias, keep_topic=True)
-    if len(head) + PACKET_ID_BYTES + len(tail) > link.packet_bytes_max:
-        return frame
-    aliases[topic] = alias
-    return head, tail

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 from embermq.broker.frames import counted_anew
-from embermq.broker.publishing import choose_member
 from embermq.broker.router import NO_MATCH, Receiver, Turn
 from embermq.broker.session import Delivery, Session
+from embermq.broker.shared_choice import choose_member
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.model.log_record import encode_record

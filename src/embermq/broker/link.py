@@ -18,8 +18,8 @@ from embermq.protocol.version import ProtocolVersion
 
 if TYPE_CHECKING:
     from embermq.broker.authenticating import Authentication
-    from embermq.broker.credentials import Identity
     from embermq.broker.holding import Held
+    from embermq.broker.identity import Identity
     from embermq.broker.session import Session
     from embermq.broker.terms import Terms
 

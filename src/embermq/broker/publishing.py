@@ -10,8 +10,10 @@ from embermq.broker.refusing import Refusing
 from embermq.broker.retain_sources import source_of
 from embermq.broker.router import NO_MATCH, Match, Receiver
 from embermq.broker.session import Session
+from embermq.broker.shared_choice import choose_member
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Batch, Verdict
+from embermq.broker.topic_aliases import resolve_alias
 from embermq.model.log_record import Origin, decode_record, encode_record
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
@@ -57,7 +59,7 @@ class Publishing:
         topic = packet.topic
         if properties is not None or not topic:
             if properties is None or (properties.topic_alias is not None or not topic):
-                resolved = self._resolve_alias(link, topic, properties)
+                resolved = resolve_alias(link, topic, properties, self._state.settings.topic_alias_maximum)
                 if resolved is None:
                     return
                 topic = resolved
@@ -184,22 +186,6 @@ class Publishing:
                 match = router.match_for(topic, session.client_id)
             self._counters.deliveries_denied += match.denied
         return match
-
-    def _resolve_alias(self, link: Link, topic: str, properties: Properties | None) -> str | None:
-        alias = properties.topic_alias if properties is not None else None
-        if alias is None or alias > self._state.settings.topic_alias_maximum:
-            limit = self._state.settings.topic_alias_maximum
-            link.disconnect(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}, the maximum is {limit}")
-            return None
-        if link.aliases is None:
-            link.aliases = {}
-        if topic:
-            link.aliases[alias] = topic
-            return topic
-        known = link.aliases.get(alias)
-        if known is None:
-            link.disconnect(ReasonCode.PROTOCOL_ERROR, f"topic alias {alias} was never given a topic")
-        return known
 
     def _deliver_now(self, accepted: Accepted) -> None:
         """The direct way: receivers that keep nothing, up to QoS 1, and everybody's QoS 0."""
@@ -352,21 +338,6 @@ class Publishing:
             if accepted.receiving is not None:
                 accepted.receiving.discard(accepted.packet_id)
             self.refusing.answer(link, message.qos, accepted.packet_id, reason, text)
-
-
-def choose_member(receivers: list[Receiver], turn: int) -> Receiver | None:
-    """The next member with room; else the next that keeps messages; else None."""
-    count = len(receivers)
-    fallback: Receiver | None = None
-    for step in range(count):
-        receiver = receivers[(turn + step) % count]
-        session = receiver.session
-        is_here = session.link is not None and not session.link.closing
-        if is_here and not session.backlog and len(session.window) < session.window_max:
-            return receiver
-        if fallback is None and ((session.persistent and receiver.qos) or is_here):
-            fallback = receiver
-    return fallback
 
 
 def deadline_of(properties: Properties, now_ms: int) -> int:

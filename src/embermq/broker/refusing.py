@@ -8,7 +8,7 @@ from embermq.broker.link import Link
 from embermq.broker.publish_rate import publish_rate
 from embermq.broker.router import NO_MATCH, Match
 from embermq.broker.session import Session
-from embermq.broker.settings import MqttSettings
+from embermq.broker.settings import payload_too_large
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Verdict
 from embermq.model.log_record import encode_record
@@ -16,7 +16,7 @@ from embermq.model.message import Message
 from embermq.protocol.encoder import puback, pubrec
 from embermq.protocol.packets import Puback, Publish, Pubrec
 from embermq.protocol.properties import Properties, is_payload_format_valid
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
 from embermq.topics.names import is_system_topic, validate_topic
@@ -24,14 +24,8 @@ from embermq.topics.names import is_system_topic, validate_topic
 DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
 BEHIND = "the store of sessions is too far behind"
-FIRST_ERROR = 0x80
 LOG_FULL = "too much waits for the message log"
 TOO_LARGE = "too many applications are to get it, the message log does not take that"
-
-
-def payload_too_large(payload: bytes, settings: MqttSettings) -> str:
-    """What is told of a payload over the limit."""
-    return f"a payload of {len(payload)} bytes, the largest allowed is {settings.payload_bytes_max}"
 
 
 class Refusing:

@@ -186,38 +186,6 @@ class Session:
         held = len(self.given_up) if self.given_up else 0
         return 2 * (len(self.window) - held) <= self.window_max - held
 
-    def next_packet_id(self) -> int:
-        """An id in 1..65535 that is not in flight [MQTT-2.2.1-3]. The window is never full when this is called."""
-        window = self.window
-        packet_id = self.last_packet_id
-        while True:
-            packet_id = packet_id + 1 if packet_id < PACKET_IDS else 1
-            if packet_id not in window and (self.reserved is None or packet_id not in self.reserved):
-                self.last_packet_id = packet_id
-                return packet_id
-
-    def reserve(self, delivery: Delivery) -> None:
-        """Give its packet id to nothing else. It leaves the window, which gets no larger than there are other ids."""
-        self.window.pop(delivery.packet_id, None)
-        if self.reserved is None:
-            self.reserved = {}
-        self.reserved[delivery.packet_id] = delivery
-        self.window_max = min(self.window_max, PACKET_IDS - len(self.reserved))
-
-    def answered_late(self, packet_id: int) -> Delivery | None:
-        """The client speaks of a reserved packet id after all: its delivery is in the window again."""
-        delivery = self.reserved.pop(packet_id, None) if self.reserved else None
-        if delivery is not None:
-            self.window[packet_id] = delivery
-        return delivery
-
-    def take_packet_id(self, wanted: int) -> int:
-        """The id that the store gave a row, if it gave one and that is free; else a free one."""
-        if wanted and wanted not in self.window:
-            self.last_packet_id = wanted
-            return wanted
-        return self.next_packet_id()
-
     def next_place(self) -> int:
         """A sequence number in the device queue, behind all others."""
         place = self.queue_seq_next

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from embermq.broker.publishing import choose_member
 from embermq.broker.router import Receiver
 from embermq.broker.session import Session
+from embermq.broker.shared_choice import choose_member
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
 from embermq.delivery.device.path import DevicePath

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from embermq.broker.counters import Counters
-from embermq.broker.frames import PACKET_ID_BYTES, Frame, aliased, message_frame
+from embermq.broker.frames import PACKET_ID_BYTES, Frame, message_frame
 from embermq.broker.link import Link
 from embermq.broker.session import Delivery, Session
+from embermq.broker.topic_aliases import aliased
 from embermq.model.message import Message
 from embermq.protocol.encoder import pubrel, with_dup
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+FIRST_ERROR: Final = 0x80
+"""Codes from here on are failures."""
+
 
 class ReasonCode(IntEnum):
     """All reason codes [MQTT 5.0, table 2-6]. Codes from 0x80 on are failures."""

@@ -8,11 +8,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from embermq.broker.authenticating import Question, Step
 from embermq.broker.broker import Broker
 from embermq.broker.client_events import EventKind, words
 from embermq.broker.connecting import UNKNOWN_METHOD
-from embermq.broker.credentials import Identity, Refusal
+from embermq.broker.identity import Identity, Question, Refusal, Step
 from embermq.broker.link import Link
 from embermq.protocol.packets import Connect, Packet
 from embermq.protocol.reason_codes import ReasonCode

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.broker.authenticating import Step
-from embermq.broker.credentials import Identity, Refusal
+from embermq.broker.identity import Identity, Refusal, Step
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 

@@ -10,7 +10,7 @@ from tests.support.users_in_memory import UsersInMemory
 from embermq.authentication.build import Authentication
 from embermq.authentication.settings import AuthenticationSettings, HttpHookSettings, StepName
 from embermq.broker.counters import Counters
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User, Users

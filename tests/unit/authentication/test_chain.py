@@ -20,7 +20,7 @@ from embermq.authentication.generated_passwords import hash_generated, make_pass
 from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.broker.counters import Counters
-from embermq.broker.credentials import Identity, Refusal
+from embermq.broker.identity import Identity, Refusal
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User, Users

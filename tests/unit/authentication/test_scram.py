@@ -32,8 +32,8 @@ from embermq.authentication.scram_verifiers import (
 )
 from embermq.authentication.settings import AuthenticationSettings, ScramSettings
 from embermq.authentication.step import Admit, Deny, Talk, Welcome
-from embermq.broker.authenticating import Proof, Question
 from embermq.broker.counters import Counters
+from embermq.broker.identity import Proof, Question
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User

@@ -15,7 +15,7 @@ from embermq.authentication.passwords import PasswordHashes
 from embermq.authentication.remembered_passwords import RememberedPasswords
 from embermq.authentication.watch import AccountWatch
 from embermq.broker.counters import Counters
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import User

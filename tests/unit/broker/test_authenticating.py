@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from tests.conformance.clause import V5, of_5
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
-from embermq.broker.authenticating import Proof, Question, Step
-from embermq.broker.credentials import Identity, Refusal
+from embermq.broker.identity import Identity, Proof, Question, Refusal, Step
 from embermq.model.client_type import ClientType
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import (

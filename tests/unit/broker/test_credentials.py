@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Disconnect
 from embermq.protocol.reason_codes import ReasonCode

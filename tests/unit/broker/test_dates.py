@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import START_MS, HandDrivenBroker
 
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record, iter_frames
 from embermq.protocol.packets import Disconnect, Publish, Will

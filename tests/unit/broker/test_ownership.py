@@ -9,7 +9,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.authorization.rule_set import RuleSet
 from embermq.authorization.rules_file import read_rules
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connack, Connect, Disconnect, Will
 from embermq.protocol.reason_codes import ReasonCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
-from embermq.broker.credentials import Identity
+from embermq.broker.identity import Identity
 from embermq.broker.settings import MqttSettings
 from embermq.broker.terms import Terms
 from embermq.model.client_type import ClientType

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.support.hand_driven import HandDrivenBroker
 
-from embermq.broker.credentials import Refusal
+from embermq.broker.identity import Refusal
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Connect
 from embermq.protocol.reason_codes import ReasonCode

@@ -11,9 +11,8 @@ from tests.support.hand_driven import HandDrivenBroker
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for
 
-from embermq.broker.authenticating import Proof, Question, Step
 from embermq.broker.client_events import ClientEvent, EventKind
-from embermq.broker.credentials import Identity, Refusal
+from embermq.broker.identity import Identity, Proof, Question, Refusal, Step
 from embermq.model.client_type import ClientType
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.tick_store import Logged, Stored

@@ -20,6 +20,7 @@ from operator import attrgetter
 from msgspec.structs import replace
 
 from embermq.broker.link import Link
+from embermq.broker.packet_ids import next_packet_id, reserve_packet_id
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.delivery.application.lane import NOTHING, SKIPPED, Lane
@@ -155,7 +156,7 @@ class Parking:
             session.given_up = session.given_up or set()
             session.given_up.add(delivery.packet_id)
         elif link is not None:
-            session.reserve(delivery)
+            reserve_packet_id(session, delivery)
             if len(session.reserved or ()) > 2 * self.settings.parked_max + session.window_max:
                 link.disconnect(ReasonCode.QUOTA_EXCEEDED)  # a new connection frees ids of QoS 1
 
@@ -190,7 +191,7 @@ class Parking:
         lane = self._lane(session, link)
         for at in parked.values():
             if at.qos == 2 or at.stage == ParkedStage.UNDER_WAY:
-                session.reserve(_reserved(at))
+                reserve_packet_id(session, _reserved(at))
         lane.due.extend(number for number, at in parked.items() if _is_under_way(at))
         lane.due.extend(number for number, at in parked.items() if at.stage == ParkedStage.DUE)
 
@@ -337,7 +338,7 @@ class Parking:
             del session.reserved[at.packet_id]
             packet_id = at.packet_id
         else:
-            packet_id = session.next_packet_id()
+            packet_id = next_packet_id(session)
         delivery = Delivery(
             message, b"", at.number, at.qos, retain, identifiers, -at.number, packet_id, application=True
         )

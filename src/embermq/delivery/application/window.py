@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from embermq.broker.link import Link
+from embermq.broker.packet_ids import next_packet_id
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.delivery.application.lane import NOTHING, Lane, LaneOwner
@@ -129,7 +130,7 @@ class SlidingWindow(LaneOwner):
             if message is None or self._is_withheld(session, message, now_ms):
                 lane.pending.append(settled_delivery(entry.offset))
                 continue
-            delivery = log_delivery(entry, message, session.next_packet_id())
+            delivery = log_delivery(entry, message, next_packet_id(session))
             session.window[delivery.packet_id] = delivery
             lane.pending.append(delivery)
             self._journal.mark(session, delivery, QueueState.SENT)

@@ -12,6 +12,7 @@ from functools import partial
 from embermq.broker.delivery_path import DeliveryPath
 from embermq.broker.frames import accepted_frame
 from embermq.broker.link import Link
+from embermq.broker.packet_ids import next_packet_id, take_packet_id
 from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
@@ -100,8 +101,7 @@ class DevicePath(DeliveryPath):
             size = len(message.topic) + len(message.payload) if is_plain else accepted.said_bytes()
             self._wait(session, delivery, size)
             return
-        packet_id = session.next_packet_id()
-        delivery.packet_id = packet_id
+        packet_id = delivery.packet_id = next_packet_id(session)
         if session.unsent:
             delivery.place = session.place_of_sent()
         frame = accepted_frame(accepted, qos, delivery.retain, link.version, receiver.identifiers)
@@ -162,7 +162,7 @@ class DevicePath(DeliveryPath):
             session.backlog = link is not None
             return
         _keep_places(session)
-        delivery.packet_id = session.next_packet_id()
+        delivery.packet_id = next_packet_id(session)
         session.window[delivery.packet_id] = delivery
         self._add_row(session, delivery, QueueState.SENT)
         if session.unsent is None:
@@ -340,7 +340,7 @@ class DevicePath(DeliveryPath):
                 writes.queue_dropped.append((session.generation, row.seq))
                 session.forget_stored(len(row.record))
                 continue
-            delivery.packet_id = session.take_packet_id(row.packet_id)
+            delivery.packet_id = take_packet_id(session, row.packet_id)
             session.window[delivery.packet_id] = delivery
             writes.queue_marks.append(
                 QueueMark(
@@ -460,7 +460,7 @@ class DevicePath(DeliveryPath):
                 ):
                     delivery.settled = True
                     continue
-                delivery.packet_id = session.next_packet_id()
+                delivery.packet_id = next_packet_id(session)
                 if session.unsent:
                     delivery.place = session.place_of_sent()
                 session.window[delivery.packet_id] = delivery

@@ -4,12 +4,14 @@ from collections import deque
 from collections.abc import Callable
 
 from embermq.broker.delivery_path import DeliveryPath
-from embermq.broker.frames import Frame, accepted_frame, aliased, message_frame
+from embermq.broker.frames import Frame, accepted_frame, message_frame
 from embermq.broker.link import Link
+from embermq.broker.packet_ids import next_packet_id
 from embermq.broker.router import Receiver
 from embermq.broker.session import Delivery, Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted
+from embermq.broker.topic_aliases import aliased
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
     hand_over_unstored,
@@ -57,7 +59,7 @@ class DirectPath(DeliveryPath):
             size = len(message.topic) + len(message.payload) if is_plain else accepted.said_bytes()
             self._wait(session, delivery, size)
             return
-        session.window[session.next_packet_id()] = delivery
+        session.window[next_packet_id(session)] = delivery
         delivery.packet_id = session.last_packet_id
         frame = accepted_frame(accepted, qos, retain, link.version, receiver.identifiers)
         if not put_on_link(link, delivery, frame, self._state.counters):
@@ -121,7 +123,7 @@ class DirectPath(DeliveryPath):
 
     def _send(self, session: Session, link: Link, delivery: Delivery) -> None:
         """Send what has waited."""
-        delivery.packet_id = session.next_packet_id()
+        delivery.packet_id = next_packet_id(session)
         frame = stored_frame(delivery, session, self._state.tick.now_ms)
         if put_on_link(link, delivery, frame, self._state.counters):
             session.window[delivery.packet_id] = delivery

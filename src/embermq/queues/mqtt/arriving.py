@@ -1,13 +1,14 @@
 """What every PUBLISH below `$queue/` has in common, whatever it means: its packet id, and its answer."""
 
 from embermq.broker.link import Link
-from embermq.broker.refusing import FIRST_ERROR, Refusing
+from embermq.broker.refusing import Refusing
 from embermq.broker.router import NO_MATCH
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.broker.tick import Accepted, Verdict
 from embermq.model.message import Message
 from embermq.protocol.packets import Publish
+from embermq.protocol.reason_codes import FIRST_ERROR
 from embermq.protocol.version import ProtocolVersion
 
 

@@ -15,12 +15,12 @@ from itertools import islice
 from msgspec.structs import replace
 
 from embermq.broker.link import Link
-from embermq.broker.refusing import FIRST_ERROR
+from embermq.broker.packet_ids import next_packet_id
 from embermq.broker.session import Session
 from embermq.broker.state import BrokerState
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.protocol.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.queues.mqtt.bodies import Bodies
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
@@ -173,7 +173,7 @@ class Deliveries:
             message, b"", -1, qos, False, identifiers, from_queue=True, owed=owed, mode=mode
         )
         if qos:
-            delivery.packet_id = session.next_packet_id()
+            delivery.packet_id = next_packet_id(session)
         size = put_on_link(link, delivery, now_ms, counters)
         if size > link.packet_bytes_max:
             self._cannot_take(session, owed, size, link.packet_bytes_max)

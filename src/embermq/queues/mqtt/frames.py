@@ -1,9 +1,10 @@
 """What a consumer is sent: the publisher's message with what the broker says of it, as bytes on a link."""
 
 from embermq.broker.counters import Counters
-from embermq.broker.frames import PACKET_ID_BYTES, aliased, message_frame
+from embermq.broker.frames import PACKET_ID_BYTES, message_frame
 from embermq.broker.link import Link
 from embermq.broker.session import Delivery
+from embermq.broker.topic_aliases import aliased
 from embermq.model.message import Message
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion

@@ -13,6 +13,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from embermq.broker.link import Link
+from embermq.broker.packet_ids import next_packet_id
 from embermq.broker.publishing import deadline_of, kept_properties
 from embermq.broker.refusing import Refusing
 from embermq.broker.session import Delivery, Session
@@ -285,7 +286,7 @@ class Responses:
                 message, b"", -1, qos, False, queue.identifiers, from_queue=True, queue=queue
             )
             if qos:
-                delivery.packet_id = session.next_packet_id()
+                delivery.packet_id = next_packet_id(session)
             if put_on_link(link, delivery, now_ms, counters) > link.packet_bytes_max:
                 counters.dropped_too_large += 1
             elif qos:
