@@ -26,7 +26,8 @@ from embermq.server.mqtt_server import ServerStatistics
 from embermq.server.tick_loop import TickStatistics
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+FRONT = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = sorted([*FRONT, *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ONLY_OF_ONE_LISTENER = re.compile(r"\[listener\.\"([^\"]+)\"\]")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
