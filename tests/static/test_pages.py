@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "embermq"
 TROUBLE = ROOT / "docs" / "troubleshooting.md"
 GLOSSARY = ROOT / "docs" / "glossary.md"
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+DECISION_LINES_MAX = 45
 WORDS_OF_A_MESSAGE = 4
 """Shorter quotes are names, or put together in the source out of several parts."""
 FROM_OUTSIDE = (
@@ -109,3 +113,13 @@ def test_front_pages_lead_to_glossary_and_troubleshooting() -> None:
         assert {f"({folder}glossary.md)", f"({folder}troubleshooting.md)"} <= set(
             re.findall(r"\([\w/]+\.md\)", page.read_text())
         )
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: str(page.stem))
+def test_decisions_are_one_page_and_in_the_index(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert len(lines) <= DECISION_LINES_MAX, f"{len(lines)} lines; what is reference belongs to another page"
+    number = int(page.name[:4])
+    assert f"| [{number}]({page.name}) |" in (DECISIONS[0].parent / "README.md").read_text(), (
+        "docs/decisions/README.md needs a line for it"
+    )
