@@ -289,7 +289,7 @@ def test_what_is_wrong_is_told(rpc: RpcClient) -> None:
             "PutQueue",
             pb.PutQueueRequest(name="x" * 100_000),
             "RESOURCE_EXHAUSTED",
-            "grpc.message_bytes_max is 65536",
+            "more than the 65536 that one may have",
         ),
     ):
         found, words = rpc.refused(name, request)

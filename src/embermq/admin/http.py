@@ -28,7 +28,7 @@ from embermq.admin.http_connection import TimedConnection
 from embermq.admin.problem import Problem
 from embermq.admin.refusals import Refusals
 from embermq.admin.service import AdminService
-from embermq.admin.settings import HEADER_BYTES_MAX, STOP_TIMEOUT_S, HttpSettings
+from embermq.admin.settings import HEADER_BYTES_MAX, STOP_TIMEOUT_S, HttpLimits
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BACKLOG = 128
@@ -106,7 +106,7 @@ class HttpServer:
     It installs no signal handler and writes no access log; the sockets are closed by `stop`.
     """
 
-    def __init__(self, app: Starlette, settings: HttpSettings, refusals: Refusals | None = None) -> None:
+    def __init__(self, app: Starlette, settings: HttpLimits, refusals: Refusals | None = None) -> None:
         self._settings = settings
         self._server = _QuietServer(
             uvicorn.Config(
@@ -160,7 +160,7 @@ class HttpServer:
             listener.close()
 
 
-def _connection_class(settings: HttpSettings, refusals: Refusals) -> type[TimedConnection]:
+def _connection_class(settings: HttpLimits, refusals: Refusals) -> type[TimedConnection]:
     given = {
         "request_timeout_s": settings.request_timeout_s,
         "connections_max": settings.connections_max,

@@ -145,7 +145,7 @@ class RpcServer:
     def _within_limit(self, request: bytes) -> bytes:
         limit = self._settings.message_bytes_max
         if len(request) > limit:
-            raise _TooLarge(f"the request has {len(request)} bytes, grpc.message_bytes_max is {limit}")
+            raise _TooLarge(f"the request has {len(request)} bytes, more than the {limit} that one may have")
         return request
 
     def _told(self, error: Exception, name: str) -> tuple[Any, str, Why | None]:

@@ -28,7 +28,6 @@ from embermq.adapters.sqlite import settings as log_settings
 from embermq.adapters.sqlite.settings import LogSettings
 from embermq.adapters.webhook import settings as webhook_settings
 from embermq.adapters.webhook.settings import WebhookSettings
-from embermq.admin.settings import GrpcSettings, HttpSettings
 from embermq.app import settings as store_settings
 from embermq.app.errors import ConfigError
 from embermq.app.pipeline_side import check_pipeline
@@ -106,8 +105,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queues: BrokerQueueSettings = field(default_factory=BrokerQueueSettings)
     webhook: WebhookSettings = field(default_factory=WebhookSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
-    http: HttpSettings = field(default_factory=HttpSettings)
-    grpc: GrpcSettings = field(default_factory=GrpcSettings)
     logging: LoggingSettings = field(default_factory=LoggingSettings)
 
 

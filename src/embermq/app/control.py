@@ -14,7 +14,7 @@ import msgspec
 
 from embermq.admin.parked_service import ParkedService
 from embermq.admin.session_service import SessionService
-from embermq.admin.settings import HttpSettings
+from embermq.admin.settings import HttpLimits
 from embermq.app.errors import IsThere, OptionError, StartError, UserError
 
 if TYPE_CHECKING:
@@ -36,9 +36,8 @@ class NoAnswer(UserError):
 class ControlSide:
     """The broker's end. Only the owner of the data directory can open the socket."""
 
-    def __init__(self, data_dir: Path, settings: HttpSettings) -> None:
+    def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._settings = settings
         self._server: HttpServer | None = None
 
     async def open(self, service: SessionService, parked: ParkedService, api: ASGIApp | None = None) -> None:
@@ -58,7 +57,7 @@ class ControlSide:
         except OSError as error:
             sock.close()
             raise StartError(f"cannot make {self._data_dir / FILE_NAME}: {error.strerror}") from error
-        self._server = HttpServer(create_control_app(service, parked, api), self._settings)
+        self._server = HttpServer(create_control_app(service, parked, api), HttpLimits())
         await self._server.start([sock])
 
     async def stop(self) -> None:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 from embermq.admin.refusals import Refusals
-from embermq.app.config import Settings
+from embermq.admin.settings import HttpLimits
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.service import BrokerService
 from embermq.server.settings import Address
@@ -15,10 +15,7 @@ from embermq.server.settings import Address
 class HttpSide:
     """Its libraries are only loaded when there is a listener for it."""
 
-    def __init__(
-        self, settings: Settings, service: BrokerService, queues: QueueAdmin, refusals: Refusals
-    ) -> None:
-        self._settings = settings
+    def __init__(self, service: BrokerService, queues: QueueAdmin, refusals: Refusals) -> None:
         self._service = service
         self._queues = queues
         self._refusals = refusals
@@ -30,7 +27,7 @@ class HttpSide:
 
         sockets = [bind(address) for address in addresses]
         app = create_app(self._service, self._queues.open_api(), has_queues=self._queues.desk is not None)
-        server = HttpServer(app, self._settings.http, self._refusals)
+        server = HttpServer(app, HttpLimits(), self._refusals)
         await server.start(sockets)
         self._stops.append(server.stop)
         return [bound_to(sock) for sock in sockets]

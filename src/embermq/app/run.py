@@ -19,6 +19,7 @@ import uvloop
 from msgspec import Struct
 
 from embermq.adapters.sqlite.log_state import Post
+from embermq.admin.settings import GrpcSettings
 from embermq.app import out_of_memory
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
@@ -141,7 +142,7 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
     service = BrokerService(
         settings, data_dir, embedded=embedded, ticks=ticks, server=server, supervisor=supervisor
     )
-    control = ControlSide(data_dir, settings.http)
+    control = ControlSide(data_dir)
     queues = QueueAdmin(settings, data_dir, embedded.broker.state, ticks)
     service.queues = queues.desk
     return _Parts(
@@ -266,8 +267,8 @@ class _Application:
     async def _open(self, server: MqttServer, service: BrokerService, queues: QueueAdmin) -> "_Surfaces":
         settings, bound = self._settings, service.bound
         surfaces = _Surfaces(
-            HttpSide(settings, service, queues, service.refusals["http"]),
-            RpcSide(self._data_dir, settings.grpc, queues, service.refusals["grpc"]),
+            HttpSide(service, queues, service.refusals["http"]),
+            RpcSide(self._data_dir, GrpcSettings(), queues, service.refusals["grpc"]),
         )
         for listener in compose_listeners(
             settings.listeners, settings.listener, settings.tls, settings.websocket

@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 from embermq.admin.http import HttpServer, create_app
 from embermq.admin.refusals import Refusals, Why
 from embermq.admin.service import Health, Readiness
-from embermq.admin.settings import HttpSettings
+from embermq.admin.settings import HttpLimits
 
 Answer = tuple[int, str, bytes]
 ANSWER_BYTES = 32 * 1024 * 1024
@@ -56,7 +56,7 @@ async def served(
 ) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    server = HttpServer(create_app(service, api), HttpSettings(**settings), refusals)
+    server = HttpServer(create_app(service, api), HttpLimits(**settings), refusals)
     await server.start([listener])
     try:
         yield port
