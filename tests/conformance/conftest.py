@@ -26,7 +26,6 @@ STRICT = {
     "mqtt.retain_available": "false",
     "mqtt.wildcard_subscription_available": "false",
     "mqtt.shared_subscription_available": "false",
-    "mqtt.subscription_identifier_available": "false",
     "mqtt.allow_empty_client_id": "false",
     "mqtt.validate_payload_format": "true",
     "mqtt.response_information": "answers/%c",

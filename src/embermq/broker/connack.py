@@ -29,7 +29,6 @@ def connack_properties(
         assigned_client_identifier=client_id if not packet.client_id else None,
         topic_alias_maximum=settings.topic_alias_maximum or None,
         wildcard_subscription_available=_unless_true(settings.wildcard_subscription_available),
-        subscription_identifier_available=_unless_true(settings.subscription_identifier_available),
         shared_subscription_available=_unless_true(settings.shared_subscription_available),
         server_keep_alive=limit_s if capped else None,
         response_information=_response_information(settings, packet, client_id),

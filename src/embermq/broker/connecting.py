@@ -35,9 +35,8 @@ from embermq.protocol.properties import Properties, is_payload_format_valid
 from embermq.protocol.reason_codes import ReasonCode, to_connect_return_code
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
-from embermq.topics.names import is_system_topic, validate_topic
+from embermq.topics.names import SERVED_BYTES_MAX, SERVED_LEVELS_MAX, is_system_topic, validate_topic
 
-V31_CLIENT_ID_CHARACTERS = 23
 UNSPEAKABLE_IN_3 = frozenset(
     {
         ReasonCode.QOS_NOT_SUPPORTED,
@@ -269,12 +268,6 @@ class Connecting:
             )
             if not empty_allowed or not self._state.terms_of(link).allow_empty_client_id:
                 return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "the client id is empty"
-        elif (
-            packet.version == ProtocolVersion.V31
-            and len(client_id) > V31_CLIENT_ID_CHARACTERS
-            and not self._state.settings.long_client_ids_3_1
-        ):
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "more than 23 characters"
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
             return ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD
@@ -292,7 +285,7 @@ class Connecting:
         if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
             return ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
         try:
-            validate_topic(will.topic, settings.topic_bytes_max, settings.topic_levels_max)
+            validate_topic(will.topic, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
         except TopicError as error:
             return ReasonCode.TOPIC_NAME_INVALID, str(error)
         if is_system_topic(will.topic):

@@ -34,13 +34,16 @@ class Account(Struct):
     filter_bytes: int = 0
 
 
+SESSION_FILTER_BYTES_MAX = 32 * 1024 * 1024
+"""Memory of the filters of one session: 20,000 long ones, and no way for one client to fill the machine."""
+
+
 class Quotas:
     """Counts what is held, and says what would be too much. A limit of 0 is none."""
 
     def __init__(self, settings: MqttSettings, counters: Counters) -> None:
         self._counters = counters
         self._subscriptions_max = settings.subscriptions_max
-        self._session_bytes_max = settings.subscriptions_bytes_max
         self._user_bytes_max = settings.subscriptions_bytes_user_max or NO_LIMIT
         self._user_sessions_max = settings.sessions_user_max or NO_LIMIT
         self.filter_bytes_max = settings.subscriptions_bytes_total_max or NO_LIMIT
@@ -73,7 +76,7 @@ class Quotas:
         account = session.account
         if (
             len(session.subscriptions) + len(session.queue_filters) >= self._subscriptions_max
-            or session.subscription_bytes + size > self._session_bytes_max
+            or session.subscription_bytes + size > SESSION_FILTER_BYTES_MAX
         ):
             self._counters.refused_subscriptions += 1
             return "no room for more subscriptions of this session"

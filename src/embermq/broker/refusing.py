@@ -19,7 +19,7 @@ from embermq.protocol.properties import Properties, is_payload_format_valid
 from embermq.protocol.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
-from embermq.topics.names import is_system_topic, validate_topic
+from embermq.topics.names import SERVED_BYTES_MAX, SERVED_LEVELS_MAX, is_system_topic, validate_topic
 
 DENIED = "not allowed to publish there"
 PINNED = "readers of the message log are too far behind"
@@ -62,14 +62,14 @@ class Refusing:
     def is_refused(self, link: Link, packet: Publish, topic: str) -> bool:
         """Nobody may publish there: that is a matter of this message alone [MQTT 5.0, 3.4.2.1]. What is wrong in itself
         does not come here. Of QoS 0 it is dropped."""
-        code, settings = ReasonCode.TOPIC_NAME_INVALID, self._state.settings
+        code = ReasonCode.TOPIC_NAME_INVALID
         if is_system_topic(topic):
             text = "topics below $SYS are the broker's own"
             if link.version is not ProtocolVersion.V5:
                 code = ReasonCode.NOT_AUTHORIZED  # 3.x is told neither; there is a setting for what it gets
         else:
             try:
-                validate_topic(topic, settings.topic_bytes_max, settings.topic_levels_max)
+                validate_topic(topic, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
             except TopicError as error:
                 text = str(error)
             else:

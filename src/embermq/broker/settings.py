@@ -27,18 +27,12 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A v5 client that asks for more, or for none, is told this one [MQTT-3.1.2-21]; 65535 changes nothing."""
     session_expiry_max_s: Annotated[int, Meta(ge=0, le=4_294_967_295)] = 4_294_967_295
     """Sessions are kept at most this long after the connection; 4294967295 = for ever [MQTT-3.1.2.11.2]."""
-    topic_levels_max: Annotated[int, Meta(ge=1, le=65_535)] = 128
-    """Levels of a topic or filter, counted by their slashes."""
-    topic_bytes_max: Annotated[int, Meta(ge=1, le=65_535)] = 4_096
-    """Bytes of a topic or filter in UTF-8."""
     subscriptions_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
-    """Subscriptions of one session; one more is refused with 0x97 in SUBACK, 0x80 before v5."""
-    subscriptions_bytes_max: Annotated[int, Meta(ge=65_535, le=1024 * 1024 * 1024)] = 32 * 1024 * 1024
-    """Memory of its subscriptions, counted as they are kept: 1,000 bytes each, and the text of the filter twice, three
-    times of a shared one; refused in the same way."""
+    """Subscriptions of one session, which may take 32 MiB of memory: 1,000 bytes each, and the text of the filter
+    twice, three times of a shared one. One more is refused with 0x97 in SUBACK, 0x80 before v5."""
     subscriptions_bytes_user_max: Annotated[int, Meta(ge=0, le=1024**4)] = 0
-    """The same for all sessions of one user; those without a user name count as one. 0 = half of what there may be in
-    all."""
+    """Memory of the subscriptions of all sessions of one user, counted in the same way; those without a user name
+    count as one. 0 = half of what there may be in all."""
     subscriptions_bytes_total_max: Annotated[int, Meta(ge=0, le=1024**4)] = 0
     """The same for all sessions. 0 = a quarter of the machine's memory, or of what the process may have of it."""
     sessions_user_max: Annotated[int, Meta(ge=0, le=100_000_000)] = 0
@@ -66,14 +60,10 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     would add to them is refused with 0x97."""
     wildcard_subscription_available: bool = True
     """Whether filters may hold + and #; else the subscription is refused with 0xA2."""
-    subscription_identifier_available: bool = True
-    """Whether subscriptions may have identifiers; else they are refused with 0xA1."""
     shared_subscription_available: bool = True
     """Whether filters may begin with $share/; else the subscription is refused with 0x9E."""
     allow_empty_client_id: bool = True
     """Whether a v3.1.1 or v5 client may leave its client id to us [MQTT-3.1.3-6]."""
-    long_client_ids_3_1: bool = True
-    """Whether a v3.1 client may have a client id of more than 23 characters; else it is refused with return code 2."""
     validate_payload_format: bool = False
     """Refuse, with 0x99, payloads that are announced as UTF-8 and are not [MQTT-3.3.2-4]."""
     server_reference: str = ""

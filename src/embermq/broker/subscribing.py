@@ -20,7 +20,14 @@ from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 from embermq.topics.errors import TopicError
-from embermq.topics.names import SHARE_PREFIX, has_wildcard, parse_shared, validate_filter
+from embermq.topics.names import (
+    SERVED_BYTES_MAX,
+    SERVED_LEVELS_MAX,
+    SHARE_PREFIX,
+    has_wildcard,
+    parse_shared,
+    validate_filter,
+)
 
 RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
 V3_FAILURE = 0x80
@@ -43,8 +50,7 @@ class Subscribing:
         session = link.session
         if session is None or self._logs_first.is_behind(link, partial(self.subscribe, link, packet)):
             return
-        identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
-        unavailable = self._unavailable(packet.subscriptions, bool(identifiers))
+        unavailable = self._unavailable(packet.subscriptions)
         if unavailable is not None and link.version == ProtocolVersion.V5:
             link.disconnect(unavailable)
             return
@@ -79,7 +85,7 @@ class Subscribing:
             if (
                 place is not None
                 and not place[1].startswith(QUEUE_PREFIX)
-                and self._unavailable((asked,), False) is None
+                and self._unavailable((asked,)) is None
                 and (session.permissions is None or session.permissions.may_subscribe(place[1]))
             ):
                 filters.add(place[1])
@@ -155,9 +161,8 @@ class Subscribing:
     def _place(self, topic_filter: str) -> tuple[str, str] | None:
         """Share name, "" without one, and the filter itself; None for one past our limits: a filter that is wrong does
         not come here."""
-        settings = self._state.settings
         try:
-            validate_filter(topic_filter, settings.topic_bytes_max, settings.topic_levels_max)
+            validate_filter(topic_filter, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
             shared = parse_shared(topic_filter)
         except TopicError:
             return None
@@ -168,7 +173,7 @@ class Subscribing:
     ) -> tuple[int, str] | None:
         """The failure with which a subscription is answered, and why; None when it can be made."""
         v5 = link.version == ProtocolVersion.V5
-        if self._unavailable((asked,), False) is not None:
+        if self._unavailable((asked,)) is not None:
             return V3_FAILURE, SWITCHED_OFF  # MQTT 5 clients have been sent away
         if place is None:
             return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
@@ -192,11 +197,9 @@ class Subscribing:
             return STORE_FULL
         return self._state.quotas.objection_to_filter(session, topic_filter)
 
-    def _unavailable(self, asked: tuple[Subscription, ...], has_identifier: bool) -> ReasonCode | None:
-        """Which of the features that are switched off a SUBSCRIBE wants [MQTT 5.0, 3.2.2.3.11 to 13]."""
+    def _unavailable(self, asked: tuple[Subscription, ...]) -> ReasonCode | None:
+        """Which of the features that are switched off a SUBSCRIBE wants [MQTT 5.0, 3.2.2.3.11 and 13]."""
         settings = self._state.settings
-        if has_identifier and not settings.subscription_identifier_available:
-            return ReasonCode.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
         filters = [subscription.topic_filter for subscription in asked]
         if not settings.shared_subscription_available and any(
             text.startswith(SHARE_PREFIX) for text in filters

@@ -14,6 +14,12 @@ TOPIC_BYTES_MAX: Final = 65_535
 TOPIC_LEVELS_MAX: Final = 65_536
 """What a topic of the greatest length can have at most: separators only, so one level more than bytes."""
 
+SERVED_BYTES_MAX: Final = 4_096
+"""Longest that the broker serves: what is longer costs its tables more than any topic in use is worth."""
+
+SERVED_LEVELS_MAX: Final = 128
+"""Most levels that the broker serves; a walk through a table of filters takes some steps for each."""
+
 SHARE_PREFIX: Final = "$share/"
 
 SYSTEM_PREFIX: Final = "$SYS/"

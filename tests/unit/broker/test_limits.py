@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
+from embermq.broker import quotas
 from embermq.broker.quotas import kept_bytes
 from embermq.broker.settings import MqttSettings
 from embermq.protocol.packets import (
@@ -160,8 +161,9 @@ def test_a_filter_that_is_subscribed_again_and_again_waits_once() -> None:
     assert len(link.messages) == 2
 
 
-def test_the_bytes_of_filters_have_a_limit_too_also_after_a_restart() -> None:
-    hand = limited(subscriptions_bytes_max=65_535)
+def test_the_bytes_of_filters_have_a_limit_too_also_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "SESSION_FILTER_BYTES_MAX", 65_535)
+    hand = limited()
     link = hand.keeps("s")
     long = "/".join("abcdefg" for _ in range(125))
     link.does(Subscribe(1, tuple(Subscription(f"{number:04d}/{long}", 1) for number in range(100))))
