@@ -88,13 +88,11 @@ class Appending:
 
 def main(
     url: Annotated[str, typer.Argument(help="kafka://HOST:PORT")],
-    linger_ms: Annotated[float, typer.Option(help="kafka.linger_ms")] = 0.0,
     compression: Annotated[str, typer.Option(help="kafka.compression")] = "none",
 ) -> None:
     """Append ticks of 1, 10, 100 and 1,000 records and read them back."""
     settings = KafkaSettings(
         prefix=f"bench-{token_hex(4)}",
-        linger_ms=linger_ms,
         compression=compression,  # type: ignore[arg-type]  # checked by nobody: for measuring
     )
     print(describe())

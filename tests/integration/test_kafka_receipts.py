@@ -29,7 +29,8 @@ def test_samples_are_held_up_to_a_limit_while_kafka_is_away_and_nothing_waits(
     kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receipt_topic, "EVERY_S", 0.05)
-    settings = KafkaSettings(prefix=kafka.prefix(), receipts_retention_s=300, receipts_bytes_max=BYTES_MAX)
+    monkeypatch.setattr(receipt_topic, "BYTES_MAX", BYTES_MAX)
+    settings = KafkaSettings(prefix=kafka.prefix())
     topic = ReceiptTopic(parse_address(f"kafka://{kafka.bootstrap}"), settings)
     try:
         topic.take(samples(10))
@@ -37,7 +38,7 @@ def test_samples_are_held_up_to_a_limit_while_kafka_is_away_and_nothing_waits(
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name)
         found = admin.describe_configs([resource])[resource].result(BACK_S)
-        assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("300000", "delete")
+        assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("3600000", "delete")
         kafka.pause()
         try:
             began = time.monotonic()

@@ -94,7 +94,7 @@ def test_the_same_numbers_as_on_the_embedded_log_and_nothing_twice_when_it_start
     on_the_embedded_log(spark, log, places)
     of_kafka = Places(places.data_dir.with_name("kafka"))
     in_kafka = LogInKafka(kafka.bootstrap, kafka.prefix())
-    settings = KafkaSettings(prefix=in_kafka.kafka.prefix, receipts_retention_s=120)
+    settings = KafkaSettings(prefix=in_kafka.kafka.prefix)
     broker = ReceiptTopic(parse_address(f"kafka://{kafka.bootstrap}"), settings)
     topic = in_kafka.kafka.receipts_topic
     try:

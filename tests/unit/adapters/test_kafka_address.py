@@ -80,7 +80,6 @@ def test_security_follows_the_url() -> None:
         {"partitions": 0},
         {"partitions": 10_001},
         {"replication_factor": -1},
-        {"linger_ms": -1},
         {"compression": "rar"},
         {"start_timeout_s": 0},
         {"request_timeout_s": 0.5},

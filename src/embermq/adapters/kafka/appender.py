@@ -93,7 +93,7 @@ class KafkaAppender(LogAppender):
             "acks": "all",
             "enable.idempotence": True,
             "message.timeout.ms": 0,
-            "linger.ms": settings.linger_ms or KEPT_BACK_MS,
+            "linger.ms": KEPT_BACK_MS,
             "compression.type": settings.compression,
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": PRODUCER_BUFFER_KB,
@@ -105,7 +105,6 @@ class KafkaAppender(LogAppender):
             self._producer = Producer(options)
         except (KafkaException, ValueError, TypeError) as error:
             raise StoreUnavailable(f"{address}: cannot make a producer: {error}") from None
-        self._sends_at_once = not settings.linger_ms
         self._thread = Thread(target=self._poll_forever, name="kafka reports", daemon=True)
         self._thread.start()
 
@@ -253,9 +252,6 @@ class KafkaAppender(LogAppender):
 
     def _hear(self) -> None:
         """Until all that was handed over is confirmed, or for `POLL_S`."""
-        if not self._sends_at_once:
-            self._producer.poll(POLL_S)
-            return
         if not len(self._producer):
             self._handed.wait(POLL_S)
         self._handed.clear()

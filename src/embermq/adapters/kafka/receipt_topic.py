@@ -33,6 +33,12 @@ RETRY_S = 5.0
 CLOSE_S = 1.0
 
 
+RETENTION_S = 3_600
+"""How long the topic keeps receipts, set when it is made: so long may the traffic query be behind."""
+BYTES_MAX = 1024 * 1024
+"""Receipts held while Kafka is away, some 30,000; past it they are dropped and counted."""
+
+
 class ReceiptTopic(ReceiptLog):
     """`<prefix>.receipts`. `take` and `close` are the broker's thread's."""
 
@@ -43,7 +49,6 @@ class ReceiptTopic(ReceiptLog):
         self._failures = failures or Failures()
         self._address = address
         self._settings = settings
-        self._bytes_max = settings.receipts_bytes_max
         self._lock = Lock()
         self._gathered: deque[bytes] = deque()
         self._gathered_bytes = self._sent_bytes = 0
@@ -70,7 +75,7 @@ class ReceiptTopic(ReceiptLog):
     def take(self, samples: list[bytes]) -> None:
         size = sum(map(len, samples))
         with self._lock:
-            if self._gathered_bytes + self._sent_bytes + size > self._bytes_max:
+            if self._gathered_bytes + self._sent_bytes + size > BYTES_MAX:
                 self._dropped += len(samples)
                 return
             self._gathered.extend(samples)
@@ -152,7 +157,7 @@ class ReceiptTopic(ReceiptLog):
             self.name,
             num_partitions=1,
             replication_factor=settings.replication_factor or -1,
-            config={"cleanup.policy": "delete", "retention.ms": str(settings.receipts_retention_s * 1000)},
+            config={"cleanup.policy": "delete", "retention.ms": str(RETENTION_S * 1000)},
         )
         timeout_s = settings.request_timeout_s
         try:

@@ -21,15 +21,8 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     min_insync_replicas: Annotated[int, Meta(ge=0, le=32)] = 0
     """So many of them must have a message before it is acknowledged, set when the topic is made; 0 is the
     cluster's."""
-    linger_ms: Annotated[float, Meta(ge=0, le=100)] = 0.0
-    """How long a record may wait in the producer for company; ticks gather already."""
     compression: Literal["none", "lz4", "snappy", "gzip", "zstd"] = "none"
     """Of batches on their way to Kafka and in it."""
-    receipts_retention_s: Annotated[int, Meta(ge=60, le=31_536_000)] = 3_600
-    """How long the topic of delivery receipts keeps them, set when it is made: so long may the traffic query be
-    behind."""
-    receipts_bytes_max: Annotated[int, Meta(ge=65_536, le=1_073_741_824)] = 1_048_576
-    """Receipts held while Kafka is away; past it they are dropped and counted."""
     start_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
     """How long a start waits for Kafka."""
     request_timeout_s: Annotated[float, Meta(ge=1, le=600)] = 10.0
