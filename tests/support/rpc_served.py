@@ -18,7 +18,7 @@ from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_calls import SERVICE
 from embermq.admin.rpc_door import RpcDoor
 from embermq.admin.rpc_server import RpcServer
-from embermq.admin.settings import GrpcSettings
+from embermq.admin.settings import GrpcLimits
 
 ANSWER_S = 30
 
@@ -75,7 +75,7 @@ async def served(
     bench: DeskBench, folder: Path, access: Access | None, refusals: Refusals, **settings: int
 ) -> AsyncIterator[Asking]:
     """Door and server on a port of their own."""
-    given = GrpcSettings(**settings)
+    given = GrpcLimits(**settings)
     path = str(folder / "grpc.sock")
 
     async def behind() -> str:

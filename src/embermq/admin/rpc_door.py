@@ -16,7 +16,7 @@ from typing import cast
 
 from embermq.admin.access import is_loopback
 from embermq.admin.refusals import Refusals, Why
-from embermq.admin.settings import GrpcSettings
+from embermq.admin.settings import GrpcLimits
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What every client begins with [RFC 9113 3.4]."""
@@ -31,7 +31,7 @@ class RpcDoor:
     """One for all listeners. `behind` is asked for each connection that has spoken. When there are `connections_max`, a
     new one takes the place of the one that has waited longest without a call under way, as over HTTP."""
 
-    def __init__(self, behind: Behind, settings: GrpcSettings, refusals: Refusals | None = None) -> None:
+    def __init__(self, behind: Behind, settings: GrpcLimits, refusals: Refusals | None = None) -> None:
         self.behind = behind
         self.settings = settings
         self.refusals = refusals or Refusals()

@@ -24,7 +24,7 @@ class HttpLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a connection may stay open between two requests."""
 
 
-class GrpcSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GrpcLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds of the gRPC server; where it listens is `listeners.grpc`."""
 
     connections_max: int = 64

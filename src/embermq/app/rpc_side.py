@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_door import RpcDoor
-from embermq.admin.settings import STOP_TIMEOUT_S, GrpcSettings
+from embermq.admin.settings import STOP_TIMEOUT_S, GrpcLimits
 from embermq.app.http_side import bind, bound_to
 from embermq.app.queue_admin import QueueAdmin
 from embermq.server.settings import Address
@@ -25,9 +25,7 @@ FILE_NAME = "grpc.sock"
 class RpcSide:
     """The socket between door and server is in the data directory, which nobody else may enter."""
 
-    def __init__(
-        self, data_dir: Path, settings: GrpcSettings, queues: QueueAdmin, refusals: Refusals
-    ) -> None:
+    def __init__(self, data_dir: Path, settings: GrpcLimits, queues: QueueAdmin, refusals: Refusals) -> None:
         self._data_dir = data_dir
         self._settings = settings
         self._queues = queues

@@ -19,7 +19,7 @@ import uvloop
 from msgspec import Struct
 
 from embermq.adapters.sqlite.log_state import Post
-from embermq.admin.settings import GrpcSettings
+from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
@@ -268,7 +268,7 @@ class _Application:
         settings, bound = self._settings, service.bound
         surfaces = _Surfaces(
             HttpSide(service, queues, service.refusals["http"]),
-            RpcSide(self._data_dir, GrpcSettings(), queues, service.refusals["grpc"]),
+            RpcSide(self._data_dir, GrpcLimits(), queues, service.refusals["grpc"]),
         )
         for listener in compose_listeners(
             settings.listeners, settings.listener, settings.tls, settings.websocket

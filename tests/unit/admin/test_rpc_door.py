@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 
 from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_door import PREFACE, RpcDoor
-from embermq.admin.settings import GrpcSettings
+from embermq.admin.settings import GrpcLimits
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_who_does_not_speak_grpc_is_sent_away_before_anything_begins(said: bytes
             begun.append("grpc")
             return ""
 
-        door = RpcDoor(behind, GrpcSettings(request_timeout_s=1))
+        door = RpcDoor(behind, GrpcLimits(request_timeout_s=1))
         refused.append(door.refusals)
         listener = socket.create_server(("127.0.0.1", 0))
         await door.open(listener)
@@ -53,7 +53,7 @@ def test_a_server_that_cannot_begin_is_told_in_the_log(caplog: pytest.LogCapture
         async def behind() -> str:
             raise ImportError("no grpc here")
 
-        door = RpcDoor(behind, GrpcSettings())
+        door = RpcDoor(behind, GrpcLimits())
         listener = socket.create_server(("127.0.0.1", 0))
         await door.open(listener)
         for _ in range(3):
@@ -86,7 +86,7 @@ def test_who_takes_nothing_of_what_it_is_told_is_sent_away(tmp_path: Path, told_
 
         loop = asyncio.get_running_loop()
         server = await asyncio.start_unix_server(serve, path)
-        door = RpcDoor(behind, GrpcSettings(request_timeout_s=1))
+        door = RpcDoor(behind, GrpcLimits(request_timeout_s=1))
         with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as caller:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel keeps little
             caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
@@ -113,7 +113,7 @@ def test_nothing_is_left_of_a_caller_who_has_gone_while_the_server_did_not_read(
             return path
 
         loop = asyncio.get_running_loop()
-        door = RpcDoor(behind, GrpcSettings(request_timeout_s=5))
+        door = RpcDoor(behind, GrpcLimits(request_timeout_s=5))
         listener = socket.create_server(("127.0.0.1", 0))
         await door.open(listener)
         with socket.socket(socket.AF_UNIX) as server, socket.socket() as caller:
