@@ -13,6 +13,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
 CLUSTER_READY := .venv/.ready-for-cluster
 TEST_READY := .venv/.ready-to-test
+# Distributions of their own that every installation has.
+PACKAGES := bench migrate
 CONNECTOR := src/embermq/pipeline/connector_jars.txt
 
 .PHONY: help
@@ -62,6 +64,8 @@ types: $(TEST_READY) ## Strict mypy over source and tests
 .PHONY: contracts
 contracts: $(TEST_READY) ## Who may import whom (.importlinter)
 	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --config bench/.importlinter
+	@$(BIN)/lint-imports --config migrate/.importlinter
 
 .PHONY: bench
 bench: $(RUN_READY) ## EmberMQ beside Mosquitto in one run (MOSQUITTO=PROGRAM, else Debian's; RUMQTTD=PROGRAM)
@@ -100,19 +104,19 @@ lock: $(TEST_READY) ## Write requirements/*.txt from pyproject.toml (LOCK_ARGS=-
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build results; never a data directory
-	@rm -rf .venv build dist client/build client/dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src client tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -rf .venv build dist {bench,client,migrate}/{build,dist} .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src bench client migrate tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@PYTHON='$(PYTHON)' scripts/make-venv
 
 # The lock holds every package, so pip resolves nothing; the program itself is installed in place.
 # Nothing is built in isolation, since that would fetch build tools that have no hash in the lock.
-$(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml | $(BIN)/python
+$(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml) | $(BIN)/python
 	@echo "Installing what EmberMQ runs on into .venv (1 GB; quick from now on)"
 	@$(PIP) install --require-hashes --no-deps --requirement requirements/build.txt
 	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/run.txt
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) install --no-deps --no-build-isolation --editable . $(PACKAGES:%=--editable %)
 	@touch $@
 
 $(CLUSTER_READY): requirements/cluster.txt $(CONNECTOR) $(RUN_READY)

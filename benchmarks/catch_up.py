@@ -17,17 +17,17 @@ import typer
 import uvloop
 
 from benchmarks.machine import describe
-from embermq.bench.client import BenchClient
-from embermq.bench.connecting import bounded
-from embermq.bench.cost_meter import CostMeter
-from embermq.bench.frames import FrameFamily, topic_index
-from embermq.bench.measurement import Measurement
-from embermq.bench.pacing import Saturation
-from embermq.bench.process_cost import parse_all_watched
-from embermq.bench.publisher import Publisher
-from embermq.bench.settings import Limits, Target
-from embermq.bench.subscriber import Subscriber, acknowledgements
-from embermq.bench.tally import Tally
+from embermq_bench.client import BenchClient
+from embermq_bench.connecting import bounded
+from embermq_bench.cost_meter import CostMeter
+from embermq_bench.frames import FrameFamily, topic_index
+from embermq_bench.measurement import Measurement
+from embermq_bench.pacing import Saturation
+from embermq_bench.process_cost import parse_all_watched
+from embermq_bench.publisher import Publisher
+from embermq_bench.settings import Limits, Target
+from embermq_bench.subscriber import Subscriber, acknowledgements
+from embermq_bench.tally import Tally
 
 EXPIRY_S = 3_600
 LOOK_S = 0.01

@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.brokers import BrokerError, Programs, RunningBroker, named_programs
 from benchmarks.machine import Machine, describe
 from benchmarks.plan import Scenario, chosen
-from embermq.bench.report import IdleReport, LoadReport
+from embermq_bench.report import IdleReport, LoadReport
 
 MEASURE_DEADLINE_S = 300.0
 BROKEN_PROMISE = 1
@@ -110,7 +110,7 @@ def measure_once(scenario: Scenario, broker: RunningBroker, number: int, *, quic
     """One load on one running broker, made by a process of its own."""
     length = scenario.quick if quick else scenario.full
     watch = ("--port", str(broker.port), "--pid", f"broker={broker.pid}", "--children", "--json")
-    command = [sys.executable, "-m", "embermq.cli.bench", *scenario.arguments, *length, *watch]
+    command = [sys.executable, "-m", "embermq_bench.cli", *scenario.arguments, *length, *watch]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_DEADLINE_S, check=False)
     if not done.stdout:
         raise BrokerError(f"{broker.variant.name}, {scenario.name}: {done.stderr.strip()[-2000:]}")

@@ -15,15 +15,15 @@ import pytest
 from tests.integration.faulty_broker import Faults, FaultyBroker
 from tests.support.broker_process import free_port
 
-from embermq.bench.errors import ConnectionLostError, RefusedError
-from embermq.bench.idle import run_idle
-from embermq.bench.process_cost import WatchedProcess
-from embermq.bench.report import LoadReport
-from embermq.bench.run import Stage
-from embermq.bench.scenario import run_load
-from embermq.bench.settings import Limits, Load, Target
-from embermq.bench.shape import Shape, fan_in, fan_out, pairs
 from embermq.protocol.version import ProtocolVersion
+from embermq_bench.errors import ConnectionLostError, RefusedError
+from embermq_bench.idle import run_idle
+from embermq_bench.process_cost import WatchedProcess
+from embermq_bench.report import LoadReport
+from embermq_bench.run import Stage
+from embermq_bench.scenario import run_load
+from embermq_bench.settings import Limits, Load, Target
+from embermq_bench.shape import Shape, fan_in, fan_out, pairs
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 START_DEADLINE_S = 30.0
@@ -198,7 +198,7 @@ def test_no_broker_ends_the_run() -> None:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "embermq.cli.bench", *arguments],
+        [sys.executable, "-m", "embermq_bench.cli", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -224,7 +224,7 @@ def test_the_command_ends_with_1_when_something_was_lost() -> None:
         async with FaultyBroker(Faults(every=10, lose=True)) as broker:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "embermq.cli.bench", "fanin", "--publishers", "2", "--count", "200"),
+                *("-m", "embermq_bench.cli", "fanin", "--publishers", "2", "--count", "200"),
                 *(
                     "--warmup",
                     "0",

@@ -12,12 +12,12 @@ import pytest
 from tests.integration.faulty_broker import Faults, FaultyBroker
 from tests.support.broker_process import BrokerProcess
 
-from embermq.bench.errors import BenchError, LoadError, SessionLostError
-from embermq.bench.process_cost import WatchedProcess
-from embermq.bench.scenario import run_load, run_paced
-from embermq.bench.settings import Load, Target
-from embermq.bench.shape import pairs
 from embermq.protocol.version import ProtocolVersion
+from embermq_bench.errors import BenchError, LoadError, SessionLostError
+from embermq_bench.process_cost import WatchedProcess
+from embermq_bench.scenario import run_load, run_paced
+from embermq_bench.settings import Load, Target
+from embermq_bench.shape import pairs
 
 ABSENT = Load(
     persistent=True, offline_share=0.3, away_s=0.3, rate=2_000, duration_s=1.5, warmup_s=0.3, drain_s=20.0
@@ -114,7 +114,7 @@ def test_a_broker_that_keeps_no_sessions_is_named() -> None:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "embermq.cli.bench", "p2p", *arguments],
+        [sys.executable, "-m", "embermq_bench.cli", "p2p", *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -16,11 +16,11 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.bench.process_cost import read_pss_bytes
 from embermq.protocol.encoder import encode
 from embermq.protocol.packets import Publish, Subscription
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
+from embermq_bench.process_cost import read_pss_bytes
 
 MIB = 1024 * 1024
 TOPICS = 100_000

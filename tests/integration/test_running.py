@@ -17,9 +17,9 @@ from tests.support.forked_program import run_program
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.bench.process_cost import read_cpu, read_pss_bytes
 from embermq.protocol.packets import Connack, Publish, Subscription
 from embermq.protocol.version import ProtocolVersion
+from embermq_bench.process_cost import read_cpu, read_pss_bytes
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 IDLE_CONNECTIONS = 5_000

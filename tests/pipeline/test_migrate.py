@@ -28,16 +28,16 @@ from tests.support.waiting import wait_for, wait_until
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.app.config import Settings
-from embermq.app.migration import MigrationOrder, redis_place, run_migration
 from embermq.model.redis_layout import client_keys, decode_message, decode_session
 from embermq.model.session_writes import QUEUE_SEQ_STEP
 from embermq.pipeline import batch
-from embermq.pipeline.errors import MigrationError
-from embermq.pipeline.jobs.migrate import MigrationReport, MigrationTerms, migrate
-from embermq.pipeline.sinks.migration_file import Counts, MigrationFile, Rejected
-from embermq.pipeline.sinks.redis_sessions import RedisSessionTarget
-from embermq.pipeline.sinks.sqlite_sessions import SqliteSessionTarget
 from embermq.protocol.packets import Pubrel
+from embermq_migrate.errors import MigrationError
+from embermq_migrate.job import MigrationReport, MigrationTerms, migrate
+from embermq_migrate.migration import MigrationOrder, redis_place, run_migration
+from embermq_migrate.migration_file import Counts, MigrationFile, Rejected
+from embermq_migrate.redis_sessions import RedisSessionTarget
+from embermq_migrate.sqlite_sessions import SqliteSessionTarget
 
 JOB_S = 120
 MIGRATE = [sys.executable, "-m", "embermq", "pipeline", "migrate"]

@@ -10,17 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from embermq.app import migration
 from embermq.app.config import Settings
-from embermq.app.migration import MigrationOrder, write_rejects
 from embermq.cli.main import main
-from embermq.pipeline.errors import MigrationError
-from embermq.pipeline.jobs.migrate import MigrationReport, MigrationTerms, Progress
-from embermq.pipeline.sinks import redis_sessions
-from embermq.pipeline.sinks.migration_file import Counts, MigrationFile, Rejected
-from embermq.pipeline.sinks.redis_sessions import RedisPlace
-from embermq.pipeline.sources import old_tables
-from embermq.pipeline.sources.old_tables import Piece
+from embermq_migrate import migration, old_tables, redis_sessions
+from embermq_migrate.errors import MigrationError
+from embermq_migrate.job import MigrationReport, MigrationTerms, Progress
+from embermq_migrate.migration import MigrationOrder, write_rejects
+from embermq_migrate.migration_file import Counts, MigrationFile, Rejected
+from embermq_migrate.old_tables import Piece
+from embermq_migrate.redis_sessions import RedisPlace
 
 COUNTS = Counts(
     clients=3,

@@ -7,11 +7,11 @@ import pytest
 
 from embermq.model.log_record import decode_record
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueRow, QueueState
-from embermq.pipeline.errors import MigrationError
-from embermq.pipeline.sinks import migrated_clients
-from embermq.pipeline.sinks.migrated_clients import ROW_COLUMNS, PieceTerms, PieceWriter
-from embermq.pipeline.sinks.migration_file import wait_for_writers, writing
-from embermq.pipeline.sinks.session_target import ClientWrites, Known, SessionTarget
+from embermq_migrate import migrated_clients
+from embermq_migrate.errors import MigrationError
+from embermq_migrate.migrated_clients import ROW_COLUMNS, PieceTerms, PieceWriter
+from embermq_migrate.migration_file import wait_for_writers, writing
+from embermq_migrate.session_target import ClientWrites, Known, SessionTarget
 
 NOW_MS = 1_750_000_000_000
 TERMS = PieceTerms(first_generation=10, generations=5, session_expiry_s=60, half_done=False, dry=False)

@@ -15,11 +15,11 @@ import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.queue_worker import queue_broker
 
-from embermq.bench.errors import RefusedError
-from embermq.bench.queue_report import QueueReport
-from embermq.bench.queue_scenario import run_queue
-from embermq.bench.settings import Ack, Load, QueueLoad, Target
 from embermq.protocol.version import ProtocolVersion
+from embermq_bench.errors import RefusedError
+from embermq_bench.queue_report import QueueReport
+from embermq_bench.queue_scenario import run_queue
+from embermq_bench.settings import Ack, Load, QueueLoad, Target
 
 FEW = 300
 STRICT = '[[queues]]\nname = "ledger"\nordering = "strict"\n'

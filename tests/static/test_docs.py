@@ -13,6 +13,7 @@ from embermq.authorization.rules_file import read_rules
 from embermq.broker.counters import Counters
 from embermq.broker.quotas import Quotas
 from embermq.broker.settings import MqttSettings
+from embermq.cli import packaged
 from embermq.cli.main import COMMANDS
 from embermq.delivery.retention import Pin, RetentionState
 from embermq.observability.metrics import Metrics, Snapshot
@@ -54,7 +55,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_exist(page: Path) -> None:
     for command in re.findall(r"(?:bin/|`)embermq ([a-z][a-z-]+)", page.read_text()):
-        assert command in COMMANDS
+        assert command in {*COMMANDS, *packaged.PACKAGES[packaged.COMMANDS]}
 
 
 def test_examples_take_over_no_client_of_the_readme() -> None:

@@ -17,6 +17,8 @@ COMMANDS: dict[str, list[str]] = {
     "tidy": [sys.executable, "scripts/tidy"],
     "types": [f"{BIN}/mypy"],
     "contracts": [f"{BIN}/lint-imports"],
+    "contracts-bench": [f"{BIN}/lint-imports", "--config", "bench/.importlinter"],
+    "contracts-migrate": [f"{BIN}/lint-imports", "--config", "migrate/.importlinter"],
     "conformance": [sys.executable, "scripts/conformance-page", "--check"],
     "configuration": [sys.executable, "scripts/configuration-page", "--check"],
     "messages": [sys.executable, "scripts/rpc-messages", "--check"],

@@ -11,6 +11,7 @@ import typer
 
 from embermq import __version__
 from embermq.app.errors import ConfigError, EmberError
+from embermq.cli import packaged
 from embermq.ports.errors import StoreError
 
 COMMANDS: dict[str, str] = {
@@ -28,10 +29,9 @@ COMMANDS: dict[str, str] = {
     "db": "embermq.cli.db",
     "acl": "embermq.cli.acl",
     "pipeline": "embermq.cli.pipeline",
-    "bench": "embermq.cli.bench",
     "version": "embermq.cli.version",
 }
-"""A module has either `command`, a function, or `app`, a group of commands."""
+"""The commands of this package, by module; `cli/packaged.py` has those of others."""
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
@@ -55,10 +55,13 @@ _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c._
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the program's exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return run_program("embermq", _app_for(words), words)
+
+
+def run_program(name: str, app: typer.Typer, words: Sequence[str]) -> int:
+    """Run the program of that name and return its exit code: what goes wrong is one line on standard error."""
     try:
-        code = typer.main.get_command(_app_for(words)).main(
-            args=words, prog_name="embermq", standalone_mode=False
-        )
+        code = typer.main.get_command(app).main(args=list(words), prog_name=name, standalone_mode=False)
     except _UsageError as error:
         return _say_usage(error)
     except ConfigError as error:
@@ -78,18 +81,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _app_for(words: Sequence[str]) -> typer.Typer:
-    """The application with the command that the words name, or with all of them for help and mistakes.
-
-    Only one is loaded in the usual case, so that the broker carries nothing that other commands need.
-    """
-    app = typer.Typer(
+def new_app() -> typer.Typer:
+    """A program without commands, which says things as all of EmberMQ's do."""
+    return typer.Typer(
         add_completion=False,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
+
+def _app_for(words: Sequence[str]) -> typer.Typer:
+    """The application with the command that the words name, or with all of them for help and mistakes.
+
+    Only one is loaded in the usual case, so that the broker carries nothing that other commands need.
+    """
+    app = new_app()
 
     @app.callback(epilog=EXIT_CODES)
     def embermq(
@@ -100,12 +108,13 @@ def _app_for(words: Sequence[str]) -> typer.Typer:
         """An MQTT broker whose persistent sessions lose nothing, with a data pipeline on Apache Spark."""
 
     first = next((word for word in words if not word.startswith("-")), "")
-    for name in [first] if first in COMMANDS else COMMANDS:
-        module = import_module(COMMANDS[name])
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
-        else:
-            app.command(name)(module.command)
+    of_packages = packaged.PACKAGES[packaged.COMMANDS]
+    wanted = {first} if first in {*COMMANDS, *of_packages} else {*COMMANDS, *of_packages}
+    for name, module in COMMANDS.items():
+        if name in wanted:
+            packaged.add_module(app, name, import_module(module))
+    if not wanted.isdisjoint(of_packages):
+        packaged.add_packaged(app, packaged.COMMANDS)
     return app
 
 

@@ -1,4 +1,4 @@
-"""`embermq pipeline`: what the Spark queries do, and the job that brings an older broker's messages over."""
+"""`embermq pipeline`: what the Spark queries do, and the jobs that a person starts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 from embermq.app.errors import UserError
 from embermq.cli.compact import command as compact
 from embermq.cli.fetch_jars import command as fetch_jars
-from embermq.cli.migrate import command as migrate
 from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.packaged import PIPELINE_COMMANDS, add_packaged
 from embermq.cli.redrive import command as redrive
 from embermq.cli.terminal import print_json, table
 
@@ -36,7 +36,7 @@ def pipeline() -> None:
     """The Spark pipeline and its jobs."""
 
 
-app.command("migrate")(migrate)
+add_packaged(app, PIPELINE_COMMANDS)
 app.command("fetch-jars")(fetch_jars)
 app.command("compact")(compact)
 app.command("redrive")(redrive)

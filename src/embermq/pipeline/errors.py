@@ -33,13 +33,6 @@ class MessageServerError(PipelineError):
     """The world's fault: the server of the message store does not answer, or refuses. Says which, without password."""
 
 
-class MigrationError(PipelineError):
-    """Why tables of 1.x cannot be brought over: a server that does not answer, tables that are none, a target in use.
-
-    Never shows a password.
-    """
-
-
 class JarsError(PipelineError):
     """The world's fault: jars that could not be fetched, or a folder that they could not be put into. Says which."""
 

@@ -9,16 +9,16 @@ from typing import cast
 import pytest
 from tests.support.paper import Paper
 
-from embermq.bench.errors import ConnectionLostError
-from embermq.bench.frames import FrameFamily, topic_index
-from embermq.bench.measurement import Measurement
-from embermq.bench.publisher import Publisher
-from embermq.bench.settings import Limits, Target
-from embermq.bench.subscriber import Subscriber, acknowledgements
-from embermq.bench.tally import Tally
 from embermq.protocol.encoder import encode, puback, pubcomp, pubrec, pubrel
 from embermq.protocol.packets import Connack, Disconnect, Puback, Publish, Pubrec
 from embermq.protocol.version import ProtocolVersion
+from embermq_bench.errors import ConnectionLostError
+from embermq_bench.frames import FrameFamily, topic_index
+from embermq_bench.measurement import Measurement
+from embermq_bench.publisher import Publisher
+from embermq_bench.settings import Limits, Target
+from embermq_bench.subscriber import Subscriber, acknowledgements
+from embermq_bench.tally import Tally
 
 V5 = ProtocolVersion.V5
 TARGET = Target(version=V5)

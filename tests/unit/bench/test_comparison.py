@@ -17,7 +17,7 @@ from benchmarks.run import Measured, show, summarise
 from rich.console import Console
 
 from embermq import __version__
-from embermq.bench.report import IdleCost, IdleReport
+from embermq_bench.report import IdleCost, IdleReport
 
 ROOT = Path(__file__).resolve().parents[3]
 IDLE = Scenario(

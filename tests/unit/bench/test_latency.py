@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.bench.latency import LARGEST_NS, Histogram
+from embermq_bench.latency import LARGEST_NS, Histogram
 
 DURATIONS = st.lists(st.integers(min_value=0, max_value=10**11), min_size=1, max_size=200)
 

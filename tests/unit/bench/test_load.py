@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from embermq.bench.errors import LoadError
-from embermq.bench.report import per_cpu_second
-from embermq.bench.scenario import broken_promises
-from embermq.bench.settings import Load
-from embermq.bench.shape import fan_in, fan_out, pairs
+from embermq_bench.errors import LoadError
+from embermq_bench.report import per_cpu_second
+from embermq_bench.scenario import broken_promises
+from embermq_bench.settings import Load
+from embermq_bench.shape import fan_in, fan_out, pairs
 
 
 @pytest.mark.parametrize(

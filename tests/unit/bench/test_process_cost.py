@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from embermq.bench.cost_meter import CostMeter
-from embermq.bench.errors import ProcessGoneError
-from embermq.bench.process_cost import (
+from embermq_bench.cost_meter import CostMeter
+from embermq_bench.errors import ProcessGoneError
+from embermq_bench.process_cost import (
     WatchedProcess,
     descendants,
     parse_all_watched,

@@ -9,17 +9,17 @@ from typing import cast
 import pytest
 from tests.support.paper import Paper
 
-from embermq.bench.errors import ConnectionLostError, LoadError
-from embermq.bench.measurement import Measurement
-from embermq.bench.queue_consumer import Arrivals, QueueConsumer
-from embermq.bench.queue_frames import STAMP, QueueFrames, keys_of
-from embermq.bench.queue_report import broken_promises
-from embermq.bench.settings import Ack, Limits, Load, QueueLoad, Target
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.encoder import encode, puback
 from embermq.protocol.packets import Connack, Packet, Puback, Publish
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
+from embermq_bench.errors import ConnectionLostError, LoadError
+from embermq_bench.measurement import Measurement
+from embermq_bench.queue_consumer import Arrivals, QueueConsumer
+from embermq_bench.queue_frames import STAMP, QueueFrames, keys_of
+from embermq_bench.queue_report import broken_promises
+from embermq_bench.settings import Ack, Limits, Load, QueueLoad, Target
 
 V5 = ProtocolVersion.V5
 RUN = 0xABCD0123

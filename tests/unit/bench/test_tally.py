@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.bench.tally import GAP_MAX, Tally
+from embermq_bench.tally import GAP_MAX, Tally
 
 
 @given(st.lists(st.integers(min_value=0, max_value=40), max_size=120), st.sets(st.integers(0, 50)))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from embermq.pipeline.sinks.migration_file import MigrationFile
 from embermq.pipeline.sinks.sink_file import SinkFile
+from embermq_migrate.migration_file import MigrationFile
 
 OPENINGS: list[Callable[[Path], object]] = [
     lambda path: SinkFile(path, "reader"),
