@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from embermq.broker.settings import MqttSettings
 from embermq.cli import packaged
 from embermq.cli.main import COMMANDS
 from embermq.delivery.retention import Pin, RetentionState
+from embermq.observability.metric_help import HELP
 from embermq.observability.metrics import Metrics, Snapshot
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
@@ -95,8 +97,9 @@ def test_examples_of_settings_are_valid(block: str, tmp_path: Path) -> None:
     assert load_configuration(config_file=config).origins
 
 
-def measured() -> set[str]:
-    """Every metric of a broker whose parts all have something to say."""
+@cache
+def metrics_text() -> str:
+    """What a broker answers whose parts all have something to say."""
     query = QueryStatus(
         name="dispatch",
         state="running",
@@ -137,7 +140,7 @@ def measured() -> set[str]:
         dropped=0,
         near=("lake",),
     )
-    text = Metrics().text(
+    return Metrics().text(
         Snapshot(
             counters=Counters(),
             refusals={"http": {"timeout": 0}},
@@ -160,9 +163,13 @@ def measured() -> set[str]:
             receipts=ReceiptStatistics(0, 0, 0),
         )
     )
-    return set(re.findall(r"^(embermq_\w+)", text, re.MULTILINE))
 
 
 def test_operations_explains_every_metric() -> None:
     explained = re.findall(r"^\| `(embermq_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
-    assert sorted(explained) == sorted(measured())
+    assert sorted(explained) == sorted(set(re.findall(r"^(embermq_\w+)", metrics_text(), re.MULTILINE)))
+
+
+def test_every_help_text_is_of_a_metric() -> None:
+    shown = dict(re.findall(r"^# HELP embermq_(\w+?)(?:_total)? (.*)$", metrics_text(), re.MULTILINE))
+    assert {name: shown.get(name) for name in HELP} == HELP

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from embermq.broker.counters import Counters
 from embermq.broker.quotas import Quotas
 from embermq.delivery.retention import RetentionState
+from embermq.observability.metric_help import HELP
 from embermq.observability.queue_metrics import queue_metrics
 from embermq.pipeline.status import PIPELINE_STATES, PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
@@ -73,7 +74,7 @@ class Metrics(Collector):
             return
         for name in snapshot.counters.__struct_fields__:
             total: int = getattr(snapshot.counters, name)
-            yield CounterMetricFamily(f"embermq_{name}", name.replace("_", " "), value=total)
+            yield CounterMetricFamily(f"embermq_{name}", HELP[name], value=total)
         gauges = {
             "connections": snapshot.connections,
             "sessions": snapshot.sessions,
@@ -96,7 +97,7 @@ class Metrics(Collector):
             "clock_offset_seconds": (snapshot.clock.offset_ms or 0) / 1000,
         }
         for name, value in gauges.items():
-            yield GaugeMetricFamily(f"embermq_{name}", name.replace("_", " "), value=value)
+            yield GaugeMetricFamily(f"embermq_{name}", HELP[name], value=value)
         listeners = GaugeMetricFamily(
             "embermq_listener_connections", "connections of a listener", labels=["listener"]
         )
@@ -141,7 +142,7 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
         "waiting_bytes": state.waiting_bytes,
     }
     for name, value in gauges.items():
-        text = f"session store: {name.replace('_', ' ')}"
+        text = HELP[f"session_store_{name}"]
         yield GaugeMetricFamily(f"embermq_session_store_{name}", text, value=value)
     counts = {
         "operations": state.operations,
@@ -155,7 +156,7 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
         "settling_let_go": state.settling_let_go,
     }
     for name, value in counts.items():
-        text = f"session store: {name.replace('_', ' ')}"
+        text = HELP[f"session_store_{name}"]
         yield CounterMetricFamily(f"embermq_session_store_{name}", text, value=value)
 
 
