@@ -6,7 +6,7 @@ SHELL := bash
 
 PYTHON ?= python3
 ARGS ?=
-# Tests that run side by side; those that measure time have the machine to themselves.
+# Tests that run side by side.
 WORKERS ?= 3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -88,6 +88,12 @@ faults: $(TEST_READY) ## Kills, full disks and torn files, 20 rounds each (SEED=
 	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults \
 		tests/kafka_pipeline/test_kills.py tests/kafka_pipeline/test_outages.py \
 		tests/pipeline/test_kafka_dispatch.py --timeout=1800 -o faulthandler_timeout=0 $(ARGS)
+
+.PHONY: perf
+perf: $(TEST_READY) ## Every figure that is promised, one after the other; leave the machine to it
+	@scripts/debian-packages
+	@$(BIN)/python scripts/kafka
+	@exec env PERF=1 $(BIN)/python -m pytest -rP $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(TEST_READY) ## 1,000,000 mutated packets (ARGS='--fuzz-seed 2'), and property tests with many more cases

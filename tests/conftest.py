@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+from tests.support.measuring import is_judged
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.seeds import choose_seed, give_seeds, seed_line
-from tests.support.sharing import Machine
 from tests.support.spark_classes import fast_start
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its family, the folder below tests/, and refuse a promise that is not well named. What is
-    marked `in_faults` is left to `make faults`, which tells the number of rounds. Those that have the machine to
-    themselves come first, when nobody is in the middle of something long that they would wait for."""
+    marked `in_faults` is left to `make faults`, which tells the number of rounds, `in_perf` to `make perf`."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
@@ -68,35 +67,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                     raise pytest.UsageError(
                         f"{item.nodeid}: {promise!r} is not the id of a promise, like queues-17"
                     )
-    if "FAULT_ROUNDS" not in os.environ:
-        long = [item for item in items if item.get_closest_marker("in_faults") is not None]
-        items[:] = [item for item in items if item not in long]
-        config.hook.pytest_deselected(items=long)
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        (kept if _runs(item) else left).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
-MACHINE = pytest.StashKey[Machine]()
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """See `pytest_runtest_protocol`."""
-    session.config.stash[MACHINE] = Machine()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    session.config.stash[MACHINE].close()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(
-    item: pytest.Item, nextitem: pytest.Item | None
-) -> Generator[None, object, object]:
-    """A test marked `alone` measures time: no other worker runs a test meanwhile."""
-    alone, stays_alone = (
-        each is not None and each.get_closest_marker("alone") is not None for each in (item, nextitem)
-    )
-    with item.config.stash[MACHINE].used(alone=alone, stays_alone=stays_alone):
-        return (yield)
+def _runs(item: pytest.Item) -> bool:
+    """Whether this run is the one that it was marked for."""
+    for mark in ("in_faults", "in_perf", "perf"):
+        if item.get_closest_marker(mark) is not None:
+            return {"in_faults": "FAULT_ROUNDS" in os.environ, "in_perf": is_judged(), "perf": True}[mark]
+    return not is_judged()
 
 
 @pytest.fixture(scope="session")

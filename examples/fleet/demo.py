@@ -24,7 +24,7 @@ from fleet import ControlRoom, Office, Vehicle
 from ledger import Ledger
 from screen import Screen, result_table
 
-FIRST_REPORT_S = 120.0
+FIRST_REPORT_S = 300.0
 """Spark has started by then, on a slow machine too."""
 REST_S = 120.0
 COMMANDS_PER_S = 10.0

@@ -34,7 +34,7 @@ from embermq.protocol.packets import (
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
 
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 QUIET_S = 0.12
 """How long nothing must come for a test to believe that nothing does."""
 NO_PROPERTIES = Properties()

@@ -49,7 +49,7 @@ from embermq.ports.sessions import SessionStore
 from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import Receipt, TickStore
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 FULL_BYTES = 128 * 1024
 Kind = Literal["fsync", "os", "memory", "stand-in", "kafka"]
 KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")

@@ -398,7 +398,7 @@ def test_a_server_that_stands_still_is_waited_for_so_long_and_no_longer(on_serve
         began_s = time.monotonic()
         with pytest.raises(MessageServerError, match=f"@127.0.0.1:{server.port}/"):
             sink.write_table(table([message(1)]))
-        assert time.monotonic() - began_s < 3 * SINK_S
+        assert time.monotonic() - began_s < 10 * SINK_S
         server.resume()
         assert sink.write_table(table([message(1)])) == 1
     with on_server.reader() as store:

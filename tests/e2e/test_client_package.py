@@ -50,7 +50,7 @@ def test_the_wheel_holds_the_library_and_nothing_of_the_broker(wheel: Path) -> N
     assert needs == ["Requires-Dist: paho-mqtt<3,>=2.1"]
 
 
-@pytest.mark.alone
+@pytest.mark.in_perf
 @pytest.mark.promise("queues-37")
 def test_it_is_imported_in_under_200_ms(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples" / "fleet" / "demo.py"
-STORY_S = 420
+STORY_S = 600
 """Its own limits add up to less; usually it takes 45 s."""
 MARK = "FLEET_DEMO_MARK"
 
@@ -86,7 +86,6 @@ for is_over in (False, True):
     assert "lost" in over and "under way" not in over
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_demo_stops_what_it_started(number: signal.Signals) -> None:
     mark = uuid4().hex

@@ -17,8 +17,6 @@ AT_ONCE_S = 5
 APPLICATION_S = 60
 STOP_S = 5
 
-pytestmark = pytest.mark.timeout(180)
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:

@@ -7,7 +7,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess, free_port
 from tests.support.rpc_client import RpcClient
 from tests.support.waiting import wait_until
@@ -16,8 +15,6 @@ from embermq.admin import queue_admin_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_SETTINGS = {name: value for name, value in os.environ.items() if not name.startswith("EMBERMQ_")}
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def asks(port: int) -> None:

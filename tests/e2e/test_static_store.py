@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess
+from tests.support.measuring import judge
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for, wait_until
@@ -25,7 +26,7 @@ SUCCESS = ReasonCode.SUCCESS
 WRONG = ReasonCode.BAD_USER_NAME_OR_PASSWORD
 AWAY = {V311: 3, V5: ReasonCode.SERVER_UNAVAILABLE}
 QUICK = {"sql.timeout_s": 3.0, "sql.retry_s": 0.5}
-SOON_S = 30.0
+SOON_S = 60.0
 
 
 def embermq(*words: str | Path, stdin: str = "", code: int = 0) -> str:
@@ -112,7 +113,7 @@ def test_a_restarted_server_costs_nobody_a_login(sql_server: SqlServer, sql_url:
         run(scenario(broker.port))
 
 
-@pytest.mark.alone
+@pytest.mark.perf
 def test_a_server_that_does_not_answer_holds_nobody_else_up(
     broker: BrokerProcess, sql_server: SqlServer, sql_url: str
 ) -> None:
@@ -134,10 +135,10 @@ def test_a_server_that_does_not_answer_holds_nobody_else_up(
             longest_s = max(longest_s, time.monotonic() - began_s)
             await asyncio.sleep(0.01)
         assert {answer.reason_code for answer in gathered.result()} == {AWAY[V5]}
-        assert longest_s < 0.5
+        judge(longest_s, 0.5, "a server that does not answer, s of the longest publish of another")
         began_s = time.monotonic()
         assert await enter(broker.port) == AWAY[V5]
-        assert time.monotonic() - began_s < 5.0
+        judge(time.monotonic() - began_s, 5.0, "a later login while a server does not answer, s")
         sql_server.resume()
         await enters(broker.port)
 

@@ -44,7 +44,6 @@ async def kill_and_restart(
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
-@pytest.mark.timeout(240)
 def test_device_subscribers_get_all_that_was_acknowledged(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     with BrokerProcess(tmp_path, settings=QUEUE) as broker:
@@ -100,7 +99,6 @@ async def retained_messages(port: int) -> dict[str, int]:
 
 
 @pytest.mark.promise("repositories-5a")
-@pytest.mark.timeout(240)
 def test_the_newest_acknowledged_retained_message_stays(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     with BrokerProcess(tmp_path) as broker:
@@ -138,7 +136,6 @@ def test_the_newest_acknowledged_retained_message_stays(seed: int, tmp_path: Pat
 
 
 @pytest.mark.promise("repositories-6")
-@pytest.mark.timeout(240)
 def test_wills_of_clients_that_were_connected_at_the_kill_go_out(seed: int, tmp_path: Path) -> None:
     """Sessions that are kept and sessions that end with their connection, both versions; one leaves in time."""
     random = Random(seed)

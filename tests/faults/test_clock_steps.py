@@ -53,7 +53,7 @@ async def stepped(broker: BrokerProcess, clock: SteppedClock, by_ms: int, steps:
 
 
 def clock_part(broker: BrokerProcess) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/ready", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.http_port}/ready", timeout=60) as answer:
         found: str = json.load(answer)["parts"]["clock"]
     return found
 

@@ -93,7 +93,7 @@ def _namespace() -> tuple[str, ...]:
 
 def _may_mount() -> bool:
     try:
-        done = subprocess.run([*_namespace(), "true"], capture_output=True, timeout=10)
+        done = subprocess.run([*_namespace(), "true"], capture_output=True, timeout=60)
     except OSError:
         return False
     return done.returncode == 0

@@ -64,7 +64,6 @@ async def restart(broker: BrokerProcess, random: Random) -> None:
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
-@pytest.mark.timeout(240)
 def test_the_broker_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
     random = Random(seed)
     with broker_on(kafka, tmp_path) as broker:
@@ -72,7 +71,6 @@ def test_the_broker_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> 
 
 
 @pytest.mark.promise("device-1", "device-9")
-@pytest.mark.timeout(240)
 def test_kafka_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
     random = Random(seed)
     with broker_on(kafka, tmp_path) as broker:
@@ -88,7 +86,6 @@ def test_kafka_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
 
 @pytest.mark.promise("device-1", "device-9")
 @pytest.mark.long_rounds
-@pytest.mark.timeout(240)
 def test_broker_and_kafka_are_killed_and_sessions_are_in_redis(
     seed: int, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -90,7 +90,6 @@ def redrive(broker: BrokerProcess) -> int:
 
 
 @pytest.mark.promise("application-6", "application-8")
-@pytest.mark.timeout(200)
 def test_parked_messages_survive_kills(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     with BrokerProcess(tmp_path, settings=SETTINGS) as broker, PlayedPipeline(tmp_path):
@@ -131,4 +130,4 @@ def test_parked_messages_survive_kills(seed: int, tmp_path: Path) -> None:
             }
             assert not doubled
 
-        run(scenario(), 180)
+        run(scenario())

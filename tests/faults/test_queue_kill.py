@@ -48,7 +48,6 @@ def build(folder: Path) -> str:
 @pytest.mark.promise("queues-2", "queues-9", "queues-14", "queues-16", "queues-17", "queues-23")
 @pytest.mark.promise("queues-34", "queues-35")
 @pytest.mark.long_rounds
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("place", ["embedded", "kafka", pytest.param("redis", marks=pytest.mark.in_faults)])
 def test_the_broker_dies_at_any_step(
     place: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
@@ -128,5 +127,5 @@ async def redrive(broker: BrokerProcess) -> None:
 
 def is_empty(broker: BrokerProcess) -> bool:
     """Nothing is owed to any group, neither in the queue nor in its dead letters."""
-    listed = httpx.get(f"http://127.0.0.1:{broker.http_port}/api/v1/queues", timeout=10)
+    listed = httpx.get(f"http://127.0.0.1:{broker.http_port}/api/v1/queues", timeout=60)
     return not any(one["depth"] for one in listed.json())

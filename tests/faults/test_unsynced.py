@@ -19,7 +19,6 @@ from embermq.protocol.packets import Subscription
 
 
 @pytest.mark.promise("device-1", "device-9", "repositories-1")
-@pytest.mark.timeout(240)
 def test_what_was_acknowledged_survives_a_power_failure(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
     data_dir = tmp_path / "data"

@@ -20,6 +20,7 @@ from typing import cast
 
 import uvloop
 from tests.support.child_module import command
+from tests.support.measuring import judge
 
 from embermq.protocol.decoder import Decoder, Role
 from embermq.protocol.encoder import encode, puback
@@ -28,7 +29,7 @@ from embermq.protocol.version import ProtocolVersion
 
 CLIENTS = 4
 INTERVAL_S = 0.01
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 V5 = ProtocolVersion.V5
 
 
@@ -101,13 +102,13 @@ class Bystanders:
 
 @contextmanager
 def undisturbed(port: int, longest_ms: float, what: str) -> Iterator[None]:
-    """Bystanders while the context is open; AssertionError when one of them had to wait longer. The figures are
-    written to the output, which `pytest -rP` shows."""
+    """Bystanders while the context is open, of whom none may be lost; `make perf` judges how long they had to wait. The
+    figures are written to the output, which `pytest -rP` shows."""
     with Bystanders(port) as bystanders:
         yield
     waits = bystanders.waits()
     sys.stdout.write(f"{what}: {waits}\n")
-    assert waits.longest < longest_ms, f"{what}: {waits}"
+    judge(waits.longest, longest_ms, f"{what}, ms of the longest")
 
 
 class _Bystander(asyncio.Protocol):

@@ -26,7 +26,7 @@ from embermq.protocol.version import ProtocolVersion
 
 AT_ONCE = 48
 """Conversations under way at a time."""
-END_S = 20.0
+END_S = 60.0
 """How long the broker may take to end a conversation that is over."""
 KEPT = 2_000
 """Conversations that can still be saved."""

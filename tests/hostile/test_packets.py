@@ -37,7 +37,7 @@ from embermq.protocol.properties import Properties
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.perf
 
 V5 = ProtocolVersion.V5
 PAUSE_MS = 1_500.0

@@ -26,11 +26,13 @@ from tests.support.raw_client import (
     upgrade_request,
 )
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.perf
 
 PAUSE_MS = 1_500.0
 MIB = 2**20
 TIMEOUT_S = 2
+END_S = 60.0
+"""Within which a connection is ended that has to be, on a busy machine too."""
 PROXY_2 = b"\r\n\r\n\x00\r\nQUIT\n"
 
 
@@ -106,7 +108,7 @@ def throw(port: int, count: int, what: Callable[[int], bytes], *, half_close: bo
             continue
         sockets.append(sock)
     for sock in sockets:
-        sock.settimeout(TIMEOUT_S + 10)
+        sock.settimeout(END_S)
         try:
             while sock.recv(65_536):
                 pass
@@ -160,7 +162,7 @@ def test_500_handshakes_that_are_never_continued(ports: Ports) -> None:
         assert meanwhile.enter("meanwhile") == 0
         grown = (resident_bytes(ports.broker) - before) / MIB
         for sock in sockets:
-            sock.settimeout(TIMEOUT_S + 15)
+            sock.settimeout(END_S)
             try:
                 while sock.recv(65_536):
                     pass

@@ -63,7 +63,7 @@ def gauges(broker: BrokerProcess) -> dict[str, float]:
     return {name: metric(broker, name) for name in GAUGES}
 
 
-def wait_for_gauges(broker: BrokerProcess, wanted: dict[str, float], deadline_s: float = 20.0) -> None:
+def wait_for_gauges(broker: BrokerProcess, wanted: dict[str, float], deadline_s: float = 60.0) -> None:
     """Wait until everybody has gone."""
     wait_until(lambda: gauges(broker) == wanted, deadline_s, f"{wanted}, now {gauges(broker)}", poll_s=0.1)
 

@@ -111,7 +111,7 @@ def browsing(address: str, certificate: Path, folder: Path) -> Iterator[subproce
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
 
 @pytest.mark.parametrize(("transport", "version"), [("wss", V311), ("wss", V5), ("ws", V5)])

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader, make_log
 from tests.support.kafka_server import KafkaServer
+from tests.support.measuring import judge
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import application_feeds, shared_feeds
@@ -362,21 +363,21 @@ def test_without_kafka_a_request_ends_with_its_name(place: Place) -> None:
         began_s = time.monotonic()
         with pytest.raises(StoreUnavailable, match=place.kafka.bootstrap):
             ask()
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 60
     assert isinstance(topics.ensure({"x": 1})["x"], StoreUnavailable)
 
 
+@pytest.mark.perf
 @pytest.mark.promise("application-4")
 def test_who_was_away_catches_up(place: Place) -> None:
-    """20,000 a second are promised with a machine to itself (docs/performance.md); here others share it."""
+    """20,000 a second are promised (docs/performance.md)."""
     log = place.log("app")
     place.writer.write(log, [bytes(100)] * 50_000)
     began_s, cpu_s = time.monotonic(), time.process_time()
     reader = place.reads(log)
     place.waits(reader, 50_000, 60)
-    took_s, used_s = time.monotonic() - began_s, time.process_time() - cpu_s
-    print(f"{50_000 / took_s:.0f}/s, {used_s / 50_000 * 1e6:.1f} us CPU a record")  # noqa: T201
-    assert took_s < 25
+    judge(time.monotonic() - began_s, 2.5, "s to catch up with 50,000 records")
+    judge((time.process_time() - cpu_s) / 50_000 * 1e6, 100, "us of CPU a record")
 
 
 def keyed(count: int, keys: int) -> list[tuple[str, bytes]]:

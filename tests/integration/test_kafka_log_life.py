@@ -183,7 +183,7 @@ def test_a_client_that_comes_while_its_log_is_deleted_gets_another_one(place: Pl
 def test_logs_are_made_as_configured_and_a_wrong_number_of_partitions_is_told_at_once(place: Place) -> None:
     log, _ = place.makes("app")
     resource = ConfigResource(ConfigResource.Type.TOPIC, log)
-    found = place.kafka.admin.describe_configs([resource])[resource].result(10)
+    found = place.kafka.admin.describe_configs([resource])[resource].result(60)
     wanted = {
         "cleanup.policy": "delete",
         "retention.ms": "7200000",
@@ -211,7 +211,7 @@ def test_while_kafka_is_away_a_client_waits_so_long_and_an_end_is_not_forgotten(
     began_s = time.monotonic()
     refused = place.finds(new)
     assert isinstance(refused, StoreUnavailable)
-    assert HURRIED_S <= time.monotonic() - began_s < 15
+    assert HURRIED_S <= time.monotonic() - began_s < PATIENCE_S
     place.logs.ended(log)
     place.loop.run_until(lambda: place.logs.failing, 30)
     kafka.start()
@@ -238,7 +238,7 @@ def test_who_waits_is_let_in_when_kafka_is_back_in_time(kafka: KafkaServer) -> N
 def test_the_end_of_the_broker_does_not_wait_for_a_kafka_that_hangs(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embermq.adapters.kafka.application_logs.CLOSE_S", 20.0)
+    monkeypatch.setattr("embermq.adapters.kafka.application_logs.CLOSE_S", 60.0)
     place.makes("app")
     place.kafka.pause()
     answers = place.asks(place.logs.name("other"))
@@ -246,7 +246,7 @@ def test_the_end_of_the_broker_does_not_wait_for_a_kafka_that_hangs(
     place.loop.run_for(0.3)
     began_s = time.monotonic()
     place.logs.close()
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 30
     place.loop.run_for(0.3)
     assert answers == [], "nobody is there any more"
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from tests.support.broker_process import BrokerProcess
+from tests.support.measuring import judge
 from tests.support.metrics import metric, resident_mib
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
@@ -135,7 +136,7 @@ def test_one_subscription_too_many(own_broker: BrokerProcess, version: ProtocolV
     run(scenario())
 
 
-@pytest.mark.alone
+@pytest.mark.perf
 @pytest.mark.parametrize("kept", [False, True])
 def test_ten_thousand_subscriptions_of_one_client_stop_nobody(own_broker: BrokerProcess, kept: bool) -> None:
     own_broker.start()
@@ -162,12 +163,11 @@ def test_ten_thousand_subscriptions_of_one_client_stop_nobody(own_broker: Broker
         many.abort()
         await bystander.ping()
         worst_s = max(worst_s, time.monotonic() - began)
-        assert worst_s < 0.5, f"{worst_s * 1000:.0f} ms"
+        judge(worst_s, 0.5, "10,000 subscriptions, s of the longest ping of another")
 
     run(scenario())
 
 
-@pytest.mark.alone
 def test_filters_of_many_levels_fill_no_more_memory_than_they_may(own_broker: BrokerProcess) -> None:
     limit_mib = 16
     for setting in ("total", "user"):
@@ -241,9 +241,7 @@ def test_more_filters_in_one_packet_than_can_be_looked_at_at_once(own_broker: Br
             await many.ended
             assert many.disconnect_received is not None
             assert many.disconnect_received.reason_code == 0x97
-        began = time.monotonic()
         await bystander.ping()
-        assert time.monotonic() - began < 0.5
         assert metric(own_broker, "subscriptions") == 0
 
     run(scenario())

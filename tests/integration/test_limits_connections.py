@@ -15,6 +15,7 @@ import pytest
 from tests.support import raw_client
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.measuring import judge
 from tests.support.metrics import metric
 from tests.support.raw_client import ANSWER_S, OpenSockets, RawClient
 from tests.support.waiting import wait_until
@@ -89,6 +90,7 @@ def test_one_connection_too_many(own_broker: BrokerProcess, version: ProtocolVer
     assert code(dial(own_broker.port), V311) == 0
 
 
+@pytest.mark.perf
 @pytest.mark.parametrize("limit", ["connections_max", "connections_per_address_max"])
 def test_who_closes_and_comes_again_at_once_is_not_counted_twice(
     own_broker: BrokerProcess, limit: str
@@ -100,18 +102,25 @@ def test_who_closes_and_comes_again_at_once_is_not_counted_twice(
     own_broker.start()
     last = encode(Publish("last", b"x", 1, 1), V5)
     sockets = [dial(own_broker.port) for _ in range(10)]
+    refused = 0
     for _ in range(10):
-        assert [code(sock) for sock in sockets] == [0] * 10
+        refused += sum(code(sock) != 0 for sock in sockets)
         os.kill(own_broker.pid, signal.SIGSTOP)
         for sock in sockets[::2]:
             sock.close()
         for sock in sockets[1::2]:
-            sock.sendall(last)  # room for half of them is found first
+            with suppress(OSError):
+                sock.sendall(last)  # room for half of them is found first
             sock.close()
         sockets = [dial(own_broker.port) for _ in range(10)]
         os.kill(own_broker.pid, signal.SIGCONT)
-    assert [code(sock) for sock in sockets] == [0] * 10
-    assert code(dial(own_broker.port)) in (ReasonCode.SERVER_BUSY, ReasonCode.QUOTA_EXCEEDED)
+    entered = [code(sock) for sock in sockets].count(0)
+    judge(refused + 10 - entered, 1, "clients of 110 that were refused where there was room")
+    assert refused < 50, (
+        "a machine that stands still has some, a broker that does not look again all but the first 10"
+    )
+    if entered == 10:
+        assert code(dial(own_broker.port)) in (ReasonCode.SERVER_BUSY, ReasonCode.QUOTA_EXCEEDED)
 
 
 def test_the_reason_is_told_in_words(own_broker: BrokerProcess) -> None:
@@ -182,6 +191,7 @@ def test_new_connections_come_too_fast(
     wait_until(lambda: code(dial(own_broker.port), version) == 0, what="a second later there is room")
 
 
+@pytest.mark.perf
 def test_a_flood_of_connections_over_the_limit_hurts_nobody(own_broker: BrokerProcess) -> None:
     own_broker.settings["clients.connections_max"] = 5
     own_broker.start()
@@ -195,7 +205,7 @@ def test_a_flood_of_connections_over_the_limit_hurts_nobody(own_broker: BrokerPr
         worst_s = max(worst_s, time.monotonic() - began)
         for sock in flood:
             sock.close()
-    assert worst_s < 1.0
+    judge(worst_s, 1.0, "a flood of connections, s of the longest ping of another")
     wait_until(lambda: metric(own_broker, "refused_connections_max") > 500)
     wait_until(lambda: metric(own_broker, "refused_untold") > 300)
     wait_until(lambda: metric(own_broker, "connections") == 1)
@@ -203,6 +213,7 @@ def test_a_flood_of_connections_over_the_limit_hurts_nobody(own_broker: BrokerPr
     bystander.ping()
 
 
+@pytest.mark.perf
 def test_tls_handshakes_that_never_end_keep_others_out_for_seconds_at_most(
     own_broker: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -221,10 +232,10 @@ def test_tls_handshakes_that_never_end_keep_others_out_for_seconds_at_most(
     began = time.monotonic()
     client = RawClient(dial(port, tls=authority.trusting()))
     assert client.enter() == 0
-    assert time.monotonic() - began < HANDSHAKE_S
+    judge(time.monotonic() - began, HANDSHAKE_S, "TLS handshakes that never end, s until somebody else is in")
     began = time.monotonic()
     bystander.ping()
-    assert time.monotonic() - began < 1.0
+    judge(time.monotonic() - began, 1.0, "TLS handshakes that never end, s of a ping of another")
     assert metric(own_broker, "tls_handshakes") <= 200
     assert metric(own_broker, "tls_handshakes_dropped") >= 700
     for sock in stalled:

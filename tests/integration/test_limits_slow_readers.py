@@ -13,6 +13,7 @@ import pytest
 from tests.support import raw_client
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
+from tests.support.measuring import judge
 from tests.support.metrics import metric, resident_mib
 from tests.support.raw_client import OpenSockets, RawClient
 from tests.support.waiting import wait_until
@@ -70,6 +71,7 @@ def worst_ping(bystander: RawClient, before_s: float) -> float:
     return max(before_s, time.monotonic() - began)
 
 
+@pytest.mark.perf
 @pytest.mark.parametrize(
     ("transport", "payload_bytes"), [("tcp", 1_000), ("ws", 1_000), ("tls", 100_000), ("ws", 100_000)]
 )
@@ -107,7 +109,7 @@ def test_fifty_that_never_read_a_flood_of_qos_0(
     publisher.ping()
     grown_mib = resident_mib(own_broker) - before_mib
     assert grown_mib < SUBSCRIBERS * MIB_EACH, f"{grown_mib:.0f} MiB"
-    assert worst_s < 1.0
+    judge(worst_s, 1.0, "s of the longest ping of another")
     assert metric(own_broker, "readers_paused") == SUBSCRIBERS
     assert metric(own_broker, "dropped_slow") > SUBSCRIBERS * FLOOD_BYTES / payload_bytes / 2
 
@@ -167,6 +169,7 @@ def test_who_reads_again_in_time_stays_and_hears_why_when_it_does_not(own_broker
     assert packet.reason_code == 0x97
 
 
+@pytest.mark.perf
 @pytest.mark.parametrize("flood", ["pings", "subscriptions"])
 def test_who_asks_and_asks_and_never_reads_costs_little_and_is_cut_off(
     own_broker: BrokerProcess, flood: str
@@ -185,7 +188,7 @@ def test_who_asks_and_asks_and_never_reads_costs_little_and_is_cut_off(
             rude.send(chunk)
             if turn % 20 == 0:
                 worst_s = worst_ping(bystander, worst_s)
-    assert worst_s < 1.0
+    judge(worst_s, 1.0, "s of the longest ping of another")
     assert resident_mib(own_broker) - before_mib < 40
     if flood == "pings":  # its answers are as many bytes as its packets
         assert metric(own_broker, "slow_readers_closed") == 1

@@ -11,13 +11,12 @@ from tests.support.dialogue import arrived, client, kept, present, talk
 from tests.support.many_sessions import client_id, filters, write_sessions
 from tests.support.metrics import metric, resident_mib
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.in_perf
 
 SESSIONS = 100_000
 START_S = 20.0
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.promise("repositories-1")
 def test_100000_sessions_with_5_subscriptions_each_are_there_in_20_s(own_broker: BrokerProcess) -> None:
     write_sessions(own_broker.data_dir, SESSIONS)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.forked_program import run_program
+from tests.support.measuring import judge
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
-from tests.support.waiting import wait_for, wait_until
+from tests.support.waiting import DEADLINE_S, wait_for, wait_until
 
 from embermq.protocol.packets import Connack, Publish, Subscription
 from embermq.protocol.version import ProtocolVersion
@@ -56,6 +57,7 @@ def entered(
     return asyncio.run(enter())
 
 
+@pytest.mark.perf
 def test_sigterm_says_8b_and_ends_within_five_seconds(own_broker: BrokerProcess) -> None:
     own_broker.start()
 
@@ -68,12 +70,12 @@ def test_sigterm_says_8b_and_ends_within_five_seconds(own_broker: BrokerProcess)
         assert acknowledged < 0x80
         began = time.monotonic()
         os.kill(own_broker.pid, signal.SIGTERM)
-        await asyncio.wait_for(asyncio.gather(*(one.ended for one in found)), 5)
+        await asyncio.wait_for(asyncio.gather(*(one.ended for one in found)), DEADLINE_S)
         return found, began
 
     found, began = asyncio.run(talk())
-    assert own_broker.wait(5) == 0
-    assert time.monotonic() - began < 5
+    assert own_broker.wait() == 0
+    judge(time.monotonic() - began, 5, "SIGTERM with 40 clients, s to the end")
     for one in found:
         said = one.disconnect_received
         if one.version is V5:
@@ -82,6 +84,7 @@ def test_sigterm_says_8b_and_ends_within_five_seconds(own_broker: BrokerProcess)
             assert said is None
 
 
+@pytest.mark.perf
 def test_sigterm_under_full_load_ends_within_five_seconds(own_broker: BrokerProcess) -> None:
     own_broker.start()
 
@@ -102,10 +105,10 @@ def test_sigterm_under_full_load_ends_within_five_seconds(own_broker: BrokerProc
         await wait_for(lambda: publisher._last_id > 2_000, 20)
         began = time.monotonic()
         os.kill(own_broker.pid, signal.SIGTERM)
-        await asyncio.wait_for(asyncio.gather(publisher.ended, subscriber.ended), 5)
+        await asyncio.wait_for(asyncio.gather(publisher.ended, subscriber.ended), DEADLINE_S)
         load.cancel()
-        await asyncio.to_thread(own_broker.wait, 5)
-        assert time.monotonic() - began < 5
+        assert await asyncio.to_thread(own_broker.wait) == 0
+        judge(time.monotonic() - began, 5, "SIGTERM under full load, s to the end")
 
     asyncio.run(talk())
     assert not own_broker.is_running
@@ -263,6 +266,7 @@ def test_health_readiness_and_metrics(broker: BrokerProcess) -> None:
     assert get(broker, "/api/v1/pipeline")[0] == 200
 
 
+@pytest.mark.perf
 def test_five_thousand_idle_connections(own_broker: BrokerProcess) -> None:
     own_broker.start()
 
@@ -282,11 +286,11 @@ def test_five_thousand_idle_connections(own_broker: BrokerProcess) -> None:
         await publisher.connect(own_broker.port)
         began = time.monotonic()
         await publisher.ping()
-        assert time.monotonic() - began < 1
+        judge(time.monotonic() - began, 1, "s of a ping beside idle connections")
         used = used_s()
         quiet_from = time.monotonic()
         await wait_for(lambda: time.monotonic() - quiet_from > 1.0)
-        assert used_s() - used < 0.5
+        judge(used_s() - used, 0.5, "CPU s of a second with idle connections")
         for one in [*found, publisher]:
             one.abort()
         await asyncio.gather(*(one.ended for one in [*found, publisher]))
@@ -348,7 +352,7 @@ def test_a_connection_at_the_wrong_moment_of_a_stop(own_broker: BrokerProcess) -
                 found.abort()
 
     asyncio.run(talk())
-    assert own_broker.wait(5) == 0
+    assert own_broker.wait() == 0
 
 
 @pytest.mark.promise("pipeline-5")

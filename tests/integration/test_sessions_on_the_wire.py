@@ -9,6 +9,7 @@ import pytest
 from tests.integration.conftest import quiet
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import arrived, client, flood, kept, make, present, talk
+from tests.support.measuring import judge
 from tests.support.mqtt_client import ConnectionEnded
 from tests.support.waiting import wait_for
 
@@ -135,6 +136,7 @@ def test_a_session_expires(broker: BrokerProcess, name: str) -> None:
         back = await client(broker, name, clean_start=False, expiry_s=1)
         assert present(back)
         back.close()
+        await back.ended
         gone_s = time.monotonic()
         await wait_for(lambda: time.monotonic() - gone_s > 1.3)
         again = await client(broker, name, clean_start=False, expiry_s=1)
@@ -231,7 +233,7 @@ def test_large_payloads_up_to_the_limit(own_broker: BrokerProcess) -> None:
     quiet(own_broker)
 
 
-@pytest.mark.alone
+@pytest.mark.perf
 def test_retained_messages_in_bulk_do_not_stop_the_loop(own_broker: BrokerProcess) -> None:
     count = 20_000
     own_broker.start()
@@ -245,10 +247,10 @@ def test_retained_messages_in_bulk_do_not_stop_the_loop(own_broker: BrokerProces
         slowest_s = 0.0
         while len(subscriber.messages) < count:
             began = time.monotonic()
-            await asyncio.wait_for(pinging.ping(), 10)
+            await pinging.ping()
             slowest_s = max(slowest_s, time.monotonic() - began)
         assert len({message.topic for message in subscriber.messages}) == count
-        assert slowest_s < 0.5
+        judge(slowest_s, 0.5, "retained messages in bulk, s of the longest ping of another")
 
     talk(dialogue)
     assert own_broker.stop() == 0

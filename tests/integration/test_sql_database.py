@@ -144,13 +144,13 @@ def test_what_cannot_be_opened_is_told_without_the_password(
 def test_a_server_that_stops_answering_is_not_waited_for_long(sql_server: SqlServer, sql_url: str) -> None:
     """The first call ends when its time is over, the next ones at once; one tries again, and finds it back. What was
     given up is closed, without waiting for the garbage collector."""
-    database = Database(parse_url(sql_url), QUICK)
+    database = Database(parse_url(sql_url), replace(QUICK, retry_s=1.5))
     before = open_files()
     assert ask(database) == 1
     sql_server.pause()
     gc.disable()
     took_s = time_of_refusal(database)
-    assert took_s < 2 * QUICK.timeout_s + 3
+    assert took_s < 10 * QUICK.timeout_s
     assert time_of_refusal(database) < NOW_S
     assert open_files() == before
     gc.enable()
@@ -189,7 +189,7 @@ def test_a_statement_that_takes_too_long_ends(sql_url: str) -> None:
     began_s = time.monotonic()
     with pytest.raises(StoreUnavailable):
         ask(database, slow)
-    assert time.monotonic() - began_s < QUICK.timeout_s + 4
+    assert time.monotonic() - began_s < 10 * QUICK.timeout_s
     database.close()
 
 

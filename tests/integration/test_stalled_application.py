@@ -56,7 +56,7 @@ class Watched:
         return self.latencies
 
 
-@pytest.mark.alone
+@pytest.mark.in_perf
 @pytest.mark.promise("application-6", "application-7")
 def test_a_stalled_client_leaves_anothers_p99_alone(tmp_path: Path) -> None:
     """Rounds with the neighbour stalled and rounds with it away follow one another, so that what else the machine does

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import subprocess
 from contextlib import closing
@@ -173,4 +172,4 @@ def test_a_v5_client_may_have_them_as_they_are_kept(own_broker: BrokerProcess) -
         client.close()
         await client.ended
 
-    run(asyncio.wait_for(dialogue(), 30))
+    run(dialogue())

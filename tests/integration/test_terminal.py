@@ -48,7 +48,6 @@ def names_of(pids: list[int]) -> set[str]:
     return found
 
 
-@pytest.mark.timeout(180)
 def test_a_closed_terminal_ends_broker_driver_and_jvm(tmp_path: Path, window: tuple[int, str]) -> None:
     with broker_on(window, tmp_path, pipeline=True) as broker:
         wait_until(lambda: "java" in names_of(broker.descendants()), SPARK_S, "the JVM has begun")

@@ -43,7 +43,6 @@ def has_dispatched_all(broker: KafkaPipelineBroker) -> bool:
 
 
 @pytest.mark.promise("application-2", "pipeline-4", "pipeline-14")
-@pytest.mark.timeout(180)
 def test_a_log_that_was_deleted_is_made_again_and_goes_with_its_session(
     kafka_pipeline_broker: KafkaPipelineBroker,
 ) -> None:
@@ -72,11 +71,10 @@ def test_a_log_that_was_deleted_is_made_again_and_goes_with_its_session(
         await publishes(broker, b"4")
         assert broker.query("dispatch")["restarts"] == restarts
 
-    run(scenario(), 150)
+    run(scenario())
 
 
 @pytest.mark.promise("pipeline-14")
-@pytest.mark.timeout(180)
 def test_logs_that_are_deleted_a_moment_after_their_making_are_there_again_soon(
     kafka_pipeline_broker: KafkaPipelineBroker,
 ) -> None:
@@ -108,11 +106,10 @@ def test_logs_that_are_deleted_a_moment_after_their_making_are_there_again_soon(
             last.close()
             await last.ended
 
-    run(scenario(), 150)
+    run(scenario())
 
 
 @pytest.mark.promise("pipeline-14")
-@pytest.mark.timeout(240)
 def test_ten_logs_that_are_deleted_at_once_are_back_soon_after_one_restart_or_two(
     kafka_pipeline_broker: KafkaPipelineBroker,
 ) -> None:
@@ -147,7 +144,7 @@ def test_ten_logs_that_are_deleted_at_once_are_back_soon_after_one_restart_or_tw
             last.close()
             await last.ended
 
-    run(scenario(), 200)
+    run(scenario())
 
 
 @pytest.mark.promise("application-2", "application-3")

@@ -41,7 +41,6 @@ def ends(broker: KafkaPipelineBroker) -> int:
     return sum(end for _, end in broker.bounds(f"{broker.prefix}.msg.all").values())
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.promise("pipeline-1", "pipeline-6", "pipeline-11", "pipeline-13")
 def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker: KafkaPipelineBroker) -> None:
     broker = kafka_pipeline_broker
@@ -69,7 +68,6 @@ def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker:
         assert [stored.message.payload for stored in found] == [b"%d" % number for number in range(7, 20, 3)]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("application-2", "pipeline-14")
 def test_an_application_log_that_is_deleted_under_the_job_is_there_again_and_gets_what_comes(
     kafka_pipeline_broker: KafkaPipelineBroker,

@@ -20,7 +20,6 @@ DAY_US = 86_400_000_000
 """A latency is a difference of two clocks' times, and not one of them."""
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.promise("pipeline-9", "pipeline-15")
 def test_one_delivery_in_sixteen_is_a_sample_of_both_client_types(
     kafka_pipeline_broker: KafkaPipelineBroker,

@@ -18,7 +18,6 @@ MESSAGES = 80
 TOPICS = 8
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.promise("application-11")
 def test_each_message_comes_to_one_member_and_waits_while_both_are_away(
     kafka_pipeline_broker: KafkaPipelineBroker,
@@ -60,5 +59,5 @@ def test_each_message_comes_to_one_member_and_waits_while_both_are_away(
             found = [message.payload for message in messages if message.topic == f"spark/{topic}/x"]
             assert found == sorted(found)  # a topic has one QoS
 
-    run(scenario(), 150)
+    run(scenario())
     assert f"{broker.prefix}.msg.app.shared.spark.slw.x" in broker.command_line("sessions", "logs")

@@ -15,7 +15,7 @@ from embermq.pipeline.driver import jvm_process
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.settings import DriverSettings, PipelineSettings
 
-ANSWER_S = 20
+ANSWER_S = 60
 RPC_REQUEST, RPC_RESPONSE = 3, 4
 """Types of Spark's messages (org.apache.spark.network.protocol.Message)."""
 REFUSED = b"(refused)"

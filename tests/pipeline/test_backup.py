@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
@@ -44,7 +43,6 @@ async def received(broker: BrokerProcess, wanted: list[int], *, new: bool) -> No
     assert [int(message.payload) for message in client.messages] == wanted
 
 
-@pytest.mark.timeout(300)
 def test_what_an_application_is_owed_is_in_a_backup(tmp_path: Path) -> None:
     saved, restored = tmp_path / "saved", tmp_path / "restored"
 

@@ -139,7 +139,6 @@ def test_files_become_few_and_the_lake_query_goes_on_where_it_was(
     assert rows_of(tmp_path / "restored" / "lake") == rows_of(places.lake)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-10", "pipeline-12")
 def test_the_command_goes_on_after_a_kill(places: Places) -> None:
     before, files = rows_of(places.lake), files_of(places.lake)

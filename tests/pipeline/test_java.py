@@ -48,7 +48,7 @@ def test_the_launcher_passes_every_other_word_on(tmp_path: Path) -> None:
     home = wrapped_runtime(shown, tmp_path / "home").home
     words = ["-a", "--add-modules=jdk.incubator.vector", "b c", "", "$x*", "--add-modules=other"]
     answer = subprocess.run(
-        [home / "bin" / "java", *words], capture_output=True, text=True, timeout=10, check=True
+        [home / "bin" / "java", *words], capture_output=True, text=True, timeout=60, check=True
     )
     assert answer.stdout.splitlines() == ["-a", "b c", "", "$x*", "--add-modules=other"]
 

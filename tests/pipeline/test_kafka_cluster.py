@@ -37,7 +37,6 @@ def worker(tmp_path: Path) -> Iterator[SparkWorker]:
         yield worker
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-15", "pipeline-6", "pipeline-16")
 def test_dispatch_by_a_standalone_cluster(
     kafka: KafkaServer,

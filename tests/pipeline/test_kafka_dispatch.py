@@ -28,7 +28,7 @@ from embermq.pipeline.transforms.dispatch import application_entries
 
 MODES: tuple[Mode, ...] = ("realtime", "microbatch")
 HEALED_S = 30.0
-SOON_S = 15.0
+SOON_S = 60.0
 """Are promised."""
 REASON = "header n cannot be understood: none"
 

@@ -55,7 +55,6 @@ def archive(stores: MessageStores) -> QueryStatus:
     return next(query for query in read_status(stores.places.data_dir).queries if query.name == "archive")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5", "pipeline-11", "pipeline-13", "pipeline-16")
 @pytest.mark.parametrize("server", ["postgres"])
 def test_the_driver_killed_and_the_server_away(
@@ -120,7 +119,6 @@ def test_the_driver_killed_and_the_server_away(
     assert archive(stores).totals == {"records": 4_000, "entries": 4_000}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-7")
 @pytest.mark.parametrize("server", ["mariadb"])
 def test_what_is_too_old_leaves_the_server(
@@ -152,7 +150,6 @@ def test_what_is_too_old_leaves_the_server(
         )
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-1", "pipeline-11", "pipeline-16")
 def test_the_broker_tells_its_pipeline_where_the_messages_go(
     running_postgres: SqlServer, tmp_path: Path

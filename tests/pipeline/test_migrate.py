@@ -201,7 +201,6 @@ def pieces_done(data_dir: Path) -> int:
         file.close()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("device-12")
 def test_200_000_messages_through_a_kill_into_redis(
     runner: Runner, old: OldBroker, redis_server: RedisServer, tmp_path: Path
@@ -417,7 +416,6 @@ def test_into_a_cluster(runner: Runner, old: OldBroker, redis_cluster: RedisClus
     assert len(known) == 51 and all(len(one.places) == 20 for name, one in known.items() if "{" not in name)
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 @pytest.mark.promise("device-12")
 def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(

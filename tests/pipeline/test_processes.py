@@ -41,7 +41,6 @@ def jvm_in(session: int) -> int:
     )
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5")
 def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     log: LogWriter, places: Places, drivers: list[DriverProcess]
@@ -82,7 +81,6 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     assert offsets_in(places) == everything
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("pipeline-14", "pipeline-5")
 def test_a_lost_jvm_restarts_the_driver_and_a_killed_broker_takes_everything_along(
     log: LogWriter, places: Places
@@ -122,7 +120,6 @@ def test_a_lost_jvm_restarts_the_driver_and_a_killed_broker_takes_everything_alo
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.promise("pipeline-14")
 def test_stop_ends_a_driver_that_is_still_starting(places: Places) -> None:
     async def scenario() -> int:

@@ -194,7 +194,6 @@ def test_without_a_broker_and_with_a_held_dead_letter(tmp_path: Path, redrive: R
         assert "no broker answers on" in told["error"]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.promise("queues-34", "queues-35", "pipeline-12")
 def test_the_command_is_killed_and_another_one_goes_on(broker: BrokerProcess, redrive: Redrive) -> None:
     """The only one that starts Spark by itself, as people do."""
@@ -230,7 +229,6 @@ def has_at_most(broker: BrokerProcess, left: int) -> bool:
 
 
 @LEFT_OPEN
-@pytest.mark.timeout(300)
 @pytest.mark.promise("queues-34", "queues-35", "pipeline-12")
 def test_the_broker_is_killed_and_the_command_goes_on(tmp_path: Path, redrive: Redrive) -> None:
     found: list[Letter] = []

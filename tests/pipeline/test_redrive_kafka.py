@@ -36,7 +36,6 @@ async def consume(broker: BrokerProcess, found: list[tuple[str, int, int]]) -> N
 
 
 @LEFT_OPEN
-@pytest.mark.timeout(300)
 @pytest.mark.promise("queues-34", "queues-35", "pipeline-1", "pipeline-12")
 @pytest.mark.parametrize("sessions", ["embedded", pytest.param("redis", marks=pytest.mark.in_faults)])
 def test_each_goes_back_once_whoever_is_killed(

@@ -53,7 +53,7 @@ retry_policy.total_timeout = "500ms"
 retry_policy.initial_backoff = "100ms"
 performance.delivery_timeout = "100ms"
 """
-LATE_S = 3.0
+LATE_S = 20.0
 """How much later than its time something may come on a busy machine, at most; too early is never right."""
 
 
@@ -158,11 +158,13 @@ def test_extend_begins_the_lease_anew(broker: BrokerProcess) -> None:
         await taker.enqueues("$queue/extended", b"m")
         first = await taker.next()
         began = extended = time.monotonic()
-        while time.monotonic() - began < 2.5:
+        longest_s = 0.0
+        while time.monotonic() - began < 2.5 and longest_s < 1.5:
+            longest_s = max(longest_s, time.monotonic() - extended)
             extended = time.monotonic()
             assert await taker.says("extend", first) == (0, "")
             await taker.ping()
-        assert taker.inbox.empty()
+        assert taker.inbox.empty() or longest_s >= 1.5, "the machine stood still"
         assert (await taker.next()).count == 2
         assert 1.99 <= time.monotonic() - extended <= 2.0 + LATE_S
 
@@ -294,7 +296,7 @@ def test_what_waits_for_a_slow_socket_has_no_lease_and_is_not_charged(broker: Br
             fresh += [taken] if taken.count == 1 else []  # else it was in the socket when that ended
         assert len({taken.id for taken in fresh}) == 4, "they were never in the socket, and are nowhere else"
 
-    run(scenario(), 60)
+    run(scenario())
 
 
 @pytest.mark.promise("queues-19", "queues-25")

@@ -380,7 +380,7 @@ def test_a_repeat_of_a_dedup_id_is_acknowledged_and_not_enqueued(broker: BrokerP
             return said(await told(other, topic, b"anew", dedup_id="order 1")) == ""
 
         while not await is_taken():
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 60
         assert time.monotonic() - began > 2, "the window is two seconds"
         assert (await client.next()).payload == b"anew"
 
@@ -394,7 +394,7 @@ def test_a_delayed_message_is_seen_when_it_is_due(broker: BrokerProcess) -> None
         client = await worker(broker, "delayed-1")
         await client.consumes(topic)
         began = time.monotonic()
-        deliver_at = str(time.time_ns() // 1_000_000 + 900)
+        deliver_at = str(time.time_ns() // 1_000_000 + 2_000)
         await asyncio.gather(  # all at once, so that none is due before the next one is there
             client.enqueues(topic, b"at", deliver_at=deliver_at),
             client.enqueues(topic, b"300 ms", delay="300ms"),
@@ -407,7 +407,7 @@ def test_a_delayed_message_is_seen_when_it_is_due(broker: BrokerProcess) -> None
             taken = await client.next()
             seen[taken.payload] = time.monotonic() - began
         assert list(seen)[2:] == [b"300 ms", b"half a second", b"at"]
-        assert seen[b"300 ms"] >= 0.3 and seen[b"half a second"] >= 0.5 and seen[b"at"] >= 0.89
+        assert seen[b"300 ms"] >= 0.3 and seen[b"half a second"] >= 0.5 and seen[b"at"] >= 1.99
         for asked in (
             told(client, topic, b"never", delay="soon"),
             told(client, topic, b"never", deliver_at="tomorrow"),

@@ -185,7 +185,7 @@ async def beside_another(broker: BrokerProcess, name: str, *, reads: bool) -> fl
     return found
 
 
-@pytest.mark.alone
+@pytest.mark.in_perf
 @pytest.mark.promise("queues-32")
 def test_a_consumer_that_never_reads_does_not_slow_down_its_neighbour(broker: BrokerProcess) -> None:
     """The best of some rounds, taken in turn: what else the machine does only adds to a figure."""

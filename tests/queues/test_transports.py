@@ -208,7 +208,7 @@ def test_what_a_socket_has_not_taken_has_no_lease(place: Place, transport: str) 
         assert list(counts.values()).count(1) >= 4, told
         assert max(counts.values()) > 1, "some had reached it"
 
-    run(scenario(), 60)
+    run(scenario())
 
 
 @pytest.mark.promise("queues-37")

@@ -27,7 +27,6 @@ COMMANDS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.timeout(300)
 def test_source(name: str) -> None:
     done = subprocess.run(COMMANDS[name], cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

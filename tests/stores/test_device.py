@@ -11,6 +11,7 @@ from tests.stores.conftest import talk_until_killed
 from tests.stores.session_stores import SessionStore
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import DAY_S, arrived, client, flood, gone, kept, make, passed, present, talk
+from tests.support.measuring import is_judged, judge
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient
 from tests.support.waiting import wait_for
@@ -327,9 +328,8 @@ async def taken_back(broker: BrokerProcess, client_id: str, count: int) -> None:
     await back.ended
 
 
-@pytest.mark.alone
+@pytest.mark.perf
 @pytest.mark.promise("device-6", "device-8")
-@pytest.mark.timeout(240)
 def test_as_many_as_can_be_stored_come_back_in_pages_and_hold_nobody_up(broker: BrokerProcess) -> None:
     """A pause of the machine is not the broker's, and so it would have to come at each of several returns."""
     count = PACKET_IDS - INFLIGHT_MAX * ("stores.session" in broker.settings)
@@ -348,7 +348,7 @@ def test_as_many_as_can_be_stored_come_back_in_pages_and_hold_nobody_up(broker: 
         await taken_back(broker, f"s{number}", count)
 
     talk(stored)
-    for number in range(TRIES):
+    for number in range(TRIES if is_judged() else 1):
         with Bystanders(broker.port, qos=0) as bystanders:
             talk(lambda: back(number))  # noqa: B023 - runs at once
         waits = bystanders.waits()
@@ -356,7 +356,7 @@ def test_as_many_as_can_be_stored_come_back_in_pages_and_hold_nobody_up(broker: 
         longest.append(waits.longest)
         if waits.longest < BLOCKED_MS:
             break
-    assert min(longest) < BLOCKED_MS
+    judge(min(longest), BLOCKED_MS, "ms that others waited at the most")
     assert metric(broker, "dropped_offline_limit") == 0
 
 

@@ -192,7 +192,7 @@ def test_while_redis_is_away_the_log_goes_on(broker: BrokerProcess, redis_server
             broker.port, clean_start=False, properties=Properties(session_expiry_interval=DAY_S)
         )
         assert connack.reason_code == SERVER_UNAVAILABLE
-        assert 0.5 < time.monotonic() - began < 10
+        assert 0.5 < time.monotonic() - began < 30
         old = make("older", version=ProtocolVersion.V311)
         assert (await old.connect(broker.port, clean_start=False)).reason_code == 3
         await client(broker, "passing")  # keeps nothing, so it need not wait

@@ -23,8 +23,9 @@ from tests.support.sharing import reserve_number, this_worker
 from tests.support.waiting import wait_until
 
 EMBERMQ = Path(sys.executable).parent / "embermq"
-START_S = 30.0
-STOP_S = 20.0
+START_S = 120.0
+STOP_S = 60.0
+"""A busy machine takes many times the usual second; waiting costs nothing when all is well."""
 OUTPUT_CHARACTERS = 500_000
 SHOWN_CHARACTERS = 8_000
 _MARK = "BROKER_PROCESS_MARK"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.mqtt_client import MqttClient
+from tests.support.mqtt_client import RUN_S, MqttClient
 from tests.support.waiting import wait_for
 
 from embermq.protocol.packets import Packet, Puback, Publish
@@ -23,7 +23,7 @@ def talk(dialogue: Talk) -> None:
 
     async def whole() -> None:
         try:
-            await asyncio.wait_for(dialogue(), 100)
+            await asyncio.wait_for(dialogue(), RUN_S)
         finally:
             for found in _made:
                 found.abort()

@@ -83,5 +83,5 @@ class MariadbServer(SqlServer):
             database=database,
             charset="utf8mb4",
             autocommit=True,
-            connect_timeout=5,
+            connect_timeout=30,
         )

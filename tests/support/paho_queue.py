@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 
 from embermq.protocol.version import ProtocolVersion
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 
 
 class PahoWorker:

@@ -75,5 +75,5 @@ class PostgresServer(SqlServer):
             password=self.password,
             dbname=database,
             autocommit=True,
-            connect_timeout=5,
+            connect_timeout=30,
         )

@@ -13,7 +13,7 @@ from embermq.protocol.encoder import encode
 from embermq.protocol.packets import Connack, Connect, Packet, Pingreq, Pingresp
 from embermq.protocol.version import ProtocolVersion
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 CHUNK_BYTES = 65_536
 Wanted = TypeVar("Wanted", bound=Packet)
 

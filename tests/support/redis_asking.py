@@ -63,7 +63,7 @@ class Asking:
             assert sorted(last) == list(range(asked)), key
             assert sorted(last.values()) == [last[number] for number in range(asked)], key
 
-    async def all_answered(self, deadline_s: float = 30.0) -> None:
+    async def all_answered(self, deadline_s: float = 60.0) -> None:
         """Wait; raises AssertionError with what is wrong."""
         end_s = asyncio.get_running_loop().time() + deadline_s
         while self.waiting:

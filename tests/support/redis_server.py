@@ -13,7 +13,7 @@ from redis.retry import Retry
 from tests.support.broker_process import free_port
 from tests.support.server_process import ServerProcess
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 
 Fsync = Literal["always", "everysec", "no"]
 

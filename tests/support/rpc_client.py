@@ -15,7 +15,7 @@ from grpc_tools import protoc
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PROTO = "embermq/admin/queue_admin.proto"
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 OWN_CONNECTION = (("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
 """Channels to one port share one otherwise."""
 

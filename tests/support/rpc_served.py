@@ -20,7 +20,7 @@ from embermq.admin.rpc_door import RpcDoor
 from embermq.admin.rpc_server import RpcServer
 from embermq.admin.settings import GrpcLimits
 
-ANSWER_S = 30
+ANSWER_S = 60
 
 
 class Tokens(dict[str, ApiToken]):

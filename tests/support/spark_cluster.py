@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 WORKER_MB = 1024
 """What an executor takes when nobody says otherwise; it uses less."""
 SCALA = "2.13"
-ANSWER_S = 20.0
+ANSWER_S = 60.0
 FAST_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SECRET = "what master, workers and driver have in common"
 _HEAP = "-Xmx192m"

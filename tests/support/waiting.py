@@ -11,8 +11,9 @@ POLL_S = 0.01
 PAUSE_MAX_S = 0.3
 REST = 4
 """A condition that asks somebody takes time from those whom it waits for: so many times as long nobody asks again."""
-DEADLINE_S = 30.0
-"""Of what takes a moment: a busy machine takes a hundred times as long, and waiting costs nothing when all is well."""
+DEADLINE_S = 60.0
+"""Of what takes a moment, and the least that is waited for anything: a busy machine takes a hundred times as long, and
+waiting costs nothing when all is well. How quick something is, `measuring` judges."""
 
 
 def wait_until(
@@ -22,8 +23,8 @@ def wait_until(
     *,
     poll_s: float | None = None,
 ) -> None:
-    """Return when `condition` is true; raises AssertionError, naming `what`, when it is not within `deadline_s`. With
-    `poll_s` it is asked so often, whatever that costs."""
+    """Return when `condition` is true; raises AssertionError, naming `what`, when it is not within `deadline_s`, or
+    DEADLINE_S if that is longer. With `poll_s` it is asked so often, whatever that costs."""
     pause = threading.Event()
     for pause_s in _pauses(condition, deadline_s, what):
         pause.wait(poll_s or pause_s)
@@ -37,6 +38,7 @@ async def wait_for(condition: Callable[[], object], deadline_s: float = DEADLINE
 
 def _pauses(condition: Callable[[], object], deadline_s: float, what: str) -> Iterator[float]:
     """In seconds, until the condition is true."""
+    deadline_s = max(deadline_s, DEADLINE_S)
     end_s = time.monotonic() + deadline_s
     while True:
         began_s = time.monotonic()

@@ -39,7 +39,7 @@ def test_it_does_not_abort_while_it_waits_for_its_parent(tmp_path: Path) -> None
         driver.stdin.write(msgspec.json.encode(DriverSettings()) + b"\n")
         driver.stdin.flush()
         said = driver.stderr.read().decode()
-        assert driver.wait(20) == 1, said
+        assert driver.wait(60) == 1, said
     assert "nobody foresaw this" in said and "Fatal Python error" not in said
 
 
@@ -77,7 +77,7 @@ def test_a_driver_that_waits_for_kafka_is_starting_for_as_long_as_it_waits(tmp_p
         )
         assert read_status(tmp_path).state == "starting"
         driver.stdin.close()  # its parent goes
-        driver.wait(30)
+        driver.wait(60)
         driver.stderr.close()
     ended = read_status(tmp_path)
     assert (ended.state, ended.waits_for) == ("down", "")

@@ -142,7 +142,6 @@ def test_a_full_store_is_97_also_until_it_is_tried_again() -> None:
     run(test)
 
 
-@pytest.mark.timeout(20)
 def test_room_is_found_again_without_any_publisher() -> None:
     async def test(running: Running) -> None:
         link = await running.connects("p")
