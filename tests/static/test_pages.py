@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src" / "embermq"
+SOURCES = [ROOT / folder / "src" for folder in (".", "bench", "migrate")]
 TROUBLE = ROOT / "docs" / "troubleshooting.md"
 GLOSSARY = ROOT / "docs" / "glossary.md"
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
@@ -36,7 +36,7 @@ dead letter, suspect, slot, pipeline, dispatch, store, data directory"""
 
 @cache
 def trees() -> tuple[ast.Module, ...]:
-    return tuple(ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py")))
+    return tuple(ast.parse(path.read_text()) for source in SOURCES for path in sorted(source.rglob("*.py")))
 
 
 def exit_codes() -> Iterator[int]:
