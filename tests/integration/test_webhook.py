@@ -12,6 +12,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import WebhookReceiver
 
+from embermq.adapters.webhook import alerts as alerts_module
 from embermq.adapters.webhook import posting
 from embermq.adapters.webhook.alerts import WebhookAlerts
 from embermq.adapters.webhook.settings import WebhookSettings
@@ -30,14 +31,13 @@ def alert(url: str, number: int = 1) -> DeadLetterAlert:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> WebhookSettings:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WebhookSettings:
+    monkeypatch.setattr(alerts_module, "ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(alerts_module, "BACKOFF_S", 0.01)
     (tmp_path / "secret").write_bytes(SECRET + b"\n")
     return WebhookSettings(
         secret_file=str(tmp_path / "secret"),
         allowed_networks=LOOPBACK,
-        timeout_s=5.0,
-        attempts_max=3,
-        backoff_s=0.01,
     )
 
 
@@ -185,9 +185,11 @@ def test_the_address_that_was_checked_is_the_one_that_is_called(
 
 
 def test_a_dead_webhook_holds_up_nobody_and_what_waits_for_it_is_bounded(
-    settings: WebhookSettings, tmp_path: Path
+    settings: WebhookSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alerts = made_with(settings, tmp_path, waiting_max=10, timeout_s=30.0)
+    monkeypatch.setattr(alerts_module, "WAITING_MAX", 10)
+    monkeypatch.setattr(alerts_module, "TIMEOUT_S", 30.0)
+    alerts = WebhookAlerts(settings, tmp_path)
     with WebhookReceiver() as dead, WebhookReceiver() as live:
         dead.free.clear()
         began = time.monotonic()
@@ -204,9 +206,11 @@ def test_a_dead_webhook_holds_up_nobody_and_what_waits_for_it_is_bounded(
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_long(
-    settings: WebhookSettings, tmp_path: Path
+    settings: WebhookSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alerts = made_with(settings, tmp_path, timeout_s=1.5, attempts_max=2)
+    monkeypatch.setattr(alerts_module, "TIMEOUT_S", 1.5)
+    monkeypatch.setattr(alerts_module, "ATTEMPTS_MAX", 2)
+    alerts = WebhookAlerts(settings, tmp_path)
     with WebhookReceiver() as receiver:
         receiver.free.clear()
         alerts.tell(alert(receiver.url))
@@ -215,8 +219,11 @@ def test_an_answer_that_does_not_come_is_not_waited_for_long(
     alerts.close()
 
 
-def test_nonsense_for_an_answer_is_no_success(settings: WebhookSettings, tmp_path: Path) -> None:
-    alerts = made_with(settings, tmp_path, attempts_max=1)
+def test_nonsense_for_an_answer_is_no_success(
+    settings: WebhookSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts_module, "ATTEMPTS_MAX", 1)
+    alerts = WebhookAlerts(settings, tmp_path)
     answers = [b"", b"hello\r\n", b"HTTP/1.1 999 X\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 100 C\r\n\r\n"]
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
@@ -256,8 +263,11 @@ def test_a_secret_that_cannot_be_read_sends_nothing(
     assert "missing" in caplog.text
 
 
-def test_closing_gives_up_what_waits_and_leaves_no_thread(settings: WebhookSettings, tmp_path: Path) -> None:
-    alerts = made_with(settings, tmp_path, timeout_s=60.0)
+def test_closing_gives_up_what_waits_and_leaves_no_thread(
+    settings: WebhookSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts_module, "TIMEOUT_S", 60.0)
+    alerts = WebhookAlerts(settings, tmp_path)
     with WebhookReceiver() as receiver:
         receiver.free.clear()
         for number in range(3):
@@ -274,7 +284,8 @@ def test_an_address_that_takes_no_connection_leaves_time_for_the_next_one(
     settings: WebhookSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name may lead to several, and one of them may be a machine that is away."""
-    alerts = made_with(settings, tmp_path, timeout_s=5.0, attempts_max=1)
+    monkeypatch.setattr(alerts_module, "ATTEMPTS_MAX", 1)
+    alerts = WebhookAlerts(settings, tmp_path)
     with WebhookReceiver() as receiver, ExitStack() as stack:
         away = stack.enter_context(socket.create_server(("127.0.0.2", receiver.port), backlog=0))
         stack.enter_context(socket.create_connection(away.getsockname()))  # it is full with this one

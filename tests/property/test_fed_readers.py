@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,12 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.hand_kafka import HandKafka
 
+from embermq.delivery.application import fed_readers
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from embermq.protocol.version import ProtocolVersion
 
-SETTINGS = ApplicationSettings(max_poll_records=3, overtaking_max=6, pack_timeout_s=86_400)
+SETTINGS = ApplicationSettings(max_poll_records=3, pack_timeout_s=86_400)
 ROUNDS_MAX = 500
 
 
@@ -24,6 +26,8 @@ class Applications(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.narrowed = patch.object(fed_readers, "OVERTAKING_MAX", 6)
+        self.narrowed.start()
         self.kafka = HandKafka()
         self.hand = HandDrivenBroker(kafka=self.kafka, application=SETTINGS)
         self.published: dict[bytes, int] = {}
@@ -173,6 +177,13 @@ class Applications(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Everybody does their work: everything has come, and the store keeps nothing that is settled."""
+        try:
+            self.ends()
+        finally:
+            self.narrowed.stop()
+
+    def ends(self) -> None:
+        """See `teardown`."""
         if self.hand.held:
             self.commits_are_done()
         end = len(self.kafka.sources)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
-from embermq.delivery.device.settings import DeviceSettings
 from embermq.model.log_record import decode_record
 from embermq.ports.errors import StoreFull
 from embermq.protocol.packets import (
@@ -144,7 +143,7 @@ class OneSession(RuleBasedStateMachine):
         self.step()
 
     def begin(self) -> HandDrivenBroker:
-        return HandDrivenBroker(device=DeviceSettings(page_messages=3))
+        return HandDrivenBroker(page_messages=3)
 
     def step(self, *, whole: bool = True) -> None:
         (self.hand.settle if whole else self.hand.run)()

@@ -16,7 +16,6 @@ from tests.property.test_session_model import OneSession
 from tests.support.hand_driven import HandDrivenBroker
 from tests.support.held_sessions import HeldSessions, table
 
-from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.split.settings import SessionStoreSettings
 
 
@@ -28,7 +27,7 @@ class OneSessionBehind(OneSession):
         """What may have been taken though the publisher does not know: refused when sent again, it still arrives."""
         self.sessions = HeldSessions(Path(":memory:"))
         return HandDrivenBroker(
-            device=DeviceSettings(page_messages=3),
+            page_messages=3,
             sessions=self.sessions,
             session_store=SessionStoreSettings(connect_wait_s=0.3),
         )

@@ -33,7 +33,7 @@ def receiver() -> Iterator[WebhookReceiver]:
 
 
 def broker_for(receiver: WebhookReceiver, folder: Path, **settings: object) -> BrokerProcess:
-    given = {"webhook__allowed_networks": "127.0.0.0/8", "webhook__backoff_s": 0.05} | settings
+    given = {"webhook__allowed_networks": "127.0.0.0/8"} | settings
     return queue_broker(folder, queues(receiver, "told", "also"), **given)
 
 
@@ -93,16 +93,10 @@ def test_a_dead_webhook_slows_neither_the_queue_nor_another_webhook(
     with WebhookReceiver() as dead:
         dead.free.clear()
         text = f"{queues(receiver, 'told')}\n{queues(dead, 'dead')}"
-        given = {
-            "webhook__allowed_networks": "127.0.0.0/8",
-            "webhook__waiting_max": 5,
-            "webhook__timeout_s": 60,
-        }
-        with queue_broker(tmp_path, text, **given) as broker:
+        with queue_broker(tmp_path, text, webhook__allowed_networks="127.0.0.0/8") as broker:
             run(scenario())
-            assert metric(broker, "dead_letter_alerts_waiting") == 5
-            assert metric(broker, "dead_letter_alerts") == 26  # 1 sent, 25 dropped
-            assert len(dead.posted) == 1
+            assert metric(broker, "dead_letter_alerts_waiting") > 20
+            assert {body["message_id"] for body in receiver.bodies()} == {receiver.bodies()[0]["message_id"]}
 
 
 def test_private_addresses_are_not_called_unless_allowed(receiver: WebhookReceiver, tmp_path: Path) -> None:

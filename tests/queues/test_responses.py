@@ -14,13 +14,12 @@ from tests.support.waiting import wait_for
 from embermq.protocol.packets import Puback, Publish, Subscription
 from embermq.protocol.properties import Properties
 from embermq.protocol.version import ProtocolVersion
+from embermq.queues.mqtt.responses import WAITING_MAX
 
 VERSIONS = list(ProtocolVersion)
 pytestmark = pytest.mark.promise("queues-38")
 SETTINGS = {
     "queues__responses_max": 2,
-    "queues__responses_waiting_max": 3,
-    "queues__response_timeout_ms": 60_000,
     "queues__disconnect_grace_ms": 100,
 }
 
@@ -28,12 +27,6 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with queue_broker(tmp_path_factory.mktemp("responses"), "", **SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def roomless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with queue_broker(tmp_path_factory.mktemp("roomless"), "", queues__responses_bytes_max=12_000) as running:
         yield running
 
 
@@ -167,8 +160,10 @@ def test_what_waits_and_how_many_there_are_is_capped(broker: BrokerProcess) -> N
             assert list((await asks.consumes(f"$queue/responses/{name}")).reason_codes) == [code]
         await asks.unsubscribe("$queue/responses/cap2")
         assert list((await asks.consumes("$queue/responses/cap3")).reason_codes) == [1]
-        codes = [(await replied(answers, "$queue/responses/cap1", b"%d" % n))[0] for n in range(5)]
-        assert codes == [0, 0, 0, 0, 0x97]  # one is under way, three wait
+        codes = [
+            (await replied(answers, "$queue/responses/cap1", b"%d" % n))[0] for n in range(WAITING_MAX + 2)
+        ]
+        assert codes == [0] * (WAITING_MAX + 1) + [0x97]  # one is under way, the others wait
         old = await worker(broker, "old-cap", version=ProtocolVersion.V311)
         old.send(Publish("$queue/responses/cap1", b"", 1, 1))
         await old.ended
@@ -177,16 +172,19 @@ def test_what_waits_and_how_many_there_are_is_capped(broker: BrokerProcess) -> N
     run(scenario())
 
 
-def test_properties_of_responses_take_room_too(roomless: BrokerProcess) -> None:
+def test_properties_of_responses_take_room_too(broker: BrokerProcess) -> None:
     async def scenario() -> None:
-        asks = await worker(roomless, "asks-room", acknowledges=False, receive_maximum=1)
-        answers = await worker(roomless, "answers-room")
+        asks = await worker(broker, "asks-room", acknowledges=False, receive_maximum=1)
+        answers = await worker(broker, "answers-room")
         await asks.consumes("$queue/responses/room")
-        said = Properties(user_properties=(("note", "x" * 4_000),), correlation_data=bytes(1_000))
+        notes = tuple((f"note{number}", "x" * 60_000) for number in range(15))
+        said = Properties(user_properties=notes, correlation_data=bytes(60_000))
         codes = [
-            await answers.publish("$queue/responses/room", b"m", qos=1, properties=said) for _ in range(4)
+            await answers.publish("$queue/responses/room", b"m", qos=1, properties=said) for _ in range(6)
         ]
-        assert codes == [0, 0, 0, 0x97]  # one is under way, two wait
+        assert codes == [0] * 5 + [
+            0x97
+        ]  # one is under way; four of a million bytes wait, a fifth is too much
 
     run(scenario())
 

@@ -48,7 +48,6 @@ from embermq.authorization.settings import AuthorizationSettings
 from embermq.broker.settings import MqttSettings
 from embermq.database import settings as sql_settings
 from embermq.database.settings import SqlSettings
-from embermq.delivery.application import settings as application_settings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.split.settings import SessionStoreSettings
@@ -380,7 +379,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         partial(sql_settings.check_settings, settings.sql),
         partial(log_settings.check_settings, settings.log),
         partial(check_pipeline, settings),
-        partial(application_settings.check_settings, settings.application),
         partial(check_queue_file, settings.queues),
         partial(webhook_settings.check_settings, settings.webhook),
     )

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor
 
 LOG = logging.getLogger("embermq")
+LOGS_POLL_MS = 20
+"""How often the logs of applications are looked at when they had nothing new: what they hold is seconds old."""
 GC_THRESHOLDS = (50_000, 20, 50)
 """Messages in flight are many and without cycles: looking for cycles among them is seldom worth it."""
 
@@ -124,7 +126,7 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
         embedded.delivery,
         embedded.ticks,
         linger_ms=settings.log.linger_ms,
-        poll_ms=settings.application.poll_interval_ms,
+        poll_ms=LOGS_POLL_MS,
         clock=embedded.clock.clock,
     )
     ticks.on_failing = _report_store

@@ -16,6 +16,8 @@ from embermq.queues.publication import Publication
 from embermq.queues.settings import GroupSettings, QueueSettings, format_settings
 from embermq.queues.values import Acceptance, Fate, Pending
 
+DEDUP_IDS_MAX = 100_000
+"""Ids that one queue remembers, some 10 MB; past it the oldest are forgotten."""
 SEQUENCES_RESERVED = 10_000
 """Numbers that the stored row of a queue is ahead: a start leaves out what was not used of them."""
 
@@ -38,7 +40,7 @@ class Intake:
         self.pending: dict[int, Pending] = {}
         """By number, ascending: publishes whose record is not durable yet."""
         self.delayed = DelayedMessages()
-        self.dedup = DedupWindow(timing.dedup_window_ms, timing.dedup_ids_max)
+        self.dedup = DedupWindow(timing.dedup_window_ms, DEDUP_IDS_MAX)
         self.latency = LatencyWindow()
         self.arrivals = Arrivals()
         self._generation = generation

@@ -130,9 +130,7 @@ class GroupSettings(Struct, frozen=True):
     idle_expiry_ms: Annotated[int, Meta(ge=100)] = 7 * 24 * 3_600_000
     """A group without consumers is removed after so long [queues-18]."""
     dedup_window_ms: Annotated[int, Meta(ge=0, le=24 * 3_600_000)] = 120_000
-    """How long a `dedup-id` is remembered [queues-11]."""
-    dedup_ids_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
-    """Ids that one queue remembers; past it the oldest are forgotten."""
+    """How long a `dedup-id` is remembered [queues-11]; one queue remembers 100,000 at most, the latest ones."""
 
 
 OFF = "durable queues are switched off (queues.enabled)"
@@ -163,15 +161,9 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
     allow_ack_mode_none: bool = False
     """Whether a subscription with the user property `ack-mode: none` is taken: at most once, QoS 0, settled when it is
     sent."""
-    response_timeout_ms: Annotated[int, Meta(ge=0, le=86_400_000)] = 30_000
-    """How long a queue `$queue/responses/<id>` stays when its client is gone, besides `disconnect_grace_ms`; a client
-    says otherwise by the user property `timeout` of its SUBSCRIBE."""
     responses_max: Annotated[int, Meta(ge=1, le=65_535)] = 100
-    """Queues of responses that one client may have; one more is refused with 0x97."""
-    responses_waiting_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
-    """Responses that wait in one such queue while its client does not take them."""
-    responses_bytes_max: Annotated[int, Meta(ge=1, le=1024 * 1024 * 1024)] = 4 * 1024 * 1024
-    """Bytes of their topics, payloads and properties; past either a response is refused with 0x97."""
+    """Queues of responses that one client may have; one more is refused with 0x97. In each wait at most 1,000 responses
+    of 4 MiB while its client does not take them."""
     body_cache_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024 * 1024)] = 32 * 1024 * 1024
     """Bytes of message bodies that are kept in memory for consumers that are near the end of their queue."""
 

@@ -41,7 +41,7 @@ def toml(tmp_path: Path) -> Path:
         queue_limit = 1
         ttl_s = 1
         linger_ms = 1
-        page_messages = 1
+        queue_bytes_max = 2000000
         """
     )
     return path
@@ -60,14 +60,23 @@ def test_later_sources_win(toml: Path) -> None:
         environment={
             "EMBERMQ_DEVICE__TTL_S": "2",
             "EMBERMQ_DEVICE__LINGER_MS": "2",
-            "EMBERMQ_DEVICE__PAGE_MESSAGES": "2",
+            "EMBERMQ_DEVICE__QUEUE_BYTES_MAX": "2000002",
             "PATH": "untouched",
         },
-        assignments=["device.linger_ms=3", "device.page_messages=3", "device.page_messages=4"],
+        assignments=[
+            "device.linger_ms=3",
+            "device.queue_bytes_max=2000003",
+            "device.queue_bytes_max=2000004",
+        ],
         options={"data_dir": ("--data-dir", "/elsewhere")},
     )
     device = configuration.settings.device
-    assert (device.queue_limit, device.ttl_s, device.linger_ms, device.page_messages) == (1, 2, 3.0, 4)
+    assert (device.queue_limit, device.ttl_s, device.linger_ms, device.queue_bytes_max) == (
+        1,
+        2,
+        3.0,
+        2000004,
+    )
     assert configuration.settings.data_dir == "/elsewhere"
     assert configuration.settings.listeners.mqtt == ("127.0.0.1:0", "[::1]:0")
     assert configuration.settings.clients.application_ids == ("billing-*",)
@@ -78,7 +87,7 @@ def test_later_sources_win(toml: Path) -> None:
         "device.queue_limit": str(toml),
         "device.ttl_s": "EMBERMQ_DEVICE__TTL_S",
         "device.linger_ms": "--set",
-        "device.page_messages": "--set",
+        "device.queue_bytes_max": "--set",
     }
 
 
@@ -125,13 +134,8 @@ def test_values_may_hold_an_equals_sign() -> None:
         ("device.queue_limit=", "device.queue_limit: '' is not a whole number (from --set)"),
         ("log.linger_ms=nan", "log.linger_ms: 'nan' is not a number (from --set)"),
         ("log.linger_ms=inf", "log.linger_ms: 'inf' is not a number (from --set)"),
-        (
-            "application.low_water_bytes=1310720",
-            "application.low_water_bytes: 1310720 is not less than application.high_water_bytes, 1310720",
-        ),
         ("application.ack_strategy=retry", "application.ack_strategy"),
         ("application.pack_timeout_s=0", "application.pack_timeout_s"),
-        ("application.parked_max=30001", "application.parked_max"),
         ("log.retention_hours=0", "log.retention_hours: 0.0 is not more than 0 (from --set)"),
         (
             "clients.allow_anonymous=maybe",

@@ -9,7 +9,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from tests.support.hand_kafka import HandKafka
 from tests.unit.delivery.test_fed_readers import comes, committed, publishes
 
-from embermq.delivery.application import fed_readers
+from embermq.delivery.application import fed_readers, parking
 from embermq.delivery.application.marked_records import CutSearch
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
@@ -26,8 +26,9 @@ def kafka() -> HandKafka:
 
 
 @pytest.fixture
-def hand(kafka: HandKafka) -> HandDrivenBroker:
-    return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10, parked_max=1), kafka=kafka)
+def hand(kafka: HandKafka, monkeypatch: pytest.MonkeyPatch) -> HandDrivenBroker:
+    monkeypatch.setattr(parking, "PARKED_MAX", 1)
+    return HandDrivenBroker(application=ApplicationSettings(max_poll_records=10), kafka=kafka)
 
 
 def sent(hand: HandDrivenBroker, count: int, *, qos: int) -> tuple[HandLink, list[int]]:

@@ -109,7 +109,7 @@ def test_qos_2_is_stored_before_it_is_sent(hand: HandDrivenBroker) -> None:
 
 @pytest.mark.promise("device-1", "device-8")
 def test_what_came_while_away_arrives_in_order_in_pages() -> None:
-    hand = HandDrivenBroker(device=DeviceSettings(page_messages=20))
+    hand = HandDrivenBroker(page_messages=20)
     publisher, subscriber = a_pair(hand)
     subscriber.drops()
     for start in range(0, 500, 50):
@@ -128,7 +128,7 @@ def test_what_came_while_away_arrives_in_order_in_pages() -> None:
 
 @pytest.mark.promise("device-8")
 def test_live_messages_queue_behind_the_backlog() -> None:
-    hand = HandDrivenBroker(device=DeviceSettings(page_messages=10))
+    hand = HandDrivenBroker(page_messages=10)
     publisher, subscriber = a_pair(hand)
     subscriber.drops()
     publisher.publishes("t", *numbered(95))
@@ -387,7 +387,7 @@ def test_what_is_stored_has_a_time_to_live() -> None:
 
 
 def test_a_backlog_that_has_expired_as_a_whole_ends() -> None:
-    hand = HandDrivenBroker(device=DeviceSettings(ttl_s=10, page_messages=5))
+    hand = HandDrivenBroker(device=DeviceSettings(ttl_s=10), page_messages=5)
     publisher, subscriber = a_pair(hand)
     subscriber.drops()
     publisher.publishes("t", *numbered(23))

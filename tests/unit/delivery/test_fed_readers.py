@@ -9,6 +9,7 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from tests.support.hand_kafka import ENTRY_BYTES, HandKafka
 
 from embermq.broker.settings import MqttSettings
+from embermq.delivery.application import fed_readers
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
@@ -27,8 +28,9 @@ def kafka() -> HandKafka:
 
 
 @pytest.fixture
-def hand(kafka: HandKafka) -> HandDrivenBroker:
-    settings = ApplicationSettings(max_poll_records=10, overtaking_max=50)
+def hand(kafka: HandKafka, monkeypatch: pytest.MonkeyPatch) -> HandDrivenBroker:
+    monkeypatch.setattr(fed_readers, "OVERTAKING_MAX", 50)
+    settings = ApplicationSettings(max_poll_records=10)
     return HandDrivenBroker(application=settings, kafka=kafka)
 
 

@@ -426,8 +426,7 @@ class RandomRun:
 
     def __init__(self, rng: random.Random, sessions: HeldSessions | None) -> None:
         self.rng = rng
-        settings = DeviceSettings(page_messages=rng.choice([1, 3, 50]))
-        self.hand = HandDrivenBroker(device=settings, sessions=sessions)
+        self.hand = HandDrivenBroker(page_messages=rng.choice([1, 3, 50]), sessions=sessions)
         self.publisher = self.hand.keeps("publisher")
         for client_id in ("c", "away"):
             away(self.hand, client_id, "t/1", "t/2")

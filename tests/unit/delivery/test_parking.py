@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import HandKafka
 
+from embermq.delivery.application import parking
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.model.log_record import decode_record
@@ -431,13 +432,13 @@ def test_a_full_disk_at_parking_changes_nothing_but_the_time(hand: HandDrivenBro
 
 
 @pytest.mark.promise("application-6")
-def test_no_more_is_parked_than_may_be(make: Make) -> None:
-    settings = replace(RETRY, parked_max=2)
-    hand = make(settings)
+def test_no_more_is_parked_than_may_be(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "PARKED_MAX", 2)
+    hand = make(RETRY)
     published_by(hand, 1, 3)
-    application = waits_till_parked(hand, settings)
+    application = waits_till_parked(hand, RETRY)
     assert len(parked(hand)) == 2
-    assert any("application.parked_max" in notice for notice in hand.notices)
+    assert any("it has 2 messages already" in notice for notice in hand.notices)
     application.forgets()
     hand.passes(s=3 * TIMEOUT_S)
     assert set(seen(application)) == {(b"0002", True)}, "it is sent again without end"

@@ -124,7 +124,7 @@ def test_the_limit_counts_what_is_not_stored_yet_and_drops_it_once_it_is(session
 
 @pytest.mark.promise("device-6", "device-8")
 def test_what_is_being_read_is_not_dropped_and_what_was_dropped_is_not_sent(sessions: HeldSessions) -> None:
-    hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=4, page_messages=2))
+    hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=4), page_messages=2)
     subscriber(hand).drops()
     publisher = hand.connects("p")
     publisher.publishes("t", *numbered(4))

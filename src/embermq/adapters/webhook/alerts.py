@@ -12,7 +12,7 @@ from pathlib import Path
 
 from embermq.adapters.webhook.addresses import AddressGuard
 from embermq.adapters.webhook.posting import AddressRefused, Never, NotNow, post
-from embermq.adapters.webhook.settings import BACKOFF_S_MAX, WebhookSettings
+from embermq.adapters.webhook.settings import WebhookSettings
 from embermq.adapters.webhook.signing import (
     DELIVERY_HEADER,
     SIGNATURE_HEADER,
@@ -30,6 +30,16 @@ SECRET_NAME = "webhook.secret"
 COMPLAIN_S = 5.0
 """Between two lines of the log about alerts that do not arrive."""
 CLOSE_S = 2.0
+TIMEOUT_S = 5.0
+"""For one request, from the look-up of the name to the status of the answer."""
+ATTEMPTS_MAX = 5
+"""Requests for one alert, over 15 s; then it is given up: its letter can be listed all the same."""
+BACKOFF_S = 1.0
+"""Pause before the second attempt; each further one is twice as long."""
+WAITING_MAX = 1_000
+"""Alerts that wait for one address; more are dropped and counted."""
+REQUESTS_MAX = 8
+"""Requests at a time, over all addresses; one address gets one at a time."""
 LANES_MAX = 1_000
 """Addresses that have alerts waiting at a time."""
 
@@ -67,7 +77,7 @@ class WebhookAlerts(DeadLetterAlerts):
 
     def tell(self, alert: DeadLetterAlert) -> None:
         lane = None if self._closed else self._lane(alert.url)
-        if lane is None or lane.told - lane.done >= self._settings.waiting_max:
+        if lane is None or lane.told - lane.done >= WAITING_MAX:
             self._dropped_before += 1
             return
         lane.told += 1
@@ -115,7 +125,7 @@ class WebhookAlerts(DeadLetterAlerts):
         loop = self._loop
         assert loop is not None
         asyncio.set_event_loop(loop)
-        self._slots = asyncio.Semaphore(self._settings.requests_max)
+        self._slots = asyncio.Semaphore(REQUESTS_MAX)
         try:
             loop.run_forever()
         finally:
@@ -161,25 +171,24 @@ class WebhookAlerts(DeadLetterAlerts):
 
     async def _deliver(self, url: str, alert: DeadLetterAlert) -> None:
         """Raises what the last attempt raised."""
-        settings = self._settings
         body = body_of(alert)
-        pause_s = settings.backoff_s
-        for attempt in range(1, settings.attempts_max + 1):
+        pause_s = BACKOFF_S
+        for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 await self._attempt(url, body, f"{alert.letter.message_id}.{alert.letter.moved_ms}")
             except NotNow:
-                if attempt == settings.attempts_max:
+                if attempt == ATTEMPTS_MAX:
                     raise
             else:
                 self._sent += 1
                 return
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, BACKOFF_S_MAX)
+            pause_s *= 2
 
     async def _attempt(self, url: str, body: bytes, delivery: str) -> None:
         assert self._slots is not None
         async with self._slots:
-            timeout_s, timestamp_s = self._settings.timeout_s, int(time.time())
+            timestamp_s = int(time.time())
             headers = {
                 "Content-Type": "application/json",
                 "User-Agent": "EmberMQ",
@@ -188,12 +197,12 @@ class WebhookAlerts(DeadLetterAlerts):
                 SIGNATURE_HEADER: signature(self._secret_now(), timestamp_s, body),
             }
             try:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(TIMEOUT_S):
                     await post(
-                        url, body, headers, guard=self._guard, tls=self._context(), timeout_s=timeout_s
+                        url, body, headers, guard=self._guard, tls=self._context(), timeout_s=TIMEOUT_S
                     )
             except TimeoutError:
-                raise NotNow(f"no answer in {timeout_s:g} s") from None
+                raise NotNow(f"no answer in {TIMEOUT_S:g} s") from None
 
     def _secret_now(self) -> bytes:
         if not self._secret:

@@ -1,12 +1,8 @@
 """Settings of dead-letter alerts; composed by app into the broker's one schema (section `webhook`)."""
 
 from ipaddress import ip_network
-from typing import Annotated
 
-from msgspec import Meta, Struct
-
-BACKOFF_S_MAX = 60.0
-"""No pause between two attempts is longer."""
+from msgspec import Struct
 
 
 class WebhookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,16 +16,6 @@ class WebhookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     other special addresses are refused otherwise, whatever name leads to them."""
     ca_file: str = ""
     """PEM file with the certificates that those of webhooks must be signed by; empty = those of the system."""
-    timeout_s: Annotated[float, Meta(gt=0, le=60)] = 5.0
-    """For one request, from the look-up of the name to the status of the answer."""
-    attempts_max: Annotated[int, Meta(ge=1, le=20)] = 5
-    """Requests for one alert; then it is given up."""
-    backoff_s: Annotated[float, Meta(gt=0)] = 1.0
-    """Pause before the second attempt; each further one is twice as long, up to a minute."""
-    waiting_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
-    """Alerts that wait for one address; more are dropped."""
-    requests_max: Annotated[int, Meta(ge=1, le=100)] = 8
-    """Requests at a time, over all addresses; one address gets one at a time."""
 
 
 def check_settings(settings: WebhookSettings) -> None:
@@ -41,7 +27,3 @@ def check_settings(settings: WebhookSettings) -> None:
             raise ValueError(
                 f"webhook.allowed_networks: {text[:80]!r} is no network such as 10.1.0.0/16"
             ) from None
-    if settings.backoff_s > BACKOFF_S_MAX:
-        raise ValueError(
-            f"webhook.backoff_s: {settings.backoff_s:g} is more than the longest pause, {BACKOFF_S_MAX:g}"
-        )

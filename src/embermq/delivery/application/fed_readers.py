@@ -46,6 +46,9 @@ from embermq.protocol.reason_codes import ReasonCode
 LOG = logging.getLogger("embermq")
 Fetched = Callable[[FoundRecords | StoreError], None]
 QUERY = "dispatch"
+OVERTAKING_MAX = 100_000
+"""So many messages may be sent behind one that is not acknowledged: each is known by 100 bytes until that one is; then
+the log is not read on."""
 ROUND_MS = 1_000
 """How often readers hear how far the pipeline is, and logs are trimmed."""
 READ_THROUGH = 5_000
@@ -87,7 +90,6 @@ class FedReaders(ApplicationDelivery):
         super().__init__()
         self._place = place
         self._parking = parking
-        self._overtaking_max = parking.settings.overtaking_max
         self._recalling: dict[Session, _Waiting] = {}
         self._ready: dict[Session, FedReader] = {}
         self._readers: dict[Session, FedReader] = {}
@@ -422,7 +424,7 @@ class FedReaders(ApplicationDelivery):
         link = session.link
         if reader is None or link is None:
             return
-        room = min(self._window.room(reader, link), self._overtaking_max - len(reader.pending))
+        room = min(self._window.room(reader, link), OVERTAKING_MAX - len(reader.pending))
         if room <= 0 or not reader.waiting:
             return
         self._window.send_pack(reader, link, reader.next_pack(room, BULK_BYTES_MAX))

@@ -23,6 +23,10 @@ from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, s
 from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
+HIGH_WATER_BYTES = 1_280 * 1024
+"""Bytes waiting for the socket of an application above which its logs are not read [application-7]."""
+LOW_WATER_BYTES = 640 * 1024
+"""They are read again when so few are left."""
 TOKENS_SHARE = 10
 """Once its rate is used up, a client's log is read again when this share of a second's messages may go."""
 
@@ -59,7 +63,7 @@ class LaneSender:
             may_resend=link.version is not ProtocolVersion.V5,  # [MQTT-4.4.0-1]
         )
         if not lane.name:
-            link.set_water_marks(settings.high_water_bytes, settings.low_water_bytes)
+            link.set_water_marks(HIGH_WATER_BYTES, LOW_WATER_BYTES)
             if settings.replay_rate:
                 self._paces[session] = TokenBucket(settings.replay_rate, self._state.tick.now_ms)
         if lane.last() >= 0:

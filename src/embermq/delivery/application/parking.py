@@ -37,6 +37,9 @@ from embermq.protocol.reason_codes import ReasonCode
 from embermq.protocol.version import ProtocolVersion
 
 PARKED_LOG = "parked"
+PARKED_MAX = 10_000
+"""Messages that are parked for one client, twice which fit into its packet ids; while there are as many, others are
+sent again without end."""
 """The lane's name; no log is called so."""
 
 
@@ -105,7 +108,7 @@ class Parking:
     def park(self, session: Session, delivery: Delivery) -> bool:
         """Keep a message aside that is under way on this connection; it is settled as far as its log goes. False when
         there is no room: nothing has happened then."""
-        if len(self._parked.get(session.generation, ())) >= self.settings.parked_max:
+        if len(self._parked.get(session.generation, ())) >= PARKED_MAX:
             self._say_full(session)
             return False
         number = self._put(session, delivery, ParkedStage.PARKED, self.settings.retries + 1)
@@ -115,7 +118,7 @@ class Parking:
 
     def take_up(self, session: Session, delivery: Delivery) -> None:
         """Go on with a message that the log has lost in which it was under way: it is sent again, under its packet id,
-        when the client is let in. It had its room already, so `parked_max` is not asked."""
+        when the client is let in. It had its room already, so `PARKED_MAX` is not asked."""
         self._put(session, delivery, ParkedStage.UNDER_WAY, 1)
 
     def _put(self, session: Session, delivery: Delivery, stage: ParkedStage, attempts: int) -> int:
@@ -157,15 +160,15 @@ class Parking:
             session.given_up.add(delivery.packet_id)
         elif link is not None:
             reserve_packet_id(session, delivery)
-            if len(session.reserved or ()) > 2 * self.settings.parked_max + session.window_max:
+            if len(session.reserved or ()) > 2 * PARKED_MAX + session.window_max:
                 link.disconnect(ReasonCode.QUOTA_EXCEEDED)  # a new connection frees ids of QoS 1
 
     def _say_full(self, session: Session) -> None:
         if session.generation not in self._full:
             self._full.add(session.generation)
             self.on_parked(
-                f"no more is parked for {session.client_id!r}: it has application.parked_max messages, "
-                f"{self.settings.parked_max}; others are sent again without end"
+                f"no more is parked for {session.client_id!r}: it has {PARKED_MAX} messages already; "
+                "others are sent again without end"
             )
 
     def _say_failing(self, text: str) -> None:

@@ -54,7 +54,7 @@ class ApplicationDelivery(ABC):
 
     @abstractmethod
     def poll(self) -> None:
-        """Called every `poll_interval_ms` while there is somebody to read for."""
+        """Called again and again while there is somebody to read for."""
 
     @abstractmethod
     def pump(self, session: Session) -> None:

@@ -4,9 +4,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-KIB = 1024
-GIB = 1024**3
-
 
 class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an application log is called, kept and read for its client, and what becomes of what the client does not
@@ -32,38 +29,18 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     max_poll_records: Annotated[int, Meta(ge=1, le=65_535)] = 200
     """Messages of a pack: read at a time."""
-    poll_interval_ms: Annotated[int, Meta(ge=1, le=60_000)] = 20
-    """How often the log is looked at when it had nothing new."""
-    overtaking_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
-    """So many messages may be sent behind one that is not acknowledged; then the client's log is not read on until that
-    one is. With a log in Kafka."""
     pack_timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 20.0
     """How long the messages of a pack may wait for their acknowledgements."""
     ack_strategy: Literal["retry-all", "skip-all"] = "retry-all"
     """After that time: `retry-all` sends them again, an MQTT 5 client when it has come again, which it is sent away
     for; `skip-all` goes on without them."""
     retries: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
-    """How often a message is sent again; after that it is parked (`embermq sessions parked`). 0 = without end."""
-    parked_max: Annotated[int, Meta(ge=0, le=30_000)] = 10_000
-    """Messages that are parked for one client; while there are as many, others are sent again without end."""
+    """How often a message is sent again; after that it is parked (`embermq sessions parked`), 10,000 of one client at
+    most. 0 = without end."""
     write_and_flush: bool = False
     """Whether each message is handed to the network by itself."""
     buffered_msg_count: Annotated[int, Meta(ge=1, le=65_535)] = 10
     """Otherwise after so many, and at the end of a pack."""
-    high_water_bytes: Annotated[int, Meta(ge=KIB, le=GIB)] = 1_280 * KIB
-    """Bytes waiting for a client's socket above which its logs are not read; other clients have
-    `mqtt.write_buffer_bytes_max`."""
-    low_water_bytes: Annotated[int, Meta(ge=0, le=GIB)] = 640 * KIB
-    """They are read again when so few are left; less than `high_water_bytes`."""
     replay_rate: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     """Messages a second from its logs to one client, as many at once after a quiet second; with less than come in, the
     client falls behind for ever. 0 = no limit."""
-
-
-def check_settings(settings: ApplicationSettings) -> None:
-    """Raises ValueError for what no single value shows."""
-    if settings.low_water_bytes >= settings.high_water_bytes:
-        raise ValueError(
-            f"application.low_water_bytes: {settings.low_water_bytes} is not less than "
-            f"application.high_water_bytes, {settings.high_water_bytes}"
-        )

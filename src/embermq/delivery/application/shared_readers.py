@@ -449,7 +449,7 @@ class SharedReaders:
     # Once a second
 
     def poll(self) -> None:
-        """Called every `poll_interval_ms` while there is somebody to read for."""
+        """Called again and again while there is somebody to read for."""
         now_ms = self._state.tick.now_ms
         if 0 <= now_ms - self._round_ms < ROUND_MS:  # less than 0: the clock was set back
             return

@@ -17,5 +17,3 @@ class DeviceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long a stored message is kept when its publisher set no expiry."""
     linger_ms: Annotated[float, Meta(ge=0, le=10_000)] = 50.0
     """A QoS 1 message that an online client acknowledges within this time is never written to the queue."""
-    page_messages: Annotated[int, Meta(ge=1, le=10_000)] = 200
-    """Stored messages read at a time after a reconnect."""

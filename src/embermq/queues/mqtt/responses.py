@@ -36,8 +36,14 @@ from embermq.topics.names import SHARE_PREFIX, shown
 
 TIMEOUT = "timeout"
 """User property of the SUBSCRIBE: how long a request waits; seconds or a duration."""
+TIMEOUT_MS = 30_000
+"""How long a queue stays when its client is gone and has not said otherwise, besides `disconnect_grace_ms`."""
 TIMEOUT_MAX_MS = 24 * 3_600_000
 """Queues whose client is gone stay so long at most: who asks under ever new names would fill the memory."""
+WAITING_MAX = 1_000
+"""Responses that wait in one queue while its client does not take them: they are in memory alone."""
+BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of their topics, payloads and properties; past either a response is refused with 0x97."""
 V3_FAILURE = 0x80
 LATE = "nobody waits for this response"
 FULL = "too many responses wait for their consumer"
@@ -149,7 +155,7 @@ class Responses:
     def _timeout_ms(self, user_properties: UserProperties) -> int:
         texts = [value for name, value in user_properties if name == TIMEOUT]
         if not texts:
-            return self._settings.response_timeout_ms
+            return TIMEOUT_MS
         try:
             timeout_ms = int(parse_delay(texts[0]))
         except ValueError as error:
@@ -253,10 +259,7 @@ class Responses:
         if queue is None:
             counters.queue_responses_late += 1
             return Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS, LATE)
-        settings = self._settings
-        if queue.waiting_bytes + said_bytes(message) > settings.responses_bytes_max or (
-            len(queue.waiting) >= settings.responses_waiting_max
-        ):
+        if queue.waiting_bytes + said_bytes(message) > BYTES_MAX or (len(queue.waiting) >= WAITING_MAX):
             counters.queue_responses_dropped += 1
             return Verdict(ReasonCode.QUOTA_EXCEEDED, FULL)
         queue.put(message)
