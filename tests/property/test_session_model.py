@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
+from embermq.delivery.device import requests
 from embermq.model.log_record import decode_record
 from embermq.ports.errors import StoreFull
 from embermq.protocol.packets import (
@@ -128,6 +129,11 @@ class Subscriber:
         self.link.does(self.owed.pop(number % len(self.owed)))
 
 
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "PAGE_MESSAGES", 3)
+
+
 class OneSession(RuleBasedStateMachine):
     """See the module."""
 
@@ -143,7 +149,7 @@ class OneSession(RuleBasedStateMachine):
         self.step()
 
     def begin(self) -> HandDrivenBroker:
-        return HandDrivenBroker(page_messages=3)
+        return HandDrivenBroker()
 
     def step(self, *, whole: bool = True) -> None:
         (self.hand.settle if whole else self.hand.run)()

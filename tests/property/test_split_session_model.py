@@ -16,7 +16,13 @@ from tests.property.test_session_model import OneSession
 from tests.support.hand_driven import HandDrivenBroker
 from tests.support.held_sessions import HeldSessions, table
 
+from embermq.delivery.device import requests
 from embermq.delivery.split.settings import SessionStoreSettings
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "PAGE_MESSAGES", 3)
 
 
 class OneSessionBehind(OneSession):
@@ -27,7 +33,6 @@ class OneSessionBehind(OneSession):
         """What may have been taken though the publisher does not know: refused when sent again, it still arrives."""
         self.sessions = HeldSessions(Path(":memory:"))
         return HandDrivenBroker(
-            page_messages=3,
             sessions=self.sessions,
             session_store=SessionStoreSettings(connect_wait_s=0.3),
         )

@@ -39,7 +39,7 @@ from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
-from embermq.delivery.device.path import PAGE_MESSAGES, DevicePath
+from embermq.delivery.device.path import DevicePath
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable import DurablePath
@@ -249,7 +249,6 @@ class HandDrivenBroker:
         *,
         mqtt: MqttSettings | None = None,
         device: DeviceSettings | None = None,
-        page_messages: int = PAGE_MESSAGES,
         application: ApplicationSettings | None = None,
         store: StandInStore | None = None,
         now_ms: int = START_MS,
@@ -278,7 +277,6 @@ class HandDrivenBroker:
         )
         direct = DirectPath()
         self.device = DevicePath(self.queue, self.settings[1])
-        self.device.page_messages = page_messages
         self.parking = Parking(self.settings[2], StandInParkedMessages(self.store))
         self.notices: list[str] = []
         self.parking.on_parked = self.notices.append
@@ -371,7 +369,6 @@ class HandDrivenBroker:
         again = HandDrivenBroker(
             mqtt=mqtt,
             device=device,
-            page_messages=self.device.page_messages,
             application=application,
             store=self.store,
             now_ms=self.now_ms + after_ms,

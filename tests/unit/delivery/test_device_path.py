@@ -6,6 +6,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
 from embermq.broker.settings import MqttSettings
+from embermq.delivery.device import requests
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.model.session_writes import QueueState
 from embermq.ports.errors import StoreFull
@@ -108,8 +109,9 @@ def test_qos_2_is_stored_before_it_is_sent(hand: HandDrivenBroker) -> None:
 
 
 @pytest.mark.promise("device-1", "device-8")
-def test_what_came_while_away_arrives_in_order_in_pages() -> None:
-    hand = HandDrivenBroker(page_messages=20)
+def test_what_came_while_away_arrives_in_order_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "PAGE_MESSAGES", 20)
+    hand = HandDrivenBroker()
     publisher, subscriber = a_pair(hand)
     subscriber.drops()
     for start in range(0, 500, 50):
@@ -127,8 +129,9 @@ def test_what_came_while_away_arrives_in_order_in_pages() -> None:
 
 
 @pytest.mark.promise("device-8")
-def test_live_messages_queue_behind_the_backlog() -> None:
-    hand = HandDrivenBroker(page_messages=10)
+def test_live_messages_queue_behind_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "PAGE_MESSAGES", 10)
+    hand = HandDrivenBroker()
     publisher, subscriber = a_pair(hand)
     subscriber.drops()
     publisher.publishes("t", *numbered(95))
@@ -386,8 +389,9 @@ def test_what_is_stored_has_a_time_to_live() -> None:
     assert hand.store.queue == {}
 
 
-def test_a_backlog_that_has_expired_as_a_whole_ends() -> None:
-    hand = HandDrivenBroker(device=DeviceSettings(ttl_s=10), page_messages=5)
+def test_a_backlog_that_has_expired_as_a_whole_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "PAGE_MESSAGES", 5)
+    hand = HandDrivenBroker(device=DeviceSettings(ttl_s=10))
     publisher, subscriber = a_pair(hand)
     subscriber.drops()
     publisher.publishes("t", *numbered(23))

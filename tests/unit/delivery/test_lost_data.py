@@ -14,6 +14,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 from tests.support.held_sessions import HeldSessions
 
+from embermq.delivery.device import requests
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.lost_data import LostData
 from embermq.model.client_type import ClientType
@@ -374,11 +375,13 @@ def test_offsets_past_2_to_the_31() -> None:
 @pytest.mark.promise("repositories-3", "repositories-4")
 @pytest.mark.parametrize("seed", range(60))
 def test_at_random_nothing_is_lost_and_what_was_consumed_stays_consumed(
-    sessions: HeldSessions | None, seed: int
+    sessions: HeldSessions | None, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages of QoS 1 and 2, a client that comes and goes and acknowledges as it likes, brokers that die, then an
     older copy. Another client stays away all the time."""
-    run = RandomRun(random.Random(seed), sessions)
+    rng = random.Random(seed)
+    monkeypatch.setattr(requests, "PAGE_MESSAGES", rng.choice([1, 3, 50]))
+    run = RandomRun(rng, sessions)
     for step in range(100):
         run.step(step)
     run.hand.passes(s=1)
@@ -426,7 +429,7 @@ class RandomRun:
 
     def __init__(self, rng: random.Random, sessions: HeldSessions | None) -> None:
         self.rng = rng
-        self.hand = HandDrivenBroker(page_messages=rng.choice([1, 3, 50]), sessions=sessions)
+        self.hand = HandDrivenBroker(sessions=sessions)
         self.publisher = self.hand.keeps("publisher")
         for client_id in ("c", "away"):
             away(self.hand, client_id, "t/1", "t/2")

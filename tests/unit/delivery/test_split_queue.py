@@ -7,6 +7,7 @@ from tests.support.hand_driven import HandDrivenBroker, numbered
 from tests.support.held_sessions import HeldSessions, table
 from tests.unit.delivery.behind import generation, subscriber
 
+from embermq.delivery.device import requests
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.model.session_writes import QueueState
 from embermq.protocol.packets import (
@@ -123,8 +124,11 @@ def test_the_limit_counts_what_is_not_stored_yet_and_drops_it_once_it_is(session
 
 
 @pytest.mark.promise("device-6", "device-8")
-def test_what_is_being_read_is_not_dropped_and_what_was_dropped_is_not_sent(sessions: HeldSessions) -> None:
-    hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=4), page_messages=2)
+def test_what_is_being_read_is_not_dropped_and_what_was_dropped_is_not_sent(
+    sessions: HeldSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "PAGE_MESSAGES", 2)
+    hand = HandDrivenBroker(sessions=sessions, device=DeviceSettings(queue_limit=4))
     subscriber(hand).drops()
     publisher = hand.connects("p")
     publisher.publishes("t", *numbered(4))

@@ -38,8 +38,6 @@ from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
 
-PAGE_MESSAGES = 200
-"""Stored messages read at a time after a reconnect: some 10 ms of work, so that others are served between two."""
 FLOOR_WRITE_MS = 50
 """The dispatcher's floor is written at most this often."""
 
@@ -53,7 +51,6 @@ class DevicePath(DeliveryPath):
         self._draining: Draining
         self._settings = settings
         self.linger = Linger(settings.linger_ms)
-        self.page_messages = PAGE_MESSAGES
         self.cursors = Cursors()
         self.lost_data: LostData | None = None
         """What has to be asked about rows that are read, after a start on session data that had lost something."""
@@ -296,7 +293,7 @@ class DevicePath(DeliveryPath):
         self.requests.page(
             session.generation,
             session.queue_read_seq,
-            min(room, self.page_messages),
+            room,
             partial(self._take_page, session, link, next_seq),
             bytes_max=BULK_BYTES_MAX,
         )

@@ -9,6 +9,10 @@ from embermq.ports.device_queue import DeviceQueue, Rows, Sizes
 Found = TypeVar("Found")
 
 
+PAGE_MESSAGES = 200
+"""Stored messages read at a time after a reconnect: some 10 ms of work, so that others are served between two."""
+
+
 class Requests:
     """See the module. `begin_tick` is called before an answer that comes later is taken."""
 
@@ -26,9 +30,11 @@ class Requests:
     def page(
         self, generation: int, after_seq: int, limit: int, then: Rows, *, bytes_max: int | None = None
     ) -> None:
-        """See the port."""
+        """At most a page, else as the port says."""
         self._asking = True
-        self._queue.page(generation, after_seq, limit, partial(self._answer, then), bytes_max=bytes_max)
+        self._queue.page(
+            generation, after_seq, min(limit, PAGE_MESSAGES), partial(self._answer, then), bytes_max=bytes_max
+        )
         self._asking = False
 
     def oldest(self, generation: int, after_seq: int, limit: int, then: Sizes) -> None:
