@@ -35,7 +35,6 @@ def test_a_pipeline_that_fails_is_tried_for_ever_and_told(tmp_path: Path, counts
         "pipeline.queries": '["dispatch"]',
         "pipeline.restarts_max": 0,
         "pipeline.backoff_first_ms": 1,
-        "pipeline.backoff_max_ms": 1,
         "pipeline.counts_for_ready": counts,
     }
     nowhere = {"SPARK_HOME": str(tmp_path / "nowhere")}

@@ -41,7 +41,6 @@ class PipelineBroker(BrokerProcess, Generic[Kafka]):
             "log.retention_hours": 0.001,
             "pipeline.queries": json.dumps(["dispatch", "archive"]),
             "pipeline.nice": 0,
-            "pipeline.target_wait_ms": 1_000,
             "pipeline.backoff_first_ms": 3_000,  # so long the pipeline is down for everybody to see
             "pipeline.archive_trigger_ms": 500,
         }

@@ -55,7 +55,6 @@ class Guarded:
             "pipeline.queries": json.dumps(QUERIES),
             "pipeline.traffic_trigger_ms": 500,
             "pipeline.backoff_first_ms": 500,
-            "pipeline.backoff_max_ms": 2_000,
         }
         self.broker = KafkaPipelineBroker(kafka, folder, settings)
         self.broker.installed = True  # or its command line would be that of what it is forked from

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.supervisor import PipelineSupervisor
 
 
 async def main() -> None:
-    settings = msgspec.json.decode(sys.argv[2], type=PipelineSettings)
+    settings = msgspec.json.decode(sys.argv[2], type=DriverSettings)
     await PipelineSupervisor(settings, Path(sys.argv[1])).start()
     await asyncio.Event().wait()
 

@@ -21,7 +21,7 @@ from embermq.model.log_record import Stamp
 from embermq.pipeline.driver import Driver
 from embermq.pipeline.java import wrapped_runtime
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.pipeline.supervisor import PipelineSupervisor, session_members
 
@@ -46,7 +46,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     log: LogWriter, places: Places, drivers: list[DriverProcess]
 ) -> None:
     """Under load, on the Java that comes with EmberMQ; then to the end on the system's."""
-    settings = PipelineSettings(
+    settings = DriverSettings(
         queries=("dispatch", "archive", "lake"),
         java_home=str(wrapped_runtime(JAVA, places.java_wrapper).home),
         max_records_per_batch=300,
@@ -85,7 +85,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
 def test_a_lost_jvm_restarts_the_driver_and_a_killed_broker_takes_everything_along(
     log: LogWriter, places: Places
 ) -> None:
-    settings = PipelineSettings(queries=("dispatch",), backoff_first_ms=10)
+    settings = DriverSettings(queries=("dispatch",), backoff_first_ms=10)
     log.append([record(stamps=STAMP)])
     stand_in = Path(__file__).with_name("broker_stand_in.py")
     broker = subprocess.Popen(
@@ -123,13 +123,13 @@ def test_a_lost_jvm_restarts_the_driver_and_a_killed_broker_takes_everything_alo
 @pytest.mark.promise("pipeline-14")
 def test_stop_ends_a_driver_that_is_still_starting(places: Places) -> None:
     async def scenario() -> int:
-        supervisor = PipelineSupervisor(PipelineSettings(queries=("dispatch",)), places.data_dir)
+        supervisor = PipelineSupervisor(DriverSettings(queries=("dispatch",)), places.data_dir)
         await supervisor.start()
         await wait_for(places.status.exists, START_S, "the driver has begun")
         pid = supervisor.statistics().pid
         own = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(
-            19, own + PipelineSettings().nice
+            19, own + DriverSettings().nice
         )  # clients come first
         began = asyncio.get_running_loop().time()
         await supervisor.stop(4)
@@ -148,7 +148,7 @@ def test_a_report_that_cannot_be_written_ends_no_supervision(
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
     async def scenario() -> None:
-        supervisor = PipelineSupervisor(PipelineSettings(restarts_max=2, backoff_first_ms=1), places.data_dir)
+        supervisor = PipelineSupervisor(DriverSettings(restarts_max=2, backoff_first_ms=1), places.data_dir)
         places.supervisor.mkdir(parents=True)  # nothing can take this name's place: as on a full disk
         await supervisor.start()
         await wait_for(lambda: supervisor.statistics().state == "failed", 30, "failed")
@@ -162,7 +162,7 @@ def test_a_report_that_cannot_be_written_ends_no_supervision(
 @pytest.mark.promise("pipeline-14")
 def test_a_driver_whose_report_cannot_be_written_goes_on(places: Places) -> None:
     places.status.mkdir(parents=True)
-    driver = Driver(PipelineSettings(), places.data_dir)
+    driver = Driver(DriverSettings(), places.data_dir)
     driver._report("running")
     assert places.status.is_dir()
     driver._sockets.rmdir()
@@ -170,7 +170,7 @@ def test_a_driver_whose_report_cannot_be_written_goes_on(places: Places) -> None
 
 @pytest.mark.promise("pipeline-14")
 def test_the_drivers_log_is_bounded_while_it_is_written(places: Places) -> None:
-    supervisor = PipelineSupervisor(PipelineSettings(driver_log_bytes_max=4_096), places.data_dir)
+    supervisor = PipelineSupervisor(DriverSettings(driver_log_bytes_max=4_096), places.data_dir)
     places.work.mkdir(parents=True)
     with places.driver_log.open("ab") as output:
         output.write(b"x" * 5_000)
@@ -184,7 +184,7 @@ def test_the_drivers_log_is_bounded_while_it_is_written(places: Places) -> None:
 @pytest.mark.promise("pipeline-16", "pipeline-15")
 def test_settings_come_through_standard_input_and_a_remote_master_is_refused(places: Places) -> None:
     places.data_dir.mkdir(parents=True)
-    settings = PipelineSettings(master="spark://10.0.0.1:7077")
+    settings = DriverSettings(master="spark://10.0.0.1:7077")
     refused = subprocess.run(
         [
             sys.executable,

@@ -22,12 +22,12 @@ from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.jobs.traffic import Traffic
 from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources.probe import PROBE_OFFSET
 from embermq.pipeline.turns import Turns
 
 STAMP = (Stamp("billing", 7, 1),)
-QUICK = PipelineSettings(
+QUICK = DriverSettings(
     archive_trigger_ms=0,
     lake_trigger_ms=0,
     traffic_trigger_ms=0,
@@ -42,7 +42,7 @@ QUICK = PipelineSettings(
 class Recorded(Dispatch):
     """Keeps the size of every batch."""
 
-    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+    def __init__(self, settings: DriverSettings, places: Places) -> None:
         super().__init__(settings, places)
         self.sizes: list[int] = []
 
@@ -138,7 +138,7 @@ def test_a_log_of_another_life_is_not_read_as_if_it_went_on(
 class Failing(Archive):
     """Fails on its first batches, as with a full disk."""
 
-    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+    def __init__(self, settings: DriverSettings, places: Places) -> None:
         super().__init__(settings, places)
         self.failures_left = 2
 

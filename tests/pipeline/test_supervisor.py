@@ -12,7 +12,7 @@ from tests.pipeline.log_writer import LogWriter, record
 from tests.support.waiting import wait_for
 
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.application_logs import ApplicationLogs
 from embermq.pipeline.status import read_status
 from embermq.pipeline.supervisor import FAILED_PAUSES, PipelineSupervisor, pause_ms
@@ -53,7 +53,7 @@ def test_a_driver_that_fails_again_and_again_is_tried_for_ever(places: Places, p
     played.ill.touch()
 
     async def scenario() -> None:
-        settings = PipelineSettings(restarts_max=2, backoff_first_ms=1, backoff_max_ms=1)
+        settings = DriverSettings(restarts_max=2, backoff_first_ms=1, backoff_max_ms=1)
         supervisor = PipelineSupervisor(settings, places.data_dir)
         await supervisor.start()
         await wait_for(lambda: supervisor.statistics().state == "failed", SOON_S, "too many restarts")
@@ -72,7 +72,7 @@ def test_a_driver_that_fails_again_and_again_is_tried_for_ever(places: Places, p
 
 @pytest.mark.promise("pipeline-14")
 def test_pauses_grow_to_a_longest_one_and_further_once_it_has_failed() -> None:
-    settings = PipelineSettings(backoff_first_ms=500, backoff_max_ms=30_000)
+    settings = DriverSettings(backoff_first_ms=500, backoff_max_ms=30_000)
     usual = [pause_ms(settings, failures, has_failed=False) for failures in range(1, 9)]
     assert usual == [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
     failed = [pause_ms(settings, failures, has_failed=True) for failures in (6, 7, 8, 11, 12, 1_000)]
@@ -88,7 +88,7 @@ def test_a_driver_that_gets_nothing_done_counts_as_down_and_is_begun_anew(
     sink.file.begin_at(0)
 
     async def scenario() -> None:
-        settings = PipelineSettings(
+        settings = DriverSettings(
             queries=("dispatch",), progress_timeout_s=1, realtime_batch_s=5, backoff_first_ms=1
         )
         supervisor = PipelineSupervisor(settings, places.data_dir)

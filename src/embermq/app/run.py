@@ -255,7 +255,7 @@ class _Application:
             parts.control.stop(),
         ]
         if parts.supervisor is not None:
-            stopping.append(parts.supervisor.stop(self._settings.pipeline.stop_timeout_s))
+            stopping.append(parts.supervisor.stop())
         await asyncio.gather(*stopping)
         parts.ticks.stop()
         if parts.embedded.session_store is not None:

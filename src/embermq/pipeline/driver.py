@@ -28,7 +28,7 @@ from embermq.pipeline.keeper import Keeper
 from embermq.pipeline.leftovers import make_socket_directory, remove_leftovers
 from embermq.pipeline.places import Places
 from embermq.pipeline.session import start_session
-from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import DriverReport, QueryReport, write_report
 from embermq.pipeline.turns import Turns
 
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 class Driver:
     """Runs until it is stopped; `run` returns the exit code."""
 
-    def __init__(self, settings: PipelineSettings, data_dir: Path) -> None:
+    def __init__(self, settings: DriverSettings, data_dir: Path) -> None:
         self._settings = settings
         self._places = Places(data_dir.absolute())
         self._stopping = threading.Event()
@@ -178,11 +178,9 @@ class Driver:
         self._report("stopped")
 
 
-def kafka_driver(
-    settings: PipelineSettings, places: Places, stopping: threading.Event
-) -> "KafkaDriver | None":
+def kafka_driver(settings: DriverSettings, places: Places, stopping: threading.Event) -> "KafkaDriver | None":
     """What the driver has besides when the log is in Kafka; the client is not there in every installation."""
-    if not isinstance(settings, DriverSettings) or settings.kafka is None:
+    if settings.kafka is None:
         return None
     from embermq.pipeline.kafka_driver import KafkaDriver
 

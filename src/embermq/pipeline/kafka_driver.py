@@ -13,7 +13,7 @@ from embermq.pipeline.jobs.query_job import KafkaSide, QueryJob
 from embermq.pipeline.kafka_lags import KafkaLags
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 from embermq.pipeline.status import QueryReport
 
@@ -33,7 +33,7 @@ class KafkaDriver:
         self.waits_for = ""
         """What is in the way of a start, "" for nothing."""
 
-    def wait_for_log(self, settings: PipelineSettings) -> int:
+    def wait_for_log(self, settings: DriverSettings) -> int:
         """Until Kafka answers and has the log, or the driver is to stop; the task slots that dispatch holds."""
         told = ""
         while not self._stopping.is_set():

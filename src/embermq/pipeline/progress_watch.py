@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.turns import TURN_S
 
@@ -31,7 +31,7 @@ class ProgressWatch:
     driver that was begun anew in vain: a machine may be that slow, or a batch that large.
     """
 
-    def __init__(self, settings: PipelineSettings) -> None:
+    def __init__(self, settings: DriverSettings) -> None:
         self._patience_s = patience_s(settings)
         self._start_s = TURN_S * len(settings.queries)
         self._seen: dict[str, _Seen] = {}
@@ -91,10 +91,10 @@ class ProgressWatch:
         return now_s - seen.since_s > patience_s * (1 << min(self._in_vain, DOUBLED_MAX))
 
 
-def patience_s(settings: PipelineSettings) -> Mapping[str, float]:
+def patience_s(settings: DriverSettings) -> Mapping[str, float]:
     """Seconds that each query may take from one batch to the next. A statement of the archive that its server has not
     answered ends by itself: another driver would only interrupt the others."""
-    has_server = isinstance(settings, DriverSettings) and bool(settings.message_store)
+    has_server = bool(settings.message_store)
     between_ms = {
         "dispatch": max(settings.dispatch_trigger_ms, settings.realtime_batch_s * 1_000),
         "archive": settings.archive_trigger_ms + (settings.archive_timeout_s * 1_000 if has_server else 0),

@@ -28,16 +28,9 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     master: str = "local"
     """`local` (as many task slots as cores, two more, and one for each query and partition of a log in Kafka) or
     `local[N]`. On Kafka with stores on servers also `spark://...`, `yarn` or `k8s://...`."""
-    executors_wait_s: float = 15.0
-    """How long dispatch in real-time mode waits for executors with enough task slots before it says that there are too
-    few."""
     realtime_batch_s: int = 5
     """Length of a batch in real-time mode: records go on at once, progress is written at its end. Longer ones repeat
     more after a kill, and have fewer spikes of latency, one at each end."""
-    target_wait_ms: int = 5_000
-    """How long dispatch waits for an application log in Kafka that is not there, before it has it made again."""
-    producer_bytes_max: int = 64 * 1024 * 1024
-    """Records on their way to application logs in Kafka, for each task; never less than the largest message."""
     checkpoints_dir: str = ""
     """Where Spark keeps the checkpoints of queries on Kafka: a folder, or a URL such as `hdfs://...`; "" for
     `pipeline/checkpoints` in the data directory. They are made anew at each start of a query, below
@@ -55,14 +48,6 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nice: int = 5
     """How far the pipeline steps back when there is too little CPU for all, 0 (not at all) to 19: clients first."""
 
-    max_records_per_batch: int = 50_000
-    """Records of the message log read for one batch."""
-    max_bytes_per_batch: int = 32 * 1024 * 1024
-    """Bodies of the embedded log read for one batch; one batch of the log is always read, however large. A log in Kafka
-    is read without this limit, since no query collects its records."""
-    split_records: int = 10_000
-    """A batch of at least twice this many records is read by two tasks."""
-
     dispatch_trigger_ms: int = 100
     """From the start of one batch to the start of the next, unless a full one waits. Shorter is sooner and costs
     more CPU."""
@@ -72,10 +57,6 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Shortest time between two batches of the lake; longer ones give fewer and larger files."""
     traffic_trigger_ms: int = 10_000
     """Shortest time between two batches of the traffic windows."""
-    idle_wait_ms: int = 1_000
-    """How long a source waits for a first record before it lets Spark look round."""
-    poll_ms: int = 10
-    """How often a waiting source looks at the log."""
 
     archive_pin_policy: PinPolicy = "drop-oldest"
     """When the archive holds back more of the log than readers may (`log.pin_limit_share`): `drop-oldest` lets the log
@@ -87,40 +68,23 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The same for the traffic windows."""
     archive_retention_hours: int = 168
     """How long the message store keeps a message."""
-    archive_timeout_s: int = 60
-    """Where the message store is on a server: how long a statement of a batch may take before it counts as away."""
     traffic_retention_hours: int = 168
-    """How long traffic windows are kept."""
-    traffic_window_s: int = 10
-    """Length of a traffic window. A record accepted a minute before the newest one seen is counted as late in its
-    window."""
-    prune_rows_max: int = 20_000
-    """Rows deleted in one round of trimming or pruning."""
-    lake_roots_max: int = 200
-    """First topic levels with a directory of their own in one batch; the rest share `root=__other__`."""
+    """How long traffic windows are kept; each is 10 s long. A record accepted a minute before the newest one seen is
+    counted as late in its window."""
 
     restarts_max: int = 5
-    """Restarts of the driver within `restart_window_s` before its state is `failed`."""
-    restart_window_s: int = 300
-    """More than `restarts_max` restarts of the driver in this time: state `failed`, in which it is tried again at
-    growing intervals."""
+    """Restarts of the driver within five minutes before its state is `failed`, in which it is tried again at growing
+    intervals."""
     backoff_first_ms: int = 500
-    """Pause before the first restart of a query or of the driver; it doubles each time."""
-    backoff_max_ms: int = 30_000
-    """The longest such pause; 20 times that while the state is `failed`."""
-    progress_timeout_s: int = 120
-    """A query that gets nothing done for so long, and the time between two of its batches, while records wait: the
-    pipeline counts as down, and its driver is begun anew. Doubles each time that was in vain."""
+    """Pause before the first restart of a query or of the driver; it doubles each time, up to 30 s, and to 10 minutes
+    while the state is `failed`."""
     counts_for_ready: bool = False
     """Whether `/ready` says no while the pipeline is `failed` or `down`. MQTT is served without it."""
-    stop_timeout_s: float = 4.0
-    """How long the driver may take to stop before it is killed with all that it started."""
-    driver_log_bytes_max: int = 4 * 1024 * 1024
-    """Past this size `driver.log` is moved to `driver.log.1`, in place of the one before."""
 
 
 class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the broker hands to the driver, over its standard input: the settings, and where other stores are."""
+    """What the broker hands to the driver, over its standard input: the settings, where other stores are, and bounds
+    whose defaults are what every broker runs with. No setting changes these; tests hand over narrower ones."""
 
     message_store: str = ""
     """URL of the server that holds the message store, its password included; "" for messages.db."""
@@ -128,6 +92,45 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     """How that server is spoken to."""
     kafka: KafkaLog | None = None
     """Where the message log is in Kafka; None for the embedded one."""
+
+    executors_wait_s: float = 15.0
+    """How long dispatch in real-time mode waits for executors with enough task slots before it says that there are too
+    few."""
+    target_wait_ms: int = 5_000
+    """How long dispatch waits for an application log in Kafka that is not there, before it has it made again."""
+    producer_bytes_max: int = 64 * 1024 * 1024
+    """Records on their way to application logs in Kafka, for each task; never less than the largest message."""
+    max_records_per_batch: int = 50_000
+    """Records of the message log read for one batch."""
+    max_bytes_per_batch: int = 32 * 1024 * 1024
+    """Bodies of the embedded log read for one batch; one batch of the log is always read, however large. A log in Kafka
+    is read without this limit, since no query collects its records."""
+    split_records: int = 10_000
+    """A batch of at least twice this many records is read by two tasks."""
+    idle_wait_ms: int = 1_000
+    """How long a source waits for a first record before it lets Spark look round."""
+    poll_ms: int = 10
+    """How often a waiting source looks at the log."""
+    archive_timeout_s: int = 60
+    """Where the message store is on a server: how long a statement of a batch may take before it counts as away."""
+    traffic_window_s: int = 10
+    """Length of a traffic window."""
+    prune_rows_max: int = 20_000
+    """Rows deleted in one round of trimming or pruning."""
+    lake_roots_max: int = 200
+    """First topic levels with a directory of their own in one batch; the rest share `root=__other__`."""
+    restart_window_s: int = 300
+    """More than `restarts_max` restarts of the driver in this time: state `failed`, in which it is tried again at
+    growing intervals."""
+    backoff_max_ms: int = 30_000
+    """The longest such pause; 20 times that while the state is `failed`."""
+    progress_timeout_s: int = 120
+    """A query that gets nothing done for so long, and the time between two of its batches, while records wait: the
+    pipeline counts as down, and its driver is begun anew. Doubles each time that was in vain."""
+    stop_timeout_s: float = 4.0
+    """How long the driver may take to stop before it is killed with all that it started."""
+    driver_log_bytes_max: int = 4 * 1024 * 1024
+    """Past this size `driver.log` is moved to `driver.log.1`, in place of the one before."""
 
     def __repr__(self) -> str:
         store = "message_store on a server" if self.message_store else "message_store in a file"
@@ -149,31 +152,15 @@ _REMOTE = ("spark://", "yarn", "k8s://")
 _AT_LEAST: dict[str, int] = {
     "heap_mb": 480,
     "nice": 0,
-    "executors_wait_s": 0,
     "realtime_batch_s": 5,
-    "target_wait_ms": 100,
-    "producer_bytes_max": 1024 * 1024,
-    "max_records_per_batch": 1,
-    "max_bytes_per_batch": 1_024,
-    "split_records": 1,
     "dispatch_trigger_ms": 0,
     "archive_trigger_ms": 0,
     "lake_trigger_ms": 0,
     "traffic_trigger_ms": 0,
-    "idle_wait_ms": 0,
-    "poll_ms": 1,
     "archive_retention_hours": 1,
-    "archive_timeout_s": 1,
     "traffic_retention_hours": 1,
-    "traffic_window_s": 1,
-    "prune_rows_max": 1,
-    "lake_roots_max": 1,
     "restarts_max": 0,
-    "restart_window_s": 1,
     "backoff_first_ms": 1,
-    "backoff_max_ms": 1,
-    "progress_timeout_s": 1,
-    "driver_log_bytes_max": 4_096,
 }
 
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from embermq.pipeline.places import Places
 from embermq.pipeline.progress_watch import ProgressWatch
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import PipelineStatus, SupervisorReport, write_report
 
 SupervisorState = Literal["stopped", "starting", "running", "backoff", "failed"]
@@ -54,7 +54,7 @@ class PipelineSupervisor:
     """Owns the driver process. `failed` means more than `restarts_max` restarts in `restart_window_s`, and no driver
     since that has run for a minute; it is tried again for ever, at growing intervals."""
 
-    def __init__(self, settings: PipelineSettings, data_dir: Path) -> None:
+    def __init__(self, settings: DriverSettings, data_dir: Path) -> None:
         self._settings = settings
         self._data_dir = data_dir
         self._places = Places(data_dir)
@@ -247,7 +247,7 @@ class PipelineSupervisor:
         return lines[-1].strip() if lines else "no output"
 
 
-def pause_ms(settings: PipelineSettings, failures: int, has_failed: bool) -> int:
+def pause_ms(settings: DriverSettings, failures: int, has_failed: bool) -> int:
     """Before the next try, after so many in a row that did not last."""
     longest = settings.backoff_max_ms * (FAILED_PAUSES if has_failed else 1)
     return min(settings.backoff_first_ms << min(failures - 1, 20), longest)

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from embermq.pipeline.progress_watch import DOUBLED_MAX, ProgressWatch
-from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.turns import TURN_S
 
-SETTINGS = PipelineSettings(
+SETTINGS = DriverSettings(
     queries=("dispatch", "archive"), progress_timeout_s=100, archive_trigger_ms=20_000, realtime_batch_s=5
 )
 DISPATCH = QueryStatus(

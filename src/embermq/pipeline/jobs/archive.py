@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import DriverSettings, PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.pipeline.transforms.archive import stored_messages
@@ -21,7 +21,7 @@ class Archive(StreamJob):
 
     name = "archive"
 
-    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+    def __init__(self, settings: DriverSettings, places: Places) -> None:
         super().__init__(settings, places)
         self._sink = message_sink(settings, places)
         self.file = self._sink.file
@@ -49,16 +49,16 @@ class Archive(StreamJob):
         )
 
 
-def message_sink(settings: PipelineSettings, places: Places) -> MessageStoreSink:
+def message_sink(settings: DriverSettings, places: Places) -> MessageStoreSink:
     """The message store that the settings name. The drivers of servers are loaded for a server alone."""
     return message_sinks(settings, places, places.broker)(None)
 
 
 def message_sinks(
-    settings: PipelineSettings, places: Places, log: Path | Callable[[], int]
+    settings: DriverSettings, places: Places, log: Path | Callable[[], int]
 ) -> Callable[[int | None], MessageStoreSink]:
     """Opens the store for a partition of a log in Kafka, or for the embedded one (None)."""
-    if not isinstance(settings, DriverSettings) or not settings.message_store:
+    if not settings.message_store:
         return partial(MessageFile, places.messages)
     from embermq.pipeline.sinks.message_server import MessageServer
     from embermq.pipeline.sinks.sql_server import sql_server

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.lake import Lake
 from embermq.pipeline.transforms.lake import lake_rows
 
@@ -14,7 +14,7 @@ class LakeFeed(StreamJob):
 
     name = "lake"
 
-    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+    def __init__(self, settings: DriverSettings, places: Places) -> None:
         super().__init__(settings, places)
         self._sink = Lake(places.lake, places.lake_ledger, settings.lake_roots_max)
         self.file = self._sink.file

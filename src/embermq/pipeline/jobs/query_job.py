@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings, QueryName
+from embermq.pipeline.settings import DriverSettings, QueryName
 
 if TYPE_CHECKING:  # Kafka's client is not there in every installation
     from embermq.pipeline.jobs.application_topics import ApplicationTopics
@@ -35,7 +35,7 @@ class KafkaSide(Struct, frozen=True):
 class JobSetup(Struct, frozen=True):
     """What every job is made of. `kafka` is None for the embedded log."""
 
-    settings: PipelineSettings
+    settings: DriverSettings
     places: Places
     kafka: KafkaSide | None = None
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from embermq.pipeline.errors import LogBehindProgressError
 from embermq.pipeline.jobs.query_job import JobSetup, LastBatch, QueryJob
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sources import message_log
 from embermq.pipeline.sources.log_file import LogFile
@@ -27,7 +27,7 @@ class StreamJob(QueryJob):
 
     file: SinkFile
 
-    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+    def __init__(self, settings: DriverSettings, places: Places) -> None:
         """A subclass opens its sink here."""
         self.settings = settings
         self.places = places

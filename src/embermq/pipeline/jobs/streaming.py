@@ -7,7 +7,7 @@ from embermq.pipeline.jobs.dispatch import Dispatch
 from embermq.pipeline.jobs.lake import LakeFeed
 from embermq.pipeline.jobs.query_job import QueryJob
 from embermq.pipeline.jobs.traffic import Traffic
-from embermq.pipeline.settings import QUERIES, DriverSettings, PipelineSettings, QueryName
+from embermq.pipeline.settings import QUERIES, DriverSettings, QueryName
 from embermq.pipeline.sources.message_log import MessageLogSource
 from embermq.pipeline.sources.traffic_events import TrafficSource
 
@@ -19,11 +19,9 @@ _JOBS: dict[QueryName, type[QueryJob]] = {
 }
 
 
-def chosen_jobs(settings: PipelineSettings) -> list[type[QueryJob]]:
+def chosen_jobs(settings: DriverSettings) -> list[type[QueryJob]]:
     """The queries that the settings name, dispatch first because clients wait for it."""
-    jobs = _JOBS
-    if isinstance(settings, DriverSettings) and settings.kafka is not None:
-        jobs = _kafka_jobs()
+    jobs = _JOBS if settings.kafka is None else _kafka_jobs()
     return [jobs[name] for name in QUERIES if name in settings.queries]
 
 

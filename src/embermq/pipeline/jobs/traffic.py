@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
-from embermq.pipeline.settings import PipelineSettings
+from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.sinks.traffic_windows import WATERMARK_S, TrafficWindows
 from embermq.pipeline.sources import traffic_events
 
@@ -16,7 +16,7 @@ class Traffic(StreamJob):
 
     name = "traffic"
 
-    def __init__(self, settings: PipelineSettings, places: Places) -> None:
+    def __init__(self, settings: DriverSettings, places: Places) -> None:
         super().__init__(settings, places)
         self._sink = TrafficWindows(places.traffic, settings.traffic_window_s, WATERMARK_S)
         self.file = self._sink.file
