@@ -27,7 +27,7 @@ from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer,
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.database.database_url import parse_url
 from embermq.database.settings import SqlSettings
-from embermq.model.log_record import Stamp, encode_record, encode_stamps
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites
 from embermq.pipeline.settings import DriverSettings

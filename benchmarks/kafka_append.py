@@ -21,7 +21,7 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError
 from embermq.ports.log_state import KnownLog

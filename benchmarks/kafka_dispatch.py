@@ -22,8 +22,8 @@ import typer
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.machine import describe
-from embermq.model.kafka_record import KafkaEncoder
-from embermq.model.log_record import Stamp, encode_record, encode_stamps
+from embermq.formats.kafka_record import KafkaEncoder
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.settings import DriverSettings, Mode

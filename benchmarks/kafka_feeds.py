@@ -22,9 +22,9 @@ from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProp
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.delivery.application.positions import Positions
-from embermq.model.application_logs import ApplicationLogNames
-from embermq.model.kafka_record import KafkaEncoder, SourcePosition, encode_source
-from embermq.model.log_record import Stamp, encode_record, encode_stamps
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.kafka_record import KafkaEncoder, SourcePosition, encode_source
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 

@@ -34,7 +34,7 @@ from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.queue_store import SqliteQueueStore
 from embermq.adapters.sqlite.tick_tables import TickTables
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.message_log import MessageLog

@@ -29,8 +29,8 @@ from embermq.adapters.redis.session_writer import RedisSessionWriter
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.redis.wire import Then, Word
+from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.session import SessionRow, SubscriptionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites

@@ -12,7 +12,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from embermq.topics.trie import SubscriptionTrie
+from embermq.mqtt.topics.trie import SubscriptionTrie
 
 MATCHES = 20_000
 ROUNDS = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.conformance.wires import TRANSPORTS
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 

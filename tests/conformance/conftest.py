@@ -15,7 +15,7 @@ from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.certificates import Authority
 from tests.support.forked_program import run_program
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 TROUBLE = re.compile(r"Traceback|exception|never retrieved|Unhandled", re.IGNORECASE)
 ACCOUNT, PASSWORD = "known", b"a password\n"

@@ -16,9 +16,9 @@ from tests.conformance.clause import (
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 
-from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 SMALL = Properties(maximum_packet_size=32)
 

@@ -15,8 +15,8 @@ from tests.support.broker_process import BrokerProcess
 from embermq.app.accounts import accounts_of
 from embermq.app.config import Settings
 from embermq.model.client_type import ClientType
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -28,7 +28,7 @@ from embermq.protocol.packets import (
     Subscription,
     Will,
 )
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.properties import Properties
 
 CONTINUE, AGAIN = 0x18, 0x19
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")

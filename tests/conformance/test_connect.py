@@ -10,8 +10,8 @@ from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 from tests.support.broker_process import BrokerProcess
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -21,8 +21,8 @@ from embermq.protocol.packets import (
     Subscription,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 Opened = Callable[..., WireClient]
 

@@ -23,9 +23,9 @@ from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 from tests.support.broker_process import BrokerProcess
 
-from embermq.protocol.packets import Disconnect, Pingreq, Pingresp, Publish, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Disconnect, Pingreq, Pingresp, Publish, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 Opened = Callable[..., WireClient]
 WILL = Properties(

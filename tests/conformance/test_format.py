@@ -8,10 +8,10 @@ from tests.conformance.clause import V5, V31, V311, in_3x_and_5, in_311_and_5, o
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connack, Connect, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Connack, Connect, Pingresp, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 
 @of_5("1.5.4-3")

@@ -7,9 +7,9 @@ from tests.conformance.clause import V5, V311, in_3x_and_5, in_311_and_5, of_5, 
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 
-from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 
 @of_5("4.4.0-1", "4.6.0-5", "4.6.0-1")

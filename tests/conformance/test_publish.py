@@ -11,7 +11,7 @@ from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 from tests.support.broker_process import BrokerProcess
 
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Pingreq,
     Puback,
     Pubcomp,
@@ -21,8 +21,8 @@ from embermq.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 Opened = Callable[..., WireClient]
 ALL = Properties(

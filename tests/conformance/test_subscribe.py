@@ -9,7 +9,7 @@ from tests.conformance.clause import V5, in_3x_and_5, in_311_and_5, of_5, of_31,
 from tests.conformance.conftest import Enter
 from tests.conformance.wire_client import WireClient
 
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Puback,
     Publish,
     Suback,
@@ -18,7 +18,7 @@ from embermq.protocol.packets import (
     Unsuback,
     Unsubscribe,
 )
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 Opened = Callable[..., WireClient]
 

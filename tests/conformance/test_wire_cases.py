@@ -10,8 +10,8 @@ from tests.conformance.conftest import Enter
 from tests.conformance.wire_cases import CASES, SERVER, WireCase
 from tests.conformance.wire_client import WireClient
 
-from embermq.protocol.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Auth, Connack, Connect, Disconnect, Pingreq, Pingresp, Publish
+from embermq.mqtt.wire.version import ProtocolVersion
 
 pytestmark = on_every_transport
 CONNECTS = [case for case in CASES if case.reader is SERVER and isinstance(case.packet, Connect)]

@@ -12,8 +12,8 @@ from tests.conformance.wire_cases import SERVER, WireError
 from tests.conformance.wire_client import WireClient
 from tests.conformance.wire_errors import ERRORS
 
-from embermq.protocol.packets import Connack
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Connack
+from embermq.mqtt.wire.version import ProtocolVersion
 
 pytestmark = on_every_transport
 OPENINGS = [case for case in ERRORS if case.reader is SERVER and case.opening]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -28,9 +28,9 @@ from embermq.protocol.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion, Role
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion, Role
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 SERVER, CLIENT = Role.SERVER, Role.CLIENT

@@ -17,8 +17,8 @@ from tests.conformance.wire_cases import (
     frame,
 )
 
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion, Role
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion, Role
 
 PROPERTIES = "MQTT 5.0, 2.2.2.2"
 

@@ -18,14 +18,14 @@ from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.sqlite.log_state import SqliteLogState
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.adapters.sqlite.tick_tables import TickTables
-from embermq.broker.tick import Tick
-from embermq.delivery.log_apart.start import behind_records
-from embermq.delivery.log_apart.store import LogThenState
+from embermq.durability.log_apart.start import behind_records
+from embermq.durability.log_apart.store import LogThenState
 from embermq.model.session import RetainedRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.sessions import SessionStore, StoredState
 from embermq.ports.tick_store import Receipt
+from embermq.sessions.tick import Tick
 
 PACKET_BYTES_MAX = 1024 * 1024
 

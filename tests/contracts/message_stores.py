@@ -17,7 +17,7 @@ from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
 from embermq.database.database_url import parse_url
 from embermq.database.settings import SqlSettings
-from embermq.model.message_table import COLUMNS
+from embermq.formats.message_table import COLUMNS
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.message_server import MessageServer

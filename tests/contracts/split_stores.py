@@ -8,18 +8,18 @@ from tests.contracts.stores import Reading, Stores
 from tests.support.held_sessions import HeldSessions
 
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
-from embermq.broker.settings import MqttSettings
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Tick
 from embermq.delivery.direct.path import DirectPath
-from embermq.delivery.split.completion import behind_log
-from embermq.delivery.split.settings import SessionStoreSettings
-from embermq.delivery.split.store import SplitStore
+from embermq.durability.split.completion import behind_log
+from embermq.durability.split.settings import SessionStoreSettings
+from embermq.durability.split.store import SplitStore
 from embermq.model.session import RetainedRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
 from embermq.ports.sessions import SessionStore, StoredState
 from embermq.ports.tick_store import Receipt
+from embermq.sessions.settings import MqttSettings
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Tick
 
 
 class _Settling(Reading):

@@ -20,10 +20,10 @@ from embermq.model.message import Message
 from embermq.model.session import SessionRow
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
+from embermq.mqtt.wire.properties import Properties
 from embermq.ports.application_log import ApplicationEntry, ApplicationFloor
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_readers import LogReader
-from embermq.protocol.properties import Properties
 
 Fill = Callable[[int, dict[int, list[ApplicationEntry]]], None]
 

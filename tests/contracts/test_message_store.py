@@ -24,14 +24,14 @@ from tests.contracts.message_stores import (
 from tests.support.waiting import wait_until
 
 from embermq.adapters.sqlite.log_readers import SqliteLogReaders
+from embermq.formats.message_table import topic_hash
 from embermq.model.message import Message
-from embermq.model.message_table import topic_hash
+from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.errors import MessageServerError
 from embermq.pipeline.schema import MISSING
 from embermq.pipeline.sinks.message_store import MessageStoreSink
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.message_store import MessageStore
-from embermq.protocol.properties import Properties
 
 BEFORE_ALL = -1
 MANY = 100_000

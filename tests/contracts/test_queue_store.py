@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.contracts.stores import Stores, tick_writes
 from tests.support.queue_rows import QueueRows
 
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.queue_rows import (
     Attempts,

@@ -6,8 +6,8 @@ import pytest
 from tests.contracts.session_stores import InRedis, SessionStores
 
 from embermq.adapters.redis.device_queue import RedisDeviceQueue
+from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.session import NEVER_EXPIRES, SessionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState

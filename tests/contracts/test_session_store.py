@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from tests.contracts.session_stores import InRedis, SessionStores
 
+from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.session import NEVER_EXPIRES, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import (

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.contracts.stores import Stores
 
+from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.session import NEVER_EXPIRES, SessionRow, SubscriptionRow, WillRow
 from embermq.ports.sessions import StoredState

@@ -13,9 +13,9 @@ from tests.support.waiting import wait_until
 from embermq.adapters.segments.tick_store import SegmentTickStore
 from embermq.adapters.sqlite import tick_tables
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
+from embermq.formats.log_record import decode_record, encode_record, iter_frames
 from embermq.formats.segment_reader import SegmentReader
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import decode_record, encode_record, iter_frames
 from embermq.model.message import Message
 from embermq.model.session import SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, RetainedWrite

@@ -18,8 +18,8 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.sql_server import SqlServer
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 SUCCESS = ReasonCode.SUCCESS

@@ -10,7 +10,7 @@ from random import Random
 from tests.faults.traffic import Key, Place, Publisher, ReturningClient, Subscriber
 from tests.support.waiting import wait_for
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 DRAIN_S = 30.0

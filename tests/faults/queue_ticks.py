@@ -26,7 +26,7 @@ from embermq.adapters.segments.tick_store import SegmentTickStore
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.tick_tables import TickTables
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.queue_rows import QueueWrites
 from embermq.model.tick_writes import TickWrites

@@ -14,10 +14,10 @@ from random import Random
 from tests.faults.traffic import Place, ReturningClient
 from tests.support.mqtt_client import MqttClient
 
-from embermq.protocol.encoder import puback
-from embermq.protocol.packets import Connack, Packet, Puback, Publish, Suback, Subscribe, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import puback
+from embermq.mqtt.wire.packets import Connack, Packet, Puback, Publish, Suback, Subscribe, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V5 = ProtocolVersion.V5
 QUEUE = "kill"

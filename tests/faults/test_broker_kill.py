@@ -16,7 +16,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Packet, Puback, Publish, Subscription, Will
+from embermq.mqtt.wire.packets import Packet, Puback, Publish, Subscription, Will
 
 KILLS = 3
 MESSAGES = 2_500

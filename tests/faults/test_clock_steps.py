@@ -16,8 +16,8 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import Worker, worker
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Subscription
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.properties import Properties
 
 HOUR_MS = 3_600_000
 COUNT = 50

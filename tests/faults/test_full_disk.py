@@ -16,9 +16,9 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Connack, Publish, Subscription, Will
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Connack, Publish, Subscription, Will
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 KEPT_S = 3_600

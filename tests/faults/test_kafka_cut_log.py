@@ -13,7 +13,7 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Pubrec, Pubrel, Subscription
+from embermq.mqtt.wire.packets import Pubrec, Pubrel, Subscription
 
 SENT, KEPT = 6, 3
 DAY_S = 86_400

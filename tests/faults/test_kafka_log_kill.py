@@ -18,7 +18,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Publish, Subscription
+from embermq.mqtt.wire.packets import Publish, Subscription
 
 TIMES = 2
 """How often something is killed in a round."""

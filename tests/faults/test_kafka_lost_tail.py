@@ -14,7 +14,7 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 SENT, KEPT = 6, 3
 

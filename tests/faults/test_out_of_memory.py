@@ -12,7 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 EXIT_OUT_OF_MEMORY = 4
 FIRST_ERROR = 0x80

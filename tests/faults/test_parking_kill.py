@@ -16,9 +16,9 @@ from tests.support.waiting import wait_for
 
 from embermq.app.control import ControlClient
 from embermq.app.errors import UserError
-from embermq.protocol.encoder import puback, pubcomp, pubrec
-from embermq.protocol.packets import Packet, Publish, Pubrel, Subscription
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import puback, pubcomp, pubrec
+from embermq.mqtt.wire.packets import Packet, Publish, Pubrel, Subscription
+from embermq.mqtt.wire.version import ProtocolVersion
 
 MESSAGES = 40
 KILLS = 2

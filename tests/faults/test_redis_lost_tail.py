@@ -18,8 +18,8 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.redis.floor_marks import MARK_KEY
-from embermq.model.redis_layout import client_keys
-from embermq.protocol.packets import Pubrel, Subscription
+from embermq.formats.redis_layout import client_keys
+from embermq.mqtt.wire.packets import Pubrel, Subscription
 
 KEPT, LOST = range(10), range(10, 25)
 

@@ -20,7 +20,7 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import Fsync, RedisServer
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.model.redis_layout import client_keys
+from embermq.formats.redis_layout import client_keys
 
 TIMES = 2
 """How often something is killed in a round."""

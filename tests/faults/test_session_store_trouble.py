@@ -17,8 +17,8 @@ from tests.support.mqtt_client import ConnectionEnded
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Subscription
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.properties import Properties
 
 STORED = 10_000
 

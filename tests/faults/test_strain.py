@@ -14,7 +14,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Publish, Subscription
+from embermq.mqtt.wire.packets import Publish, Subscription
 
 MESSAGES = 400
 """Of each publisher."""

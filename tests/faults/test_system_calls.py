@@ -10,7 +10,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_until
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 MESSAGES = 20
 CALL = re.compile(r"^\d+ +\d+\.\d+ (?:<\.\.\. )?(?P<name>\w+)(?P<resumed> resumed>)?")

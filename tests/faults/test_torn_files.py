@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for, wait_until
 
 from embermq.formats.segment_reader import Frame, SegmentReader
 from embermq.formats.segments import END_NAME, FILE_BYTES, FOLDER, FRAME_BYTES, segment_name
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 MESSAGES = 120
 COPIES = 6

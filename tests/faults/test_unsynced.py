@@ -15,7 +15,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 
 @pytest.mark.promise("device-1", "device-9", "repositories-1")

@@ -16,11 +16,11 @@ from random import Random
 import msgspec
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
 
-from embermq.protocol.encoder import encode, puback, pubcomp, pubrec, pubrel
-from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode, puback, pubcomp, pubrec, pubrel
+from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 KEPT_S = 3_600
 RETRY_S = 0.02

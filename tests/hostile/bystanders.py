@@ -22,10 +22,10 @@ import uvloop
 from tests.support.child_module import command
 from tests.support.measuring import judge
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode, puback
-from embermq.protocol.packets import Connack, Connect, Packet, Publish, Suback, Subscribe, Subscription
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode, puback
+from embermq.mqtt.wire.packets import Connack, Connect, Packet, Publish, Suback, Subscribe, Subscription
+from embermq.mqtt.wire.version import ProtocolVersion
 
 CLIENTS = 4
 INTERVAL_S = 0.01

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from tests.conformance.wire_cases import CASES
 from tests.conformance.wire_errors import ERRORS
 
-from embermq.broker.settings import MqttSettings
-from embermq.protocol.decoder import Decoder
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.data_types import encode_varint
+from embermq.mqtt.wire.decoder import Decoder
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connect,
     Disconnect,
     Packet,
@@ -31,9 +31,9 @@ from embermq.protocol.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion, Role
-from embermq.protocol.wire import encode_varint
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion, Role
+from embermq.sessions.settings import MqttSettings
 
 PACKET_BYTES_MAX = MqttSettings().packet_bytes_max
 PACKETS_MAX = 12

@@ -20,9 +20,9 @@ from typing import cast
 import uvloop
 from tests.hostile.mutation import Conversation, Storyteller
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Disconnect
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Disconnect
+from embermq.mqtt.wire.version import ProtocolVersion
 
 AT_ONCE = 48
 """Conversations under way at a time."""

@@ -17,10 +17,10 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.raw_client import RawClient, connect_packet, dial
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connect, Subscription, Will
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Connect, Subscription, Will
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 pytestmark = pytest.mark.perf
 

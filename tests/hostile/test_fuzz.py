@@ -23,7 +23,7 @@ from tests.support.child_module import command
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.raw_client import dial
 
-from embermq.protocol.packets import Publish, Subscription
+from embermq.mqtt.wire.packets import Publish, Subscription
 
 PACKETS_A_SECOND = 5_000
 PHASE_S = 1.5

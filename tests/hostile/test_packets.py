@@ -19,8 +19,8 @@ from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.raw_client import RawClient, connect_packet, dial
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.encoder import puback, pubrec, pubrel
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.encoder import puback, pubrec, pubrel
+from embermq.mqtt.wire.packets import (
     Connack,
     Disconnect,
     Packet,
@@ -33,9 +33,9 @@ from embermq.protocol.packets import (
     Unsuback,
     Unsubscribe,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 pytestmark = pytest.mark.perf
 

@@ -7,9 +7,9 @@ from types import TracebackType
 
 import msgspec
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode, puback, pubcomp, pubrec
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode, puback, pubcomp, pubrec
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Packet,
@@ -18,7 +18,7 @@ from embermq.protocol.packets import (
     Suback,
     Subscribe,
 )
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):

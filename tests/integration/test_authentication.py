@@ -21,10 +21,10 @@ from tests.support.hook_server import HookServer, said
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.authentication.tokens import LEEWAY_S
-from embermq.protocol.packets import Subscription, Will
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.access.authentication.tokens import LEEWAY_S
+from embermq.mqtt.wire.packets import Subscription, Will
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.process_cost import read_cpu
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5

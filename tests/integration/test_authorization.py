@@ -21,10 +21,10 @@ from tests.support.raw_client import RawClient, dial
 from tests.support.users import PASSWORD, add_users
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connack, Connect, Publish, Suback, Subscribe, Subscription, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Connack, Connect, Publish, Suback, Subscribe, Subscription, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V5, V311 = ProtocolVersion.V5, ProtocolVersion.V311
 RULES = """\

@@ -16,7 +16,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import worker
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 PUBLISHED_FIRST = 500
 IN_FLIGHT = 50

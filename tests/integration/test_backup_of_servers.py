@@ -20,7 +20,7 @@ from tests.support.stored_data import NEVER_S, SETTINGS, check, fill, storing_br
 from tests.support.waiting import wait_for
 
 from embermq.adapters.redis.floor_marks import mark_keys
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 CLIENTS = ("device",)
 RUN_S = 120

@@ -15,7 +15,7 @@ import pytest
 from tests.integration.faulty_broker import Faults, FaultyBroker
 from tests.support.broker_process import free_port
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import ConnectionLostError, RefusedError
 from embermq_bench.idle import run_idle
 from embermq_bench.process_cost import WatchedProcess

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.faulty_broker import Faults, FaultyBroker
 from tests.support.broker_process import BrokerProcess
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import BenchError, LoadError, SessionLostError
 from embermq_bench.process_cost import WatchedProcess
 from embermq_bench.scenario import run_load, run_paced

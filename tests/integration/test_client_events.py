@@ -14,10 +14,10 @@ from tests.support.raw_client import RawClient, dial
 from tests.support.users import PASSWORD, add_users
 from tests.support.waiting import wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Disconnect, Publish, Suback, Subscribe, Subscription
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Disconnect, Publish, Suback, Subscribe, Subscription
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V5 = ProtocolVersion.V5
 SECRET = b"correct-horse-battery"

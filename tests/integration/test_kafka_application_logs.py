@@ -27,7 +27,7 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.feed_entries import UNREAD_BYTES_MAX
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
-from embermq.model.application_logs import ApplicationLogNames
+from embermq.formats.application_logs import ApplicationLogNames
 from embermq.model.application_positions import StoredPositions
 from embermq.ports.application_feed import SharedFeed
 from embermq.ports.application_logs import FoundLog

@@ -13,8 +13,8 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Publish, Subscription
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Publish, Subscription
+from embermq.mqtt.wire.properties import Properties
 
 MESSAGES = 3_000
 KEPT = Properties(session_expiry_interval=86_400)

@@ -36,19 +36,19 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, LEAP, KafkaMessageLog, find_end
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.broker.broker import Broker
-from embermq.broker.settings import MqttSettings
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Tick
 from embermq.delivery.direct.path import DirectPath
-from embermq.delivery.split.completion import complete
-from embermq.model.kafka_partition import partition_of
-from embermq.model.kafka_record import record_bytes_max
-from embermq.model.log_record import Origin, decode_record, encode_record, iter_frames
+from embermq.durability.split.completion import complete
+from embermq.formats.kafka_partition import partition_of
+from embermq.formats.kafka_record import record_bytes_max
+from embermq.formats.log_record import Origin, decode_record, encode_record, iter_frames
+from embermq.intake.broker import Broker
 from embermq.model.message import Message
 from embermq.model.session_writes import RetainedWrite
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.tick_store import Receipt
+from embermq.sessions.settings import MqttSettings
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Tick
 
 BACK_S = 60.0
 Answers = list[Receipt | StoreError]

@@ -21,9 +21,9 @@ from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 DAY_S = 86_400
 REFUSED_S = 1.0

@@ -12,8 +12,8 @@ from tests.contracts.test_tick_store import payloads, record
 from tests.support.kafka_server import KafkaServer
 
 from embermq.adapters.kafka import reading
-from embermq.model.kafka_partition import partition_of
-from embermq.model.log_record import decode_record, iter_frames
+from embermq.formats.kafka_partition import partition_of
+from embermq.formats.log_record import decode_record, iter_frames
 from embermq.ports.tick_store import Receipt
 
 BACK_S = 60.0

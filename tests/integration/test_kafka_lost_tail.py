@@ -15,7 +15,7 @@ from tests.support.kafka_server import KafkaServer
 
 from embermq.adapters.kafka import lost_tail
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, find_end
-from embermq.model.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, progress_topic
+from embermq.formats.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.ports.errors import StoreUnavailable
 
 LATE = 40

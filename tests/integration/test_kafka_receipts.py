@@ -12,7 +12,7 @@ from embermq.adapters.kafka import receipt_topic
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.receipts import SAMPLE
+from embermq.formats.receipts import SAMPLE
 
 BACK_S = 60.0
 BYTES_MAX = 65_536

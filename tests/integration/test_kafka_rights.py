@@ -24,9 +24,9 @@ from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProp
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
-from embermq.model.application_logs import ApplicationLogNames
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.mqtt.wire.packets import Subscription
 from embermq.ports.application_logs import FoundLog
-from embermq.protocol.packets import Subscription
 
 GROUP = "application-shared-msg-consumer-group-g"
 

@@ -15,8 +15,8 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription
+from embermq.mqtt.wire.properties import Properties
 
 KEPT = Properties(session_expiry_interval=86_400)
 PARTITIONS = 6

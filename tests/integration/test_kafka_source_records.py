@@ -17,8 +17,8 @@ from embermq.adapters.kafka import source_records
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.reading import PartitionReader
 from embermq.adapters.kafka.source_records import KafkaSourceRecords
-from embermq.model.kafka_partition import partition_of
-from embermq.model.kafka_record import SourcePosition
+from embermq.formats.kafka_partition import partition_of
+from embermq.formats.kafka_record import SourcePosition
 from embermq.ports.errors import StoreError
 from embermq.ports.source_records import FoundRecords
 

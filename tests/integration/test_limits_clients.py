@@ -12,7 +12,7 @@ from tests.support.metrics import metric, resident_mib
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Packet,
     Puback,
     Publish,
@@ -22,8 +22,8 @@ from embermq.protocol.packets import (
     Subscription,
     Unsubscribe,
 )
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 RATE = 50

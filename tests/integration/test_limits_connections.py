@@ -20,10 +20,10 @@ from tests.support.metrics import metric
 from tests.support.raw_client import ANSWER_S, OpenSockets, RawClient
 from tests.support.waiting import wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connack, Connect, Publish
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Connack, Connect, Publish
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 SERVER_UNAVAILABLE = 3

@@ -18,8 +18,8 @@ from tests.support.metrics import metric, resident_mib
 from tests.support.raw_client import OpenSockets, RawClient
 from tests.support.waiting import wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -30,8 +30,8 @@ from embermq.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 SUBSCRIBERS = 50

@@ -8,9 +8,9 @@ import pytest
 from tests.support.broker_process import BrokerProcess, free_port
 from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 
-from embermq.protocol.packets import Connack, Subscription
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Connack, Subscription
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 RULES = '[[rule]]\nuse_server = "b.example:8883"\nclient_id = "eu-*"\n[[rule]]\nallow = "all"\n'

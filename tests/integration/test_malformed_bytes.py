@@ -13,9 +13,9 @@ from tests.integration.conftest import quiet
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import MqttClient
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -24,7 +24,7 @@ from embermq.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 

@@ -17,8 +17,8 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.users import PASSWORD, add_users
 from tests.support.waiting import wait_until
 
-from embermq.protocol.packets import Subscription
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.version import ProtocolVersion
 
 MOSQUITTO = "/usr/sbin/mosquitto"
 OBSERVER = "user observer\ntopic readwrite #\n"

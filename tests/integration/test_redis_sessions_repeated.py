@@ -13,8 +13,8 @@ from tests.support.waiting import wait_for
 from embermq.adapters.redis import session_writer
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.session_writer import RedisSessionWriter
+from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.session import SessionRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites

@@ -17,10 +17,10 @@ from tests.support.measuring import judge
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Publish, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Publish, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.process_cost import read_pss_bytes
 
 MIB = 1024 * 1024

@@ -18,8 +18,8 @@ from tests.support.measuring import judge
 from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import DEADLINE_S, wait_for, wait_until
 
-from embermq.protocol.packets import Connack, Publish, Subscription
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Connack, Publish, Subscription
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.process_cost import read_cpu, read_pss_bytes
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5

@@ -24,10 +24,10 @@ from tests.support.waiting import wait_until
 from embermq.app.accounts import accounts_of
 from embermq.app.config import Settings
 from embermq.model.client_type import ClientType
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Auth, Connack, Connect
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Auth, Connack, Connect
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V5 = ProtocolVersion.V5
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")

@@ -14,10 +14,10 @@ from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Publish, Subscription, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Publish, Subscription, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 KEPT_S = 3_600
 STORED = 7

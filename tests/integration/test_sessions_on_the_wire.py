@@ -13,7 +13,7 @@ from tests.support.measuring import judge
 from tests.support.mqtt_client import ConnectionEnded
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Connect,
     Disconnect,
     Publish,
@@ -21,8 +21,8 @@ from embermq.protocol.packets import (
     Subscription,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 

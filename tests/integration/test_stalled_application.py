@@ -13,8 +13,8 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.played_pipeline import PlayedPipeline
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Packet, Publish, Subscription
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Packet, Publish, Subscription
+from embermq.mqtt.wire.version import ProtocolVersion
 
 SETTINGS = {"clients.application_ids": "app-*", "application.pack_timeout_s": 0.3, "mqtt.slow_reader_s": 0}
 MESSAGES = 120

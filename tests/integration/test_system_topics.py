@@ -15,8 +15,8 @@ from tests.support.waiting import wait_for
 
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FOLDER, LogEnd
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Pingreq,
@@ -26,8 +26,8 @@ from embermq.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 ROOT = "$SYS/broker/"
 V311 = ProtocolVersion.V311

@@ -17,8 +17,8 @@ from tests.support.paho_echo import hears_itself, paho_client
 from tests.support.raw_client import RawClient, RawWebSocket, connect_packet, dial, dial_unix
 from tests.support.waiting import wait_until
 
-from embermq.protocol.packets import Connack, Pingresp
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.mqtt.wire.packets import Connack, Pingresp
+from embermq.mqtt.wire.reason_codes import ReasonCode
 
 CONNECT_TIMEOUT_S = 1.0
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"

@@ -20,8 +20,8 @@ from tests.support.paho_echo import hears_itself, paho_client
 from tests.support.raw_client import RawClient, dial
 from tests.support.waiting import wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -31,8 +31,8 @@ from embermq.protocol.packets import (
     Subscription,
     Will,
 )
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V5 = ProtocolVersion.V5
 CONNECT_TIMEOUT_S = 1.0

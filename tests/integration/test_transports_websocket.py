@@ -32,8 +32,8 @@ from tests.support.raw_client import (
 )
 from tests.support.waiting import wait_until
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -45,8 +45,8 @@ from embermq.protocol.packets import (
     Subscription,
     Will,
 )
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 CONNECT_TIMEOUT_S = 1.0
 ORIGIN = "https://pages.example"

@@ -20,11 +20,11 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.played_pipeline import PlayedPipeline
 from tests.support.waiting import wait_for
 
-from embermq.protocol.encoder import puback
-from embermq.protocol.packets import Packet, Publish, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import puback
+from embermq.mqtt.wire.packets import Packet, Publish, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 KEPT_S = 3_600

@@ -24,7 +24,7 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 USER = "ember"
 SEEN = "correct-horse"

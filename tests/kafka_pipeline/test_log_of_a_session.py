@@ -12,7 +12,7 @@ from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 DAY_S = 86_400
 HEALED_S = 25.0

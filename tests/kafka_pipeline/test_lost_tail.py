@@ -15,7 +15,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 pytestmark = [pytest.mark.timeout(700)]
 

@@ -15,7 +15,7 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.sqlite.message_store import SqliteMessageStore
-from embermq.protocol.packets import Publish, Subscription
+from embermq.mqtt.wire.packets import Publish, Subscription
 
 SEEN_S = 60.0
 HEALED_S = 25.0

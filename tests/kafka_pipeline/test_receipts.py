@@ -11,7 +11,7 @@ from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_until
 
-from embermq.protocol.packets import Packet, Publish, Subscription
+from embermq.mqtt.wire.packets import Packet, Publish, Subscription
 
 SEEN_S = 30.0
 MESSAGES = 32

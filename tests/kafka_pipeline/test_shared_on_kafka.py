@@ -10,8 +10,8 @@ from tests.kafka_pipeline.kafka_pipeline_broker import KafkaPipelineBroker
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.properties import Properties
 
 KEPT = Properties(session_expiry_interval=86_400)
 MESSAGES = 80

@@ -12,7 +12,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import named, worker
 
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.properties import Properties
 
 START_S = 90.0
 """How long Spark may take to start."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from embermq.model.log_record import LogRecord, Stamp
-from embermq.protocol.properties import encode_properties
+from embermq.formats.log_record import LogRecord, Stamp
+from embermq.mqtt.wire.properties import encode_properties
 
 PREFIX = "test"
 LOG_PREFIX = f"{PREFIX}.msg.app."

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.support.kafka_server import delete_topics
 from tests.support.waiting import wait_until
 
-from embermq.model.kafka_record import KafkaEncoder
+from embermq.formats.kafka_record import KafkaEncoder
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
 

@@ -11,12 +11,12 @@ from google_crc32c import value as crc32c
 
 from embermq.adapters.segments.writer import SegmentWriter
 from embermq.adapters.sqlite.connection import SCHEMA, wall_ms
+from embermq.formats.log_record import Origin, Stamp, encode_record, encode_stamps
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FRAME_BYTES, FrameHead, LogEnd, encode_frame_head, segment_name
-from embermq.model.log_record import Origin, Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
+from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.places import Places
-from embermq.protocol.properties import Properties
 
 IDENTITY = 4_711
 

@@ -10,7 +10,7 @@ from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 SETTINGS = {"clients.application_ids": "application-*", "pipeline.queries": "dispatch,archive,lake"}
 MESSAGES = 1_000

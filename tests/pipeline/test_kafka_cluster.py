@@ -12,7 +12,7 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.spark_cluster import FAST_START, SECRET, SparkMaster, SparkWorker
 from tests.support.waiting import wait_until
 
-from embermq.model.log_record import Stamp
+from embermq.formats.log_record import Stamp
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
 from embermq.pipeline.status import read_status

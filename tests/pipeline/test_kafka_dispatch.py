@@ -18,7 +18,7 @@ from tests.pipeline.queries import log_rows
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.model.log_record import Stamp
+from embermq.formats.log_record import Stamp
 from embermq.pipeline.errors import LogBehindProgressError, PipelineError
 from embermq.pipeline.jobs import kafka_dispatch
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch, missing_log

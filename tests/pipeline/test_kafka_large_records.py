@@ -20,7 +20,7 @@ from tests.pipeline.log_writer import record
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.model.log_record import Stamp
+from embermq.formats.log_record import Stamp
 from embermq.pipeline.jobs import kafka_dispatch
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import Mode

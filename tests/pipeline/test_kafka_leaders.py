@@ -15,8 +15,8 @@ from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.application_logs import ApplicationLogNames
-from embermq.model.log_record import Stamp
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.log_record import Stamp
 from embermq.pipeline.jobs import kafka_dispatch, leaders
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
 from embermq.pipeline.places import Places

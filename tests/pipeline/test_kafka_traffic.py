@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.receipts import SAMPLE
+from embermq.formats.receipts import SAMPLE
 from embermq.pipeline.jobs.kafka_sinks import KafkaTraffic
 from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.jobs.traffic import Traffic

@@ -15,13 +15,13 @@ from tests.pipeline.kafka_rows import (
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
-from embermq.model.log_record import Origin, Stamp, decode_record
+from embermq.formats.log_record import Origin, Stamp, decode_record
+from embermq.mqtt.wire.properties import Properties, encode_properties
 from embermq.pipeline.jobs.carrying import Carried
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import Columns
 from embermq.pipeline.transforms.kafka_dispatch import dispatched
 from embermq.pipeline.transforms.kafka_records import records_from_kafka
-from embermq.protocol.properties import Properties, encode_properties
 
 BILLING = Stamp(f"{LOG_PREFIX}billing", 7, 1, True, (1, 70_000))
 AUDIT = Stamp(f"{LOG_PREFIX}audit", 9, 2)

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
-from embermq.model.log_record import (
+from embermq.formats.log_record import (
     HEAD,
     Origin,
     RecordError,
@@ -21,13 +21,13 @@ from embermq.model.log_record import (
     encode_stamps,
     seal_record,
 )
+from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.places import Places
 from embermq.pipeline.schema import MISSING, Columns, record_schema
 from embermq.pipeline.sources.log_file import LogBounds, LogFile
 from embermq.pipeline.sources.message_log import UNBOUNDED, offer
 from embermq.pipeline.sources.pace import Offer, Pace
 from embermq.pipeline.sources.record_rows import read_rows
-from embermq.protocol.properties import Properties
 
 STAMPS = (Stamp("billing", 7, 1, True, (1, 300)), Stamp("audit", 9, 0))
 PROPERTIES = Properties(

@@ -28,10 +28,10 @@ from tests.support.waiting import wait_for, wait_until
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.app.config import Settings
-from embermq.model.redis_layout import client_keys, decode_message, decode_session
+from embermq.formats.redis_layout import client_keys, decode_message, decode_session
 from embermq.model.session_writes import QUEUE_SEQ_STEP
+from embermq.mqtt.wire.packets import Pubrel
 from embermq.pipeline import batch
-from embermq.protocol.packets import Pubrel
 from embermq_migrate.errors import MigrationError
 from embermq_migrate.job import MigrationReport, MigrationTerms, migrate
 from embermq_migrate.migration import MigrationOrder, redis_place, run_migration

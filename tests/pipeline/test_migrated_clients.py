@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from embermq.model.log_record import decode_record
+from embermq.formats.log_record import decode_record
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueRow, QueueState
 from embermq_migrate import migrated_clients
 from embermq_migrate.errors import MigrationError

@@ -17,7 +17,7 @@ from tests.pipeline.queries import rows_of
 from tests.pipeline.test_sinks import offsets_in
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.model.log_record import Stamp
+from embermq.formats.log_record import Stamp
 from embermq.pipeline.driver import Driver
 from embermq.pipeline.java import wrapped_runtime
 from embermq.pipeline.places import Places

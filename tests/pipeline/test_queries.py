@@ -12,7 +12,7 @@ from tests.pipeline.queries import DEADLINE_S, rows_of, running, wait_for_positi
 from tests.pipeline.test_sinks import offsets_in, receipts
 from tests.support.waiting import wait_until
 
-from embermq.model.log_record import Stamp
+from embermq.formats.log_record import Stamp
 from embermq.pipeline.errors import LogBehindProgressError
 from embermq.pipeline.jobs.archive import Archive
 from embermq.pipeline.jobs.dispatch import Dispatch

@@ -39,8 +39,8 @@ from tests.support.waiting import wait_until
 
 from embermq.cli.main import main
 from embermq.cli.redrive import lines_of
+from embermq.formats.entry_rest import Rest, encode_rest
 from embermq.formats.segments import FOLDER
-from embermq.model.entry_rest import Rest, encode_rest
 from embermq.model.queue_rows import Attempts, DeadLetter
 from embermq.pipeline.errors import RedriveError
 from embermq.pipeline.jobs import redrive as job

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows, rows_of
 
-from embermq.model.log_record import Stamp
+from embermq.formats.log_record import Stamp
 from embermq.pipeline.errors import OtherVersionError
 from embermq.pipeline.places import Places
 from embermq.pipeline.sinks.application_logs import ApplicationLogs

@@ -8,12 +8,12 @@ from pyspark.sql import SparkSession
 from tests.pipeline.log_writer import NOON_MS, LogWriter, record
 from tests.pipeline.queries import log_rows
 
-from embermq.model.log_record import Stamp
+from embermq.formats.log_record import Stamp
+from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.places import Places
 from embermq.pipeline.transforms.archive import stored_messages
 from embermq.pipeline.transforms.dispatch import application_entries
 from embermq.pipeline.transforms.lake import lake_rows
-from embermq.protocol.properties import Properties
 
 
 @pytest.mark.promise("pipeline-1")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from embermq.protocol import reason_codes
-from embermq.protocol.packets import (
+from embermq.mqtt.wire import reason_codes
+from embermq.mqtt.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -26,8 +26,8 @@ from embermq.protocol.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.protocol.properties import Properties, PropertyPlace
-from embermq.protocol.version import ProtocolVersion, Role
+from embermq.mqtt.wire.properties import Properties, PropertyPlace
+from embermq.mqtt.wire.version import ProtocolVersion, Role
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 P = PropertyPlace

@@ -9,12 +9,12 @@ from tests.conformance.wire_cases import CASES
 from tests.conformance.wire_errors import ERRORS
 from tests.property import packet_strategies as packets
 
-from embermq.protocol.decoder import Decoder
-from embermq.protocol.encoder import encode
-from embermq.protocol.errors import MalformedPacket, ProtocolError
-from embermq.protocol.packets import Connack, Packet, Pubrel, Subscribe, Unsubscribe
-from embermq.protocol.version import ProtocolVersion, Role
-from embermq.protocol.wire import VARINT_MAX, encode_varint, read_varint
+from embermq.mqtt.wire.data_types import VARINT_MAX, encode_varint, read_varint
+from embermq.mqtt.wire.decoder import Decoder
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.errors import MalformedPacket, ProtocolError
+from embermq.mqtt.wire.packets import Connack, Packet, Pubrel, Subscribe, Unsubscribe
+from embermq.mqtt.wire.version import ProtocolVersion, Role
 
 VERSIONS = list(ProtocolVersion)
 DUP = 0x08

@@ -11,9 +11,9 @@ import mqtt5
 from hypothesis import given, settings
 from tests.property import packet_strategies as packets
 
-from embermq.protocol.decoder import Decoder
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.decoder import Decoder
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -33,8 +33,8 @@ from embermq.protocol.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion, Role
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion, Role
 
 V5 = ProtocolVersion.V5
 

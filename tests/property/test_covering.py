@@ -7,9 +7,9 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.authorization.rule_set import RuleSet
-from embermq.authorization.rules import Action, Place, Principal, Rule
-from embermq.topics.names import covers, matches, overlap
+from embermq.access.authorization.rule_set import RuleSet
+from embermq.access.authorization.rules import Action, Place, Principal, Rule
+from embermq.mqtt.topics.names import covers, matches, overlap
 
 NAMES = ("a", "b", "", "$", "other")
 LEVELS = 3

@@ -14,8 +14,8 @@ from tests.support.hand_kafka import HandKafka
 from embermq.delivery.application import fed_readers
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
-from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.version import ProtocolVersion
 
 SETTINGS = ApplicationSettings(max_poll_records=3, pack_timeout_s=86_400)
 ROUNDS_MAX = 500

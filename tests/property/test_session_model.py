@@ -14,9 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
 from embermq.delivery.device import requests
-from embermq.model.log_record import decode_record
-from embermq.ports.errors import StoreFull
-from embermq.protocol.packets import (
+from embermq.formats.log_record import decode_record
+from embermq.mqtt.wire.packets import (
     Packet,
     Puback,
     Pubcomp,
@@ -26,6 +25,7 @@ from embermq.protocol.packets import (
     Subscribe,
     Subscription,
 )
+from embermq.ports.errors import StoreFull
 
 REFUSED = 0x80
 

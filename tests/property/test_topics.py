@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from embermq.topics.names import matches, validate_filter, validate_topic
-from embermq.topics.topic_tree import TopicTree
-from embermq.topics.trie import SubscriptionTrie
+from embermq.mqtt.topics.names import matches, validate_filter, validate_topic
+from embermq.mqtt.topics.topic_tree import TopicTree
+from embermq.mqtt.topics.trie import SubscriptionTrie
 
 names = st.sampled_from(["a", "b", "", "$", "$a"])
 stems = st.sampled_from([[], [], [], ["a"], ["a", "b"] * 10, ["a", "b"] * 10 + [""]])

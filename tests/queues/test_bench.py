@@ -15,7 +15,7 @@ import pytest
 from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.queue_worker import queue_broker
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import RefusedError
 from embermq_bench.queue_report import QueueReport
 from embermq_bench.queue_scenario import run_queue

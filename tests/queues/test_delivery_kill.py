@@ -9,10 +9,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import Taken, Worker, worker
 
-from embermq.protocol.encoder import pubrec
-from embermq.protocol.packets import Connack, Publish, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import pubrec
+from embermq.mqtt.wire.packets import Connack, Publish, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 QUEUES = """
 [[queues]]

@@ -13,10 +13,10 @@ from tests.support.mqtt_client import run
 from tests.support.queue_worker import Taken, Worker, queue_broker, worker
 from tests.support.waiting import wait_for
 
-from embermq.protocol.encoder import pubcomp, pubrec
-from embermq.protocol.packets import Disconnect, Publish, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import pubcomp, pubrec
+from embermq.mqtt.wire.packets import Disconnect, Publish, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 QUEUES = """
 [[queues]]

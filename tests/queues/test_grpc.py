@@ -20,7 +20,7 @@ from tests.support.rpc_client import RpcClient
 from tests.support.waiting import wait_until
 
 from embermq.admin import queue_admin_pb2 as pb
-from embermq.server.settings import DEFAULT_GRPC
+from embermq.edge.settings import DEFAULT_GRPC
 
 QUEUES = """
 [[queues]]

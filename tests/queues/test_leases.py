@@ -10,8 +10,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import Taken, Worker, queue_broker, worker
 
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 QUEUES = """
 [[queues]]

@@ -18,7 +18,7 @@ from tests.support.mqtt_client import run
 from tests.support.queue_worker import Worker, queue_broker, worker
 from tests.support.waiting import wait_until
 
-from embermq.protocol.packets import Puback, Publish
+from embermq.mqtt.wire.packets import Puback, Publish
 
 QUEUES = """
 [[queues]]

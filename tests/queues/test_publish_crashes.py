@@ -9,9 +9,9 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, run
 from tests.support.queue_worker import Worker, named, worker
 
-from embermq.protocol.encoder import pubrel
-from embermq.protocol.packets import Packet, Puback, Pubcomp, Publish, Pubrec
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.encoder import pubrel
+from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec
+from embermq.mqtt.wire.properties import Properties
 
 QUEUES = """
 [[queues]]

@@ -13,10 +13,10 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ConnectionEnded, run
 from tests.support.queue_worker import Worker, named, queue_broker, worker
 
-from embermq.protocol.encoder import pubrel
-from embermq.protocol.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Subscription, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import pubrel
+from embermq.mqtt.wire.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Subscription, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V5, V311 = ProtocolVersion.V5, ProtocolVersion.V311
 VERSIONS = list(ProtocolVersion)

@@ -11,9 +11,9 @@ from tests.support.mqtt_client import run
 from tests.support.queue_worker import Worker, queue_broker, worker
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Puback, Publish, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Puback, Publish, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.mqtt.responses import WAITING_MAX
 
 VERSIONS = list(ProtocolVersion)

@@ -13,10 +13,10 @@ from tests.support.mqtt_client import ConnectionEnded, run
 from tests.support.queue_worker import Taken, Worker, queue_broker, worker
 from tests.support.waiting import wait_until
 
-from embermq.protocol.encoder import pubrel
-from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import pubrel
+from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 VERSIONS_3 = [ProtocolVersion.V31, ProtocolVersion.V311]
 QUEUES = """

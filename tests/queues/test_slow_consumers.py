@@ -13,9 +13,9 @@ from tests.support.mqtt_client import run
 from tests.support.queue_worker import queue_broker, worker
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Puback, Publish
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Puback, Publish
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 QUEUES = """
 [[queues]]

@@ -12,7 +12,7 @@ from tests.support.metrics import metric
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import Taken, Worker, queue_broker, worker
 
-from embermq.protocol.packets import Puback
+from embermq.mqtt.wire.packets import Puback
 
 LEASE_S = 0.4
 QUEUES = "".join(

@@ -16,7 +16,7 @@ from tests.support.mqtt_client import run
 from tests.support.queue_worker import worker
 from tests.support.redis_server import RedisServer
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 TOPIC = "$queue/stores"
 COUNT = 30

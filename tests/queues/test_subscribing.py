@@ -12,10 +12,10 @@ from tests.support.mqtt_client import run
 from tests.support.paho_queue import PahoWorker
 from tests.support.queue_worker import Worker, queue_broker, worker
 
-from embermq.protocol.encoder import pubcomp, pubrec
-from embermq.protocol.packets import Puback, Publish, Pubrel, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import pubcomp, pubrec
+from embermq.mqtt.wire.packets import Puback, Publish, Pubrel, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 VERSIONS = list(ProtocolVersion)
 QUEUES = """

@@ -11,9 +11,9 @@ from tests.support.broker_process import EMBERMQ, BrokerProcess
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import queue_broker, worker
 
-from embermq.protocol.packets import Puback, Publish, Suback, Subscribe, Subscription, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Puback, Publish, Suback, Subscribe, Subscription, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.settings import OFF
 
 QUEUES = """

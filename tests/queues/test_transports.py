@@ -14,8 +14,8 @@ from tests.support.mqtt_client import ANSWER_S, run
 from tests.support.queue_worker import Worker, queue_broker, worker
 from tests.support.raw_client import BINARY, CLOSE, frame, upgrade_request
 
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_client import Client
 
 TRANSPORTS = ["tls", "ws", "wss"]

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from embermq.access.authorization.rules_file import read_rules
 from embermq.app.config import load_configuration
 from embermq.app.queue_file import read_queue_file
-from embermq.authorization.rules_file import read_rules
-from embermq.broker.counters import Counters
-from embermq.broker.quotas import Quotas
-from embermq.broker.settings import MqttSettings
 from embermq.cli import packaged
 from embermq.cli.main import COMMANDS
-from embermq.delivery.retention import Pin, RetentionState
+from embermq.durability.retention import Pin, RetentionState
+from embermq.edge.clock import ClockStatistics
+from embermq.edge.mqtt_server import ServerStatistics
+from embermq.edge.tick_loop import TickStatistics
+from embermq.model.counters import Counters
 from embermq.observability.metric_help import HELP
 from embermq.observability.metrics import Metrics, Snapshot
 from embermq.pipeline.status import PipelineStatus, QueryStatus
@@ -24,9 +25,8 @@ from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
-from embermq.server.clock import ClockStatistics
-from embermq.server.mqtt_server import ServerStatistics
-from embermq.server.tick_loop import TickStatistics
+from embermq.sessions.quotas import Quotas
+from embermq.sessions.settings import MqttSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONT = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]

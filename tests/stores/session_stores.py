@@ -13,7 +13,7 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
-from embermq.model.redis_layout import client_keys
+from embermq.formats.redis_layout import client_keys
 
 
 class SessionStore(Protocol):

@@ -16,7 +16,7 @@ from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Packet,
     Pingreq,
     Pingresp,
@@ -27,7 +27,7 @@ from embermq.protocol.packets import (
     Pubrel,
     Subscription,
 )
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.properties import Properties
 
 UNSIGNED_32_MAX = 4_294_967_295
 PACKET_IDS = 65_535

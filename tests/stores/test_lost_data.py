@@ -10,7 +10,7 @@ from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Pubrel, Subscription
+from embermq.mqtt.wire.packets import Pubrel, Subscription
 
 
 async def away(broker: BrokerProcess, client_id: str, *subscriptions: Subscription) -> None:

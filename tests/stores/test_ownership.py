@@ -11,9 +11,9 @@ from tests.support.forked_program import run_program
 from tests.support.mqtt_client import MqttClient
 from tests.support.users import PASSWORD, add_users
 
-from embermq.protocol.packets import Subscription
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Subscription
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 
 COUNT = 5
 TIMEOUT_S = 120

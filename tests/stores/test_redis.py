@@ -22,9 +22,9 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for, wait_until
 
-from embermq.protocol.packets import Publish, Pubrec, Subscription, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Publish, Pubrec, Subscription, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 SERVER_UNAVAILABLE = 0x88
 

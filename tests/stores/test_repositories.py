@@ -13,9 +13,9 @@ from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Puback, Publish, Pubrec, Pubrel, Subscription, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Puback, Publish, Pubrec, Pubrel, Subscription, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
 

@@ -9,7 +9,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import arrived, client, talk
 from tests.support.users import PASSWORD, add_users
 
-from embermq.protocol.packets import Subscription
+from embermq.mqtt.wire.packets import Subscription
 
 EVERYTHING = '[[rule]]\nallow = "all"\n'
 

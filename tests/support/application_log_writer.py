@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 from msgspec import Struct
 
 from embermq.adapters.kafka.application_topics import ApplicationTopics
+from embermq.formats.kafka_record import KafkaEncoder, SourcePosition, encode_source
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.application_positions import StoredPositions
-from embermq.model.kafka_record import KafkaEncoder, SourcePosition, encode_source
-from embermq.model.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 from embermq.ports.application_logs import FoundLog

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.contracts.stores import Stores
 
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.queue_rows import EntryRow, GroupRow, QueueRow, QueueWrites
 

@@ -9,7 +9,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import RUN_S, MqttClient
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Packet, Puback, Publish
+from embermq.mqtt.wire.packets import Packet, Puback, Publish
 
 DAY_S = 86_400
 Talk = Callable[[], Coroutine[None, None, None]]

@@ -23,16 +23,11 @@ from tests.support.stand_in_store import (
     StandInStore,
 )
 
-from embermq.authorization.rule_set import RuleSet
-from embermq.authorization.settings import AuthorizationSettings
-from embermq.broker.broker import Broker
-from embermq.broker.identity import Identity
-from embermq.broker.link import Link
-from embermq.broker.settings import MqttSettings
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Batch, Tick
+from embermq.access.authentication.identity import Identity
+from embermq.access.authorization.rule_set import RuleSet
+from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.delivery.application.fed_readers import ROUND_MS, FedReaders, LogPlace
-from embermq.delivery.application.log_life import LogLife
+from embermq.delivery.application.log_lifecycle import LogLife
 from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
@@ -42,22 +37,19 @@ from embermq.delivery.application.shared_readers import SharedPlace, SharedReade
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.direct.path import DirectPath
-from embermq.delivery.durable import DurablePath
-from embermq.delivery.lost_data import LostData
-from embermq.delivery.recovery import ReadArchive, Recovery
-from embermq.delivery.split.completion import behind_log, complete
-from embermq.delivery.split.settings import SessionStoreSettings
-from embermq.delivery.split.store import SplitStore
+from embermq.delivery.durable_path import DurablePath
+from embermq.durability.lost_data import LostData
+from embermq.durability.recovery import ReadArchive, Recovery
+from embermq.durability.split.completion import behind_log, complete
+from embermq.durability.split.settings import SessionStoreSettings
+from embermq.durability.split.store import SplitStore
+from embermq.formats.log_record import decode_record, iter_frames
+from embermq.intake.broker import Broker
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import decode_record, iter_frames
 from embermq.model.message import said_bytes
 from embermq.model.session_writes import QueueState
-from embermq.ports.application_log import ApplicationEntry
-from embermq.ports.device_queue import DeviceQueueHistory
-from embermq.ports.errors import StoreError
-from embermq.ports.tick_store import Receipt, TickStore
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.packets import (
     Auth,
     Connack,
     Connect,
@@ -74,8 +66,16 @@ from embermq.protocol.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.ports.application_log import ApplicationEntry
+from embermq.ports.device_queue import DeviceQueueHistory
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt, TickStore
+from embermq.sessions.link import Link
+from embermq.sessions.settings import MqttSettings
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Batch, Tick
 
 START_MS = 1_700_000_000_000
 ROUNDS_MAX = 10_000

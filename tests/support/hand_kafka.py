@@ -7,9 +7,9 @@ from zlib import crc32
 
 from msgspec import Struct, field
 
-from embermq.model.application_logs import ApplicationLogNames
-from embermq.model.kafka_record import NumberedRecord, SourcePosition
-from embermq.model.log_record import LogRecord, decode_record, iter_frames
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.kafka_record import NumberedRecord, SourcePosition
+from embermq.formats.log_record import LogRecord, decode_record, iter_frames
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
 from embermq.ports.errors import StoreError, StoreUnavailable

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.model.kafka_record import SourcePosition, encode_source
-from embermq.model.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
+from embermq.formats.kafka_record import SourcePosition, encode_source
+from embermq.formats.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
 
 STAMP = "a"
 READ_S = 60.0

@@ -12,8 +12,8 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from tests.support.kafka_server import KafkaServer, create_topic
 
-from embermq.model.kafka_record import SourcePosition, encode_source
-from embermq.model.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
+from embermq.formats.kafka_record import SourcePosition, encode_source
+from embermq.formats.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
 
 ANSWER_S = 90.0
 """Kafka may have been killed meanwhile, and starts beside much else."""

@@ -8,13 +8,13 @@ from embermq.adapters.segments.tick_store import SegmentTickStore
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
 from embermq.adapters.sqlite.tick_tables import TickTables
+from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.session import NEVER_EXPIRES, SessionRow, SubscriptionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueRow, QueueState
 from embermq.model.tick_writes import TickWrites
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 AT_ONCE = 5_000
 """Sessions a tick."""

@@ -12,9 +12,9 @@ from weakref import WeakSet
 import uvloop
 from tests.support.waiting import wait_for
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode, puback, pubcomp, pubrec, pubrel
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode, puback, pubcomp, pubrec, pubrel
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -33,8 +33,8 @@ from embermq.protocol.packets import (
     Unsubscribe,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 ANSWER_S = 60.0
 RUN_S = 280.0

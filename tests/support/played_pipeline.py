@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from threading import Event, Thread
 
-from embermq.model.log_record import decode_record, iter_frames
-from embermq.model.pipeline_files import PIPELINE_FILES
+from embermq.formats.log_record import decode_record, iter_frames
+from embermq.formats.pipeline_files import PIPELINE_FILES
 from embermq.pipeline.places import Places
 from embermq.pipeline.sources.log_file import LogBatch, LogFile
 

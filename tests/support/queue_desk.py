@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from tests.support.queue_bench import Bench
 
 from embermq.app.queue_desk import QueueDesk
-from embermq.broker.tick import Tick
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError
+from embermq.sessions.tick import Tick
 
 
 class DeskBench(Bench):

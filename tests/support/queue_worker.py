@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.support.broker_process import BrokerProcess
 from tests.support.mqtt_client import ANSWER_S, MqttClient
 
-from embermq.protocol.packets import Packet, Puback, Publish, Suback, Subscribe, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Packet, Puback, Publish, Suback, Subscribe, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 
 class Taken:

@@ -8,10 +8,10 @@ import socket
 import ssl
 from typing import TypeVar
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Connack, Connect, Packet, Pingreq, Pingresp
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Connack, Connect, Packet, Pingreq, Pingresp
+from embermq.mqtt.wire.version import ProtocolVersion
 
 ANSWER_S = 60.0
 CHUNK_BYTES = 65_536

@@ -16,7 +16,7 @@ from tests.support.rpc_client import OWN_CONNECTION, stub_class
 from embermq.admin.access import Access, ApiToken, Everything, Scope, token_hash
 from embermq.admin.refusals import Refusals
 from embermq.admin.rpc_calls import SERVICE
-from embermq.admin.rpc_door import RpcDoor
+from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.rpc_server import RpcServer
 from embermq.admin.settings import GrpcLimits
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from embermq.model.application_logs import ApplicationLogNames, NoApplicationLog
+from embermq.formats.application_logs import ApplicationLogNames, NoApplicationLog
+from embermq.formats.kafka_record import SourcePosition
+from embermq.formats.log_record import decode_record, iter_frames
 from embermq.model.application_positions import StoredPositions
-from embermq.model.kafka_record import SourcePosition
-from embermq.model.log_record import decode_record, iter_frames
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
 from embermq.model.tick_writes import TickWrites

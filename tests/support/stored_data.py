@@ -12,8 +12,8 @@ from tests.support.mqtt_client import MqttClient, run
 from tests.support.queue_worker import worker
 from tests.support.waiting import wait_for
 
-from embermq.protocol.packets import Subscription, Will
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Subscription, Will
+from embermq.mqtt.wire.properties import Properties
 
 NEVER_S = 0xFFFFFFFF
 """Of a session: it does not expire."""

@@ -18,7 +18,7 @@ import uvloop
 from msgspec.structs import replace
 from rich.console import Console
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import BenchError
 from embermq_bench.idle import run_idle
 from embermq_bench.process_cost import WatchedProcess, parse_all_watched

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Disconnect,
@@ -19,8 +19,8 @@ from embermq.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import ConnectionLostError, RefusedError
 from embermq_bench.frames import frame_end
 from embermq_bench.settings import Limits, Target

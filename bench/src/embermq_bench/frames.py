@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from embermq.protocol.encoder import publish_frame
-from embermq.protocol.properties import encode_properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import publish_frame
+from embermq.mqtt.wire.properties import encode_properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.settings import STAMP_BYTES
 
 INDEX_DIGITS = 6

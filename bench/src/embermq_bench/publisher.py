@@ -6,8 +6,8 @@ import struct
 from collections import deque
 from time import monotonic_ns
 
-from embermq.protocol.encoder import pubrel
-from embermq.protocol.packets import Packet, Puback, Pubcomp, Pubrec
+from embermq.mqtt.wire.encoder import pubrel
+from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Pubrec
 from embermq_bench.client import REFUSED_FROM, BenchClient
 from embermq_bench.frames import OutgoingLayout
 from embermq_bench.measurement import Measurement

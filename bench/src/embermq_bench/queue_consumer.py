@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
-from embermq.protocol.encoder import puback, pubcomp, pubrec
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import puback, pubcomp, pubrec
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.client import REFUSED_FROM, BenchClient
 from embermq_bench.frames import frame_end
 from embermq_bench.measurement import Measurement

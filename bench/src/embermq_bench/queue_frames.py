@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 
-from embermq.protocol.encoder import publish_frame
-from embermq.protocol.properties import Properties, encode_properties
-from embermq.protocol.version import ProtocolVersion
-from embermq.protocol.wire import encode_text, encode_varint
+from embermq.mqtt.wire.data_types import encode_text, encode_varint
+from embermq.mqtt.wire.encoder import publish_frame
+from embermq.mqtt.wire.properties import Properties, encode_properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.frames import OutgoingLayout
 from embermq_bench.settings import QUEUE_STAMP_BYTES
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec import json
 from msgspec.structs import replace
 
-from embermq.protocol.packets import Packet, Puback, Publish
+from embermq.mqtt.wire.packets import Packet, Puback, Publish
 from embermq.queues.names import queue_name
 from embermq_bench.client import REFUSED_FROM, BenchClient
 from embermq_bench.cost_meter import CostMeter

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.client import BenchClient
 from embermq_bench.connecting import bounded, open_files
 from embermq_bench.cost_meter import CostMeter

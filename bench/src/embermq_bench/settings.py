@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import LoadError
 
 STAMP_BYTES = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic_ns
 
-from embermq.protocol.encoder import puback, pubcomp, pubrec
-from embermq.protocol.packets import Packet, Publish, Pubrel
+from embermq.mqtt.wire.encoder import puback, pubcomp, pubrec
+from embermq.mqtt.wire.packets import Packet, Publish, Pubrel
 from embermq_bench.client import BenchClient
 from embermq_bench.errors import SessionLostError
 from embermq_bench.frames import FrameFamily, read_stamp

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.session import NEVER_EXPIRES, SessionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueRow, QueueState
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_migrate.errors import MigrationError
 from embermq_migrate.judging import EXPIRED, GOOD, OVER_LIMIT, REJECTED
 from embermq_migrate.migration_file import Counts, MigrationFile, Rejected

@@ -1,4 +1,4 @@
-"""Migrated sessions into Redis or Redis Cluster, in the broker's layout (model/redis_layout.py).
+"""Migrated sessions into Redis or Redis Cluster, in the broker's layout (formats/redis_layout.py).
 
 Up to some thousand messages of a client are one script (import_many.lua) together with its session, so what has a place
 is whole, however a run ends.
@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from embermq.model.log_record import LogRecord
-from embermq.model.redis_layout import (
+from embermq.formats.log_record import LogRecord
+from embermq.formats.redis_layout import (
     PACKET_TYPE_AT,
     PUBLISH_HEAD,
     PUBREL_TYPE,

@@ -18,7 +18,7 @@ from embermq.admin.faults import tell_of_fault
 from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService, RequestRefused
 from embermq.admin.refusals import Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
-from embermq.admin.rpc_door import RpcDoor
+from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S
 from embermq.ports.errors import StoreError
 from embermq.queues.errors import SettingsRefused

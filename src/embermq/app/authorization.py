@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from embermq.access.authorization.errors import RulesError
+from embermq.access.authorization.mosquitto_acl import ACL_BYTES_MAX, read_mosquitto_acl
+from embermq.access.authorization.rule_set import RuleSet
+from embermq.access.authorization.rules import Place, Rule
+from embermq.access.authorization.rules_file import RULES_BYTES_MAX, read_rules
+from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.app.errors import RulesFileError
-from embermq.authorization.errors import RulesError
-from embermq.authorization.mosquitto_acl import ACL_BYTES_MAX, read_mosquitto_acl
-from embermq.authorization.rule_set import RuleSet
-from embermq.authorization.rules import Place, Rule
-from embermq.authorization.rules_file import RULES_BYTES_MAX, read_rules
-from embermq.authorization.settings import AuthorizationSettings
 
 LOG = logging.getLogger("embermq.authorization")
 LOOK_S = 0.5

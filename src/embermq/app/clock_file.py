@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from embermq.server.clock import BrokerClock, ClockChange, NotedTime, TimeSource
+from embermq.edge.clock import BrokerClock, ClockChange, NotedTime, TimeSource
 
 LOG = logging.getLogger("embermq")
 FILE_NAME = "clock.json"

@@ -20,6 +20,16 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import FieldInfo, fields, replace
 
+from embermq.access.authentication import settings as authentication_settings
+from embermq.access.authentication.settings import (
+    AuthenticationSettings,
+    HttpHookSettings,
+    JwtSettings,
+    PasswordSettings,
+    ScramSettings,
+)
+from embermq.access.authorization import settings as authorization_settings
+from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.adapters.kafka import settings as kafka_settings
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.redis import settings as redis_settings
@@ -35,35 +45,25 @@ from embermq.app.queue_file import check_queue_file
 from embermq.app.setting_lines import SettingLines
 from embermq.app.setting_value import convert_setting
 from embermq.app.settings import StoreSettings
-from embermq.authentication import settings as authentication_settings
-from embermq.authentication.settings import (
-    AuthenticationSettings,
-    HttpHookSettings,
-    JwtSettings,
-    PasswordSettings,
-    ScramSettings,
-)
-from embermq.authorization import settings as authorization_settings
-from embermq.authorization.settings import AuthorizationSettings
-from embermq.broker.settings import MqttSettings
 from embermq.database import settings as sql_settings
 from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.delivery.split.settings import SessionStoreSettings
-from embermq.observability.settings import LoggingSettings
-from embermq.pipeline.settings import PipelineSettings
-from embermq.ports.store_url import without_password
-from embermq.queues.settings import BrokerQueueSettings
-from embermq.server import settings as listener_settings
-from embermq.server.listeners import compose_listeners, table_name
-from embermq.server.settings import (
+from embermq.durability.split.settings import SessionStoreSettings
+from embermq.edge import settings as listener_settings
+from embermq.edge.listener_settings import compose_listeners, table_name
+from embermq.edge.settings import (
     ClientSettings,
     ListenerSettings,
     OwnSettings,
     TlsSettings,
     WebSocketSettings,
 )
+from embermq.observability.settings import LoggingSettings
+from embermq.pipeline.settings import PipelineSettings
+from embermq.ports.store_url import without_password
+from embermq.queues.settings import BrokerQueueSettings
+from embermq.sessions.settings import MqttSettings
 
 ENVIRONMENT_PREFIX = "EMBERMQ_"
 PACKET_IDS = 65_535

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from embermq.access.authorization.rule_set import RuleSet
 from embermq.adapters.sqlite.application_log import SqliteApplicationLog
 from embermq.adapters.sqlite.connection import apply_broker_schema, log_identity, open_reader, open_writer
 from embermq.adapters.sqlite.log_state import Post
@@ -30,14 +31,8 @@ from embermq.app.memory import memory_bytes, with_memory_limits
 from embermq.app.message_archive import read_archive
 from embermq.app.session_store import SessionSide, open_session_store
 from embermq.app.settings import SQLITE
-from embermq.authorization.rule_set import RuleSet
-from embermq.broker.broker import Broker
-from embermq.broker.queue_side import OffsetFound
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
-from embermq.delivery.application.log_life import LogLife
+from embermq.delivery.application.log_lifecycle import LogLife
 from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
@@ -45,14 +40,15 @@ from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.shared_readers import SharedReaders
 from embermq.delivery.device.path import DevicePath
 from embermq.delivery.direct.path import DirectPath
-from embermq.delivery.durable import DurablePath
-from embermq.delivery.lost_data import LostData
-from embermq.delivery.recovery import Recovery
-from embermq.delivery.retention import Retention, RetentionLimits
-from embermq.delivery.split.completion import complete
-from embermq.delivery.split.store import SplitStore
-from embermq.model.application_logs import ApplicationLogNames
-from embermq.model.log_record import RecordError
+from embermq.delivery.durable_path import DurablePath
+from embermq.durability.lost_data import LostData
+from embermq.durability.recovery import Recovery
+from embermq.durability.retention import Retention, RetentionLimits
+from embermq.durability.split.completion import complete
+from embermq.durability.split.store import SplitStore
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.log_record import RecordError
+from embermq.intake.broker import Broker
 from embermq.model.session import RetainedRow
 from embermq.pipeline.settings import pin_policies
 from embermq.ports.application_log import ApplicationLog
@@ -61,8 +57,12 @@ from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
-from embermq.queues.mqtt.side import MqttQueues
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.mqtt.tail import enqueue_tail
+from embermq.sessions.durable_queues import OffsetFound
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Tick
 
 if TYPE_CHECKING:
     from embermq.app.redis_sessions import RedisSessions

@@ -9,7 +9,7 @@ from embermq.admin.refusals import Refusals
 from embermq.admin.settings import HttpLimits
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.service import BrokerService
-from embermq.server.settings import Address
+from embermq.edge.settings import Address
 
 
 class HttpSide:

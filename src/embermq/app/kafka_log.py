@@ -24,17 +24,15 @@ from embermq.adapters.sqlite.log_state import Post, SqliteLogState
 from embermq.app.config import Settings
 from embermq.app.kafka_address import kafka_address
 from embermq.app.log_side import LogSide, RetainedLog
-from embermq.broker.session import Session
-from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders, LogPlace
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
-from embermq.delivery.log_apart.retention import NoEntries, PublishedReaders
-from embermq.delivery.log_apart.start import behind_records
-from embermq.delivery.log_apart.store import LogThenState
-from embermq.delivery.retention import DISPATCH
-from embermq.model.application_logs import ApplicationLogNames
-from embermq.model.kafka_record import KafkaEncoder
+from embermq.durability.log_apart.retention import NoEntries, PublishedReaders
+from embermq.durability.log_apart.start import behind_records
+from embermq.durability.log_apart.store import LogThenState
+from embermq.durability.retention import DISPATCH
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.kafka_record import KafkaEncoder
 from embermq.pipeline.log_look import Bounds, LogLook, SeenEnds
 from embermq.pipeline.settings import QUERIES
 from embermq.ports.errors import StoreError, StoreUnavailable
@@ -44,6 +42,8 @@ from embermq.ports.reader_positions import ReaderPositions
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
 from embermq.ports.shared_groups import SharedGroups
+from embermq.sessions.session import Session
+from embermq.sessions.tick import Tick
 
 WORTH_S = 5.0
 """How long a report waits for Kafka."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from embermq.queues.letter_room import LetterRoom
+from embermq.queues.dead_letter_quota import LetterRoom
 
 LOG = logging.getLogger("embermq")
 

@@ -10,9 +10,9 @@ from google_crc32c import value as crc32c
 from msgspec import Struct
 
 from embermq.app.errors import UserError
+from embermq.formats.log_record import LogRecord, RecordError, check_record, decode_record, split_batch
 from embermq.formats.segment_reader import Frame, SegmentReader
 from embermq.formats.segments import FILE_BYTES, FOLDER, SegmentError, segment_name
-from embermq.model.log_record import LogRecord, RecordError, check_record, decode_record, split_batch
 
 
 class FileReport(Struct, frozen=True):

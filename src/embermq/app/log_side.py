@@ -23,9 +23,6 @@ from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.message_archive import confirmed_offset
 from embermq.app.settings import SQLITE
-from embermq.broker.session import Session
-from embermq.broker.state import NO_LIMIT
-from embermq.broker.tick import Tick
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_readers import SharedReaders
@@ -41,6 +38,9 @@ from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.sessions import StoredState
 from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import TickStore
+from embermq.sessions.session import Session
+from embermq.sessions.state import NO_LIMIT
+from embermq.sessions.tick import Tick
 
 LOG = logging.getLogger("embermq")
 

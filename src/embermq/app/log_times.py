@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.log_state import Post
 from embermq.app.log_side import LogSide
-from embermq.broker.counters import Counters
-from embermq.broker.logs_first import WAIT_MS
-from embermq.broker.queue_side import OffsetFound
+from embermq.model.counters import Counters
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
+from embermq.sessions.durable_queues import OffsetFound
+from embermq.sessions.waiting_subscriptions import WAIT_MS
 
 LOG = logging.getLogger("embermq")
 NEVER_MS = 253_370_764_800_000

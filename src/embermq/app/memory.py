@@ -6,8 +6,8 @@ from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
 
 from msgspec.structs import replace
 
-from embermq.broker.quotas import SESSION_BYTES
-from embermq.broker.settings import MqttSettings
+from embermq.sessions.quotas import SESSION_BYTES
+from embermq.sessions.settings import MqttSettings
 
 SHARE = 4
 """Kept sessions, and subscriptions likewise, may take one part in so many of the memory."""

@@ -11,13 +11,13 @@ from functools import partial
 import msgspec
 
 from embermq.admin.parked_service import ParkedClientView, ParkedDetail, ParkedView
-from embermq.broker.broker import Broker
-from embermq.broker.session import Session
 from embermq.delivery.application.parking import Parking
-from embermq.model.log_record import decode_record, is_sound
+from embermq.edge.tick_loop import TickLoop
+from embermq.formats.log_record import decode_record, is_sound
+from embermq.intake.broker import Broker
 from embermq.model.parked_message import ParkedMessage, ParkedStage
 from embermq.model.session_writes import QueueState
-from embermq.server.tick_loop import TickLoop
+from embermq.sessions.session import Session
 
 STATES = {ParkedStage.PARKED: "parked", ParkedStage.DUE: "due", ParkedStage.UNDER_WAY: "under way"}
 Numbers = Sequence[int] | None

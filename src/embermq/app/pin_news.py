@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 
-from embermq.delivery.retention import RetentionState
+from embermq.durability.retention import RetentionState
 
 News = tuple[int, str]
 """Level of `logging`, and the line."""

@@ -12,7 +12,7 @@ from embermq.adapters.kafka.address import KafkaAddress, parse_address
 from embermq.app.errors import StartError
 from embermq.app.kafka_address import kafka_address
 from embermq.app.settings import SQLITE
-from embermq.model.kafka_record import record_bytes_max
+from embermq.formats.kafka_record import record_bytes_max
 from embermq.pipeline.errors import PipelineError, PipelineSettingsError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import LogLook

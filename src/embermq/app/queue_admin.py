@@ -14,16 +14,16 @@ from embermq.admin.queue_service import QueueRefused
 from embermq.app.config import Settings
 from embermq.app.queue_desk import Clock, QueueDesk
 from embermq.app.queue_file import read_queue_file
-from embermq.broker.state import BrokerState
 from embermq.queues.errors import SettingsRefused
-from embermq.queues.mqtt.side import MqttQueues
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import OFF
+from embermq.sessions.state import BrokerState
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from embermq.admin.access import Access, TokenAccess
-    from embermq.admin.rpc_door import RpcDoor
+    from embermq.admin.rpc_listener import RpcDoor
     from embermq.admin.rpc_server import RpcServer
 
 LOG = logging.getLogger("embermq")

@@ -27,9 +27,9 @@ from embermq.admin.queue_service import (
     RetryJob,
 )
 from embermq.app.queue_bodies import ShownBody, peeked, shown_body
-from embermq.broker.tick import Tick
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError, StoreUnavailable
+from embermq.queues.dead_letter_quota import LetterRoom
 from embermq.queues.explaining import NAMED_MAX, Reason, explain
 from embermq.queues.inspection import (
     LOOKED_AT_MAX,
@@ -51,13 +51,13 @@ from embermq.queues.inspection import (
     slowest_of,
     stats_of,
 )
-from embermq.queues.letter_room import LetterRoom
 from embermq.queues.names import QueueKind, kind_of, queue_name
-from embermq.queues.pieces import at_a_time
 from embermq.queues.queue import Queue
 from embermq.queues.queues import Queues
+from embermq.queues.scans import at_a_time
 from embermq.queues.settings import QueueSettings, operator_settings
 from embermq.queues.values import Returned
+from embermq.sessions.tick import Tick
 
 LOG = logging.getLogger("embermq")
 PIECE = 1_000

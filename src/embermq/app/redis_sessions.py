@@ -16,7 +16,7 @@ from embermq.adapters.redis.settings import RedisSettings
 from embermq.app.errors import StartError
 from embermq.app.redis_address import redis_address
 from embermq.app.settings import ELSEWHERE
-from embermq.model.redis_layout import (
+from embermq.formats.redis_layout import (
     SCHEMA_KEY,
     SCHEMA_VERSION,
     SESSION_PREFIX,

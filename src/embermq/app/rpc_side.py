@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embermq.admin.refusals import Refusals
-from embermq.admin.rpc_door import RpcDoor
+from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S, GrpcLimits
 from embermq.app.http_side import bind, bound_to
 from embermq.app.queue_admin import QueueAdmin
-from embermq.server.settings import Address
+from embermq.edge.settings import Address
 
 if TYPE_CHECKING:
     from embermq.admin.rpc_server import RpcServer

@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING
 import uvloop
 from msgspec import Struct
 
+from embermq.access.authentication.errors import ChainError
+from embermq.access.authentication.identity import Identity
+from embermq.access.authorization.rule_set import RuleSet
 from embermq.adapters.sqlite.log_state import Post
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
+from embermq.app.authentication import Authentication
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import Settings
 from embermq.app.control import ControlSide
@@ -37,18 +41,14 @@ from embermq.app.session_desk import SessionDesk
 from embermq.app.settings import SQLITE
 from embermq.app.static_store import open_users
 from embermq.app.terminal import Terminal
-from embermq.authentication.build import Authentication
-from embermq.authentication.errors import ChainError
-from embermq.authorization.rule_set import RuleSet
-from embermq.broker.identity import Identity
+from embermq.edge.listener_settings import compose_listeners
+from embermq.edge.mqtt_server import MqttServer
+from embermq.edge.tick_loop import TickLoop
+from embermq.edge.tls import TlsFileError
 from embermq.observability.client_events import ClientEventLog
 from embermq.observability.logs import configure_logging
 from embermq.ports.errors import StoreError
 from embermq.ports.users import Users
-from embermq.server.listeners import compose_listeners
-from embermq.server.mqtt_server import MqttServer
-from embermq.server.tick_loop import TickLoop
-from embermq.server.tls import TlsFileError
 
 if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor

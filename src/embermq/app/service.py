@@ -23,15 +23,15 @@ from embermq.app.own_thread import on_own_thread
 from embermq.app.pin_news import PinNews
 from embermq.app.pipeline_news import PipelineNews, waiting_text
 from embermq.app.settings import SQLITE
-from embermq.delivery.retention import RetentionState
+from embermq.durability.retention import RetentionState
+from embermq.edge.listener_settings import Listener
+from embermq.edge.mqtt_server import MqttServer
+from embermq.edge.settings import Address, UnixAddress
+from embermq.edge.tick_loop import TickLoop
 from embermq.pipeline.paused import pause_queries, paused_queries
 from embermq.pipeline.settings import pin_policies
 from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.ports.errors import StoreError
-from embermq.server.listeners import Listener
-from embermq.server.mqtt_server import MqttServer
-from embermq.server.settings import Address, UnixAddress
-from embermq.server.tick_loop import TickLoop
 
 if TYPE_CHECKING:
     from embermq.app.queue_desk import QueueDesk

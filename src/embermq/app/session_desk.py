@@ -20,17 +20,17 @@ from embermq.admin.session_service import (
     SessionView,
     SubscriptionView,
 )
-from embermq.broker.broker import Broker
-from embermq.broker.router import Subscriber
-from embermq.broker.session import Session
-from embermq.broker.terms import VERSION_NAMES
-from embermq.broker.tick import Tick
-from embermq.delivery.application.log_life import LogLife
-from embermq.delivery.retention import RetentionState
+from embermq.delivery.application.log_lifecycle import LogLife
+from embermq.durability.retention import RetentionState
+from embermq.edge.tick_loop import TickLoop
+from embermq.intake.broker import Broker
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
-from embermq.server.tick_loop import TickLoop
+from embermq.routing.router import Subscriber
+from embermq.sessions.listener_terms import VERSION_NAMES
+from embermq.sessions.session import Session
+from embermq.sessions.tick import Tick
 
 Answer = TypeVar("Answer")
 

@@ -15,7 +15,7 @@ from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.app.config import Settings
 from embermq.app.errors import StartError
 from embermq.app.settings import ELSEWHERE, SQLITE
-from embermq.delivery.split.completion import behind_log
+from embermq.durability.split.completion import behind_log
 from embermq.model.session import RetainedRow
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory
 from embermq.ports.sessions import SessionStore, StoredState

@@ -16,8 +16,8 @@ from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, config
 from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
-    from embermq.authorization.rule_set import Decision, RuleSet
-    from embermq.authorization.rules import Action, Principal, Rule
+    from embermq.access.authorization.rule_set import Decision, RuleSet
+    from embermq.access.authorization.rules import Action, Principal, Rule
 
 EXIT_DENIED = 1
 
@@ -81,7 +81,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say whether a client may do something, by which rule, and why. Exit code 0: allowed, 1: denied."""
-    from embermq.authorization.rules import Action, Principal
+    from embermq.access.authorization.rules import Action, Principal
 
     principal = Principal(user, client_id, certificate)
     rule_set = _rules(rules, mosquitto_acl, config, assignments)
@@ -122,8 +122,8 @@ def _print_answer(
 
 def _may_connect(rule_set: RuleSet, principal: Principal, owner: str, note: str) -> Decision:
     """By the rules about client ids, and by whose session there is; `owner` is "" for nobody."""
-    from embermq.authorization.rule_set import Decision
-    from embermq.authorization.rules import Action
+    from embermq.access.authorization.rule_set import Decision
+    from embermq.access.authorization.rules import Action
 
     decision = rule_set.decide(principal, Action.CONNECT, "")
     if decision.allowed and owner not in ("", principal.user):
@@ -191,9 +191,9 @@ def _asked(
     publish: str | None, subscribe: str | None, receive: str | None, create: str | None
 ) -> tuple[Action, str]:
     """The one thing that is asked about, and its topic; of a shared subscription its filter."""
-    from embermq.authorization.rules import Action
-    from embermq.topics.errors import TopicError
-    from embermq.topics.names import parse_shared, validate_filter, validate_topic
+    from embermq.access.authorization.rules import Action
+    from embermq.mqtt.topics.errors import TopicError
+    from embermq.mqtt.topics.names import parse_shared, validate_filter, validate_topic
 
     given = [
         (action, topic)
@@ -223,8 +223,8 @@ def _rules(
     rules: Path | None, mosquitto_acl: Path | None, config: Path | None, assignments: list[str] | None
 ) -> RuleSet:
     """Files that are named by an option are asked instead of all those in the settings."""
+    from embermq.access.authorization.rule_set import RuleSet
     from embermq.app.authorization import RuleFiles
-    from embermq.authorization.rule_set import RuleSet
 
     settings = configuration(config, assignments, None).settings.authorization
     if rules is not None or mosquitto_acl is not None:

@@ -1,9 +1,9 @@
 """Samples of delivery latency for the traffic windows: from accept to the client's acknowledgement."""
 
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
-from embermq.model.receipts import SAMPLE
-from embermq.topics.names import first_level
+from embermq.formats.receipts import SAMPLE
+from embermq.mqtt.topics.names import first_level
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 SAMPLE_EVERY = 16
 """One settled delivery in so many is sampled."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from embermq.broker.counters import Counters
-from embermq.broker.frames import PACKET_ID_BYTES, Frame, message_frame
-from embermq.broker.link import Link
-from embermq.broker.session import Delivery, Session
-from embermq.broker.topic_aliases import aliased
+from embermq.model.counters import Counters
 from embermq.model.message import Message
-from embermq.protocol.encoder import pubrel, with_dup
+from embermq.mqtt.wire.encoder import pubrel, with_dup
+from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, Frame, message_frame
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.topic_aliases import aliased
 
 BULK_BYTES_MAX = 256 * 1024
 """Bytes of packets put on one link in one tick from what has gathered for it: a window may have room for far more."""

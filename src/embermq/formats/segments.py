@@ -19,7 +19,7 @@ them. Its header, 40 bytes:
 
     4s   magic           "EMBF"
     u32  checksum        CRC-32C of the bytes that follow it, up to the end of the header
-    u32  body bytes      the records, one behind the other; each has its own checksum (model/log_record.py)
+    u32  body bytes      the records, one behind the other; each has its own checksum (formats/log_record.py)
     u32  state bytes     behind the body
     u32  state checksum  CRC-32C of the state
     u32  record count

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.properties import Properties
 
 PAIR_BYTES = 170
 """What one user property takes in memory besides its text."""

@@ -30,7 +30,7 @@ class ParkedState(Struct, frozen=True, gc=False):
 
 
 class ParkedMessage(Struct, frozen=True, gc=False, tag=True):
-    """`record` is that of the message log without stamps (model/log_record.py), b"" of a message whose body was lost
+    """`record` is that of the message log without stamps (formats/log_record.py), b"" of a message whose body was lost
     before it was parked. `retain` and `identifiers` are those of the delivery; `attempts` is how often it was sent."""
 
     at: ParkedState

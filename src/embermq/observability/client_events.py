@@ -9,7 +9,7 @@ import logging
 
 from msgspec import Struct, field
 
-from embermq.broker.client_events import ClientEvent, EventKind
+from embermq.sessions.client_events import ClientEvent, EventKind
 
 LOG = logging.getLogger("embermq.clients")
 SOURCE_SHARE = 10

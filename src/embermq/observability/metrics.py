@@ -7,9 +7,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from embermq.broker.counters import Counters
-from embermq.broker.quotas import Quotas
-from embermq.delivery.retention import RetentionState
+from embermq.durability.retention import RetentionState
+from embermq.edge.clock import ClockStatistics
+from embermq.edge.mqtt_server import ServerStatistics
+from embermq.edge.tick_loop import TickStatistics
+from embermq.model.counters import Counters
 from embermq.observability.metric_help import HELP
 from embermq.observability.queue_metrics import queue_metrics
 from embermq.pipeline.status import PIPELINE_STATES, PipelineStatus
@@ -18,9 +20,7 @@ from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
 from embermq.ports.session_writer import SessionStoreStatistics
 from embermq.queues.inspection import QueueFigures
-from embermq.server.clock import ClockStatistics
-from embermq.server.mqtt_server import ServerStatistics
-from embermq.server.tick_loop import TickStatistics
+from embermq.sessions.quotas import Quotas
 
 PINS_SHOWN_MAX = 50
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from embermq.model.pipeline_progress import progress_topic
-from embermq.model.receipts import receipts_topic
+from embermq.formats.pipeline_progress import progress_topic
+from embermq.formats.receipts import receipts_topic
 from embermq.pipeline.errors import PipelineSettingsError
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -59,7 +59,7 @@ class KafkaLog(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def progress_topic(self) -> str:
-        """How far each query is; see `model.pipeline_progress`."""
+        """How far each query is; see `formats.pipeline_progress`."""
         return progress_topic(self.prefix)
 
     def client_options(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The rows of the pipeline: every field of a log record as a column, in one place (version: see `model.log_record`).
+"""The rows of the pipeline: every field of a log record as a column, in one place (version: see `formats.log_record`).
 
 A row stands for `span` offsets from `offset` on: 1 for a record. A row with `error` set is something that could not
 be understood: then `body` holds the raw bytes, and the columns of the record are null.

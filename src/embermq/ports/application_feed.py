@@ -10,9 +10,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from embermq.formats.kafka_record import SourcePosition
+from embermq.formats.log_record import LogRecord
 from embermq.model.application_positions import StoredPositions
-from embermq.model.kafka_record import SourcePosition
-from embermq.model.log_record import LogRecord
 
 KnownPositions = Callable[[int], StoredPositions | None]
 

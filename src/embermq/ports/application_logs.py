@@ -65,7 +65,7 @@ class ApplicationLogs(ABC):
 
     @abstractmethod
     def name(self, client_id: str) -> str:
-        """The log of an APPLICATION client. Raises NoApplicationLog (`model.application_logs`)."""
+        """The log of an APPLICATION client. Raises NoApplicationLog (`formats.application_logs`)."""
 
     @abstractmethod
     def shared_name(self, topic_filter: str) -> str:

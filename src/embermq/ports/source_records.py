@@ -6,7 +6,7 @@ All calls are made, and all answers come, on the broker's thread.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 
-from embermq.model.kafka_record import NumberedRecord, SourcePosition
+from embermq.formats.kafka_record import NumberedRecord, SourcePosition
 from embermq.ports.errors import StoreError
 
 FoundRecords = Mapping[SourcePosition, NumberedRecord]

@@ -1,6 +1,6 @@
 """What this room refuses. All of it is the peer's fault, and says what, which value, which limit."""
 
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.mqtt.wire.reason_codes import ReasonCode
 
 
 class QueueRefusal(ValueError):

@@ -19,12 +19,12 @@ from embermq.queues.entries import Entries
 from embermq.queues.lanes import Lanes
 from embermq.queues.leases import Leases
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Action, Event
+from embermq.queues.message_status import NO_ATTEMPTS, Finish, Handed, Standing
 from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.retries import limited, wait_of
 from embermq.queues.retry_waits import RetryWaits
 from embermq.queues.settings import GroupSettings, QueueSettings
 from embermq.queues.settling import Outcome, SettleRequest
-from embermq.queues.standing import NO_ATTEMPTS, Finish, Handed, Standing
 
 FILLED = sys.maxsize
 """Above all sequences."""

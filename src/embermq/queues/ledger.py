@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from embermq.model.queue_rows import EntryRow, Mark, MarkKey, MessageState, QueueWrites
+from embermq.queues.dead_letter_quota import LetterRoom
 from embermq.queues.deadlines import Deadlines
 from embermq.queues.entries import Entries
 from embermq.queues.group import Group
 from embermq.queues.identities import Identities
 from embermq.queues.latency import LatencyWindow
-from embermq.queues.letter_room import LetterRoom
 
 _SETTLED = (MessageState.ACKED, MessageState.DLQ)
 

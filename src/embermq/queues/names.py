@@ -14,9 +14,9 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.mqtt.topics.names import SHARE_PREFIX, shown
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import NameRefused
-from embermq.topics.names import SHARE_PREFIX, shown
 
 QUEUE_PREFIX = "$queue/"
 DEAD_LETTER_PREFIX = "dlq/"

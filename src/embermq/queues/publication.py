@@ -5,9 +5,9 @@ from datetime import datetime
 from msgspec import Struct
 
 from embermq.model.queue_rows import DeadLetter
+from embermq.mqtt.topics.names import shown
 from embermq.queues.durations import DURATION_MAX_MS, parse_delay
 from embermq.queues.errors import PropertyRefused
-from embermq.topics.names import shown
 
 UserProperties = tuple[tuple[str, str], ...]
 

@@ -22,6 +22,8 @@ from embermq.model.queue_rows import (
     StoredQueue,
 )
 from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
+from embermq.queues.dead_letter_quota import LetterRoom
+from embermq.queues.dead_lettering import Losses
 from embermq.queues.entries import Entry
 from embermq.queues.errors import PropertyRefused, QueueFull, TooLarge
 from embermq.queues.group import KEPT_MS, Group
@@ -29,11 +31,9 @@ from embermq.queues.heads import Heads
 from embermq.queues.intake import Intake
 from embermq.queues.lanes import LOOKED_AT_MAX
 from embermq.queues.ledger import Ledger
-from embermq.queues.letter_room import LetterRoom
-from embermq.queues.losses import Losses
 from embermq.queues.names import QueueKind, kind_of
-from embermq.queues.pieces import ADVANCED_MAX, Pieces, at_a_time
 from embermq.queues.publication import Publication, Stamps
+from embermq.queues.scans import ADVANCED_MAX, Pieces, at_a_time
 from embermq.queues.settings import GroupSettings, Overflow, QueueSettings, check_change
 from embermq.queues.settling import RANK, Outcome, SettleRequest, message_id_of, sequence_of
 from embermq.queues.values import Acceptance, Burial, Delivery, Fate, QueueCounts

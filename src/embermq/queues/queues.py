@@ -16,10 +16,10 @@ from weakref import WeakValueDictionary
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import QueueWrites, StoredQueue
 from embermq.queues.consumer import EARLIEST, Client, Newcomer
-from embermq.queues.letter_room import LetterRoom
-from embermq.queues.pieces import PIECE
+from embermq.queues.dead_letter_quota import LetterRoom
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Acceptance, Delivery, Queue
+from embermq.queues.scans import PIECE
 from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
 from embermq.queues.values import Returned

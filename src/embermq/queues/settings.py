@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct, field
 
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.store_url import without_password
-from embermq.protocol.reason_codes import ReasonCode
 from embermq.queues.durations import Duration, parse_duration
 from embermq.queues.errors import NameRefused, SettingsRefused
 from embermq.queues.names import (

@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.durations import parse_delay
 from embermq.queues.errors import PropertyRefused
 from embermq.queues.names import Verb

@@ -8,9 +8,9 @@ from enum import Enum, auto
 from msgspec import Struct, field
 
 from embermq.model.queue_rows import DeadLetter, DelayedRow, EntryRow
+from embermq.queues.message_status import Handed
 from embermq.queues.names import Verb
 from embermq.queues.publication import Stamps
-from embermq.queues.standing import Handed
 
 
 class Fate(Enum):

@@ -17,7 +17,7 @@ from embermq.adapters.kafka.application_logs import KafkaApplicationLogs
 from embermq.adapters.kafka.application_topics import WRITTEN_AT_ONCE, ApplicationTopics, LogProperties
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.application_logs import ApplicationLogNames
+from embermq.formats.application_logs import ApplicationLogNames
 from embermq.ports.application_logs import FoundLog, Place
 from embermq.ports.errors import StoreError, StoreUnavailable
 

@@ -9,10 +9,10 @@ import pytest
 
 from embermq.adapters.kafka import reading
 from embermq.adapters.kafka.reading import Merge, PartitionReader
-from embermq.model.kafka_record import Header, KafkaEncoder
-from embermq.model.log_record import encode_record
+from embermq.formats.kafka_record import Header, KafkaEncoder
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.version import ProtocolVersion
 
 
 class Found:

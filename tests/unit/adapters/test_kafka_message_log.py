@@ -16,10 +16,10 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, LEAP, KafkaMessageLog, find_end
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.delivery.log_apart.retention import NoEntries, PublishedReaders
-from embermq.delivery.retention import Retention, RetentionLimits
-from embermq.model.kafka_record import KafkaEncoder
-from embermq.model.log_record import encode_record
+from embermq.durability.log_apart.retention import NoEntries, PublishedReaders
+from embermq.durability.retention import Retention, RetentionLimits
+from embermq.formats.kafka_record import KafkaEncoder
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.ports.log_state import KnownLog
 from embermq.ports.pipeline_progress import PipelineProgress

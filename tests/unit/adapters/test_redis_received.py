@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from embermq.adapters.redis.session_writer import ROW_BYTES_MAX, ROWS_MAX, _received_parts
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
+from embermq.formats.redis_layout import encode_received
 from embermq.model.message import Message
-from embermq.model.redis_layout import encode_received
 
 
 def test_only_the_last_part_is_complete() -> None:

@@ -19,10 +19,10 @@ from tests.contracts.stores import Kind, Stores, tick_writes
 
 from embermq.adapters.segments import tick_store
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
+from embermq.formats.log_record import encode_record
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FILE_BYTES, SegmentError, segment_name
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.queue_rows import EntryRow, QueueWrites
 from embermq.model.session import SessionRow

@@ -10,7 +10,7 @@ from tests.support.api_served import Ask, is_problem, served
 from tests.support.queue_desk import DeskBench
 
 from embermq.queues.names import Verb
-from embermq.queues.pieces import at_a_time
+from embermq.queues.scans import at_a_time
 
 
 @pytest.mark.parametrize(

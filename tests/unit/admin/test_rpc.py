@@ -354,7 +354,9 @@ def test_tokens_have_scopes(tmp_path: Path) -> None:
 def test_without_a_token_this_machine_alone_gets_in(
     is_near: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("embermq.admin.rpc_door.is_loopback", lambda host: is_near and host == "127.0.0.1")
+    monkeypatch.setattr(
+        "embermq.admin.rpc_listener.is_loopback", lambda host: is_near and host == "127.0.0.1"
+    )
     tokens = Tokens()
 
     async def work(ask: Asking) -> None:

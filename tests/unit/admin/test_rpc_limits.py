@@ -14,7 +14,7 @@ from tests.support.rpc_served import ANSWER_S, Asking, Tokens, carried_out
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Caller, Everything, Scope, TokenAccess
 from embermq.admin.rpc_calls import SERVICE
-from embermq.admin.rpc_door import PREFACE
+from embermq.admin.rpc_listener import PREFACE
 
 READ = Scope.READ
 QUEUE = pb.QueueRequest(name="q")

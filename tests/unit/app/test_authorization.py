@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import wait_for
 
+from embermq.access.authorization.rule_set import RuleSet
+from embermq.access.authorization.rules import Action, Principal
+from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.app import authorization
 from embermq.app.authorization import RuleFiles
 from embermq.app.config import load_configuration
 from embermq.app.errors import ConfigError, RulesFileError
-from embermq.authorization.rule_set import RuleSet
-from embermq.authorization.rules import Action, Principal
-from embermq.authorization.settings import AuthorizationSettings
 
 ALLOW = '[[rule]]\nallow = "all"\ntopics = "{}"\n'
 SOMEBODY = Principal("u", "c")

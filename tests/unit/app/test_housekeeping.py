@@ -14,11 +14,11 @@ from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
 from embermq.app.service import BrokerService
-from embermq.broker.counters import Counters
-from embermq.delivery.retention import RetentionState
+from embermq.durability.retention import RetentionState
+from embermq.edge.mqtt_server import MqttServer
+from embermq.edge.tick_loop import TickLoop
+from embermq.model.counters import Counters
 from embermq.ports.errors import StoreUnavailable
-from embermq.server.mqtt_server import MqttServer
-from embermq.server.tick_loop import TickLoop
 
 TROUBLES = [KeyError("nobody foresaw this"), KeyError("nobody foresaw this"), StoreUnavailable("away")]
 

@@ -10,7 +10,7 @@ import pytest
 
 from embermq.app import log_times
 from embermq.app.log_times import LogTimes
-from embermq.broker.counters import Counters
+from embermq.model.counters import Counters
 from embermq.ports.errors import StoreError, StoreUnavailable
 
 PATIENCE_S = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from embermq.app.memory import memory_bytes, with_memory_limits
-from embermq.broker.settings import MqttSettings
+from embermq.sessions.settings import MqttSettings
 
 MIB = 1024 * 1024
 

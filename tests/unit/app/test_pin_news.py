@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from embermq.app.pin_news import PinNews
-from embermq.delivery.retention import Pin, RetentionState
+from embermq.durability.retention import Pin, RetentionState
 
 
 def state(

@@ -12,11 +12,11 @@ from embermq.app.clock_file import ClockFile
 from embermq.app.config import Settings
 from embermq.app.embedded import Embedded
 from embermq.app.service import BrokerService
+from embermq.edge.mqtt_server import MqttServer
+from embermq.edge.settings import Address
+from embermq.edge.tick_loop import TickLoop
 from embermq.pipeline.settings import PipelineSettings
 from embermq.pipeline.supervisor import PipelineSupervisor, SupervisorStatistics
-from embermq.server.mqtt_server import MqttServer
-from embermq.server.settings import Address
-from embermq.server.tick_loop import TickLoop
 
 STANDS_STILL = "dispatch has got nothing done"
 

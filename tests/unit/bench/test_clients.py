@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 from tests.support.paper import Paper
 
-from embermq.protocol.encoder import encode, puback, pubcomp, pubrec, pubrel
-from embermq.protocol.packets import Connack, Disconnect, Puback, Publish, Pubrec
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode, puback, pubcomp, pubrec, pubrel
+from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Publish, Pubrec
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import ConnectionLostError
 from embermq_bench.frames import FrameFamily, topic_index
 from embermq_bench.measurement import Measurement

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import Pingresp, Publish
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import Pingresp, Publish
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.frames import FrameFamily, frame_end, read_stamp
 
 VERSIONS = [ProtocolVersion.V311, ProtocolVersion.V5]

@@ -9,11 +9,11 @@ from typing import cast
 import pytest
 from tests.support.paper import Paper
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode, puback
-from embermq.protocol.packets import Connack, Packet, Puback, Publish
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode, puback
+from embermq.mqtt.wire.packets import Connack, Packet, Puback, Publish
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_bench.errors import ConnectionLostError, LoadError
 from embermq_bench.measurement import Measurement
 from embermq_bench.queue_consumer import Arrivals, QueueConsumer

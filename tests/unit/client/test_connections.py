@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from embermq.protocol.decoder import Decoder, Role
-from embermq.protocol.encoder import encode
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.decoder import Decoder, Role
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.packets import (
     Connack,
     Connect,
     Packet,
@@ -21,8 +21,8 @@ from embermq.protocol.packets import (
     Unsuback,
     Unsubscribe,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq_client import (
     Client,
     ClientError,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.client.test_connections import Connection, Server, run
 
-from embermq.protocol.packets import Packet, Puback, Publish, Subscribe
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Packet, Puback, Publish, Subscribe
+from embermq.mqtt.wire.properties import Properties
 from embermq_client import Client, SettleRefused
 
 SHORT_S = 0.03

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.unit.client.test_connections import Connection, Server
 
-from embermq.protocol.packets import Publish, Subscribe
+from embermq.mqtt.wire.packets import Publish, Subscribe
 from embermq_client import ClientError, SyncClient
 from embermq_client.sync import _Loop
 

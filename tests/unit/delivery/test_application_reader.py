@@ -7,13 +7,13 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.formats.log_record import iter_frames
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import iter_frames
 from embermq.model.session_writes import QueueState
+from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from embermq.mqtt.wire.properties import Properties
 from embermq.ports.application_log import ApplicationEntry
 from embermq.ports.errors import StoreError
-from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
-from embermq.protocol.properties import Properties
 
 APPLICATION = ClientType.APPLICATION
 

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
-from embermq.broker.settings import MqttSettings
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.model.message import PAIR_BYTES, Message, said_bytes
-from embermq.protocol.packets import Puback, Publish
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Puback, Publish
+from embermq.mqtt.wire.properties import Properties
+from embermq.sessions.settings import MqttSettings
 
 
 def a_pair(hand: HandDrivenBroker, **options: object) -> tuple[HandLink, HandLink]:

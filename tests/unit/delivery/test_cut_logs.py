@@ -12,10 +12,10 @@ from tests.unit.delivery.test_fed_readers import comes, committed, publishes
 from embermq.delivery.application import fed_readers, parking
 from embermq.delivery.application.marked_records import CutSearch
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.formats.kafka_record import SourcePosition
 from embermq.model.client_type import ClientType
-from embermq.model.kafka_record import SourcePosition
+from embermq.mqtt.wire.packets import Connack, Puback, Pubcomp, Pubrec, Pubrel
 from embermq.ports.errors import StoreError, StoreUnavailable
-from embermq.protocol.packets import Connack, Puback, Pubcomp, Pubrec, Pubrel
 
 pytestmark = pytest.mark.promise("application-8")
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, numbered
 
-from embermq.broker.settings import MqttSettings
 from embermq.delivery.device import requests
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.model.session_writes import QueueState
-from embermq.ports.errors import StoreFull
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Disconnect,
     Packet,
     Puback,
@@ -21,9 +19,11 @@ from embermq.protocol.packets import (
     Subscribe,
     Subscription,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.ports.errors import StoreFull
+from embermq.sessions.settings import MqttSettings
 
 LINGER_MS = 50
 

@@ -8,16 +8,16 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import ENTRY_BYTES, HandKafka
 
-from embermq.broker.settings import MqttSettings
 from embermq.delivery.application import fed_readers
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.model.tick_writes import TickWrites
+from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.tick_store import Logged, Stored
-from embermq.protocol.packets import Connack, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.sessions.settings import MqttSettings
 
 APPLICATION = ClientType.APPLICATION
 

@@ -10,10 +10,10 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numb
 
 from embermq.model.client_type import ClientType
 from embermq.model.session_writes import QueueRow
+from embermq.mqtt.wire.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
-from embermq.protocol.packets import Connack, Puback, Pubcomp, Publish, Pubrec, Pubrel, Suback, Will
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
 
 QUOTA, UNAVAILABLE = ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_UNAVAILABLE
 FULL = StoreFull("no room")

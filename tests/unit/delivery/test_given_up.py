@@ -8,9 +8,9 @@ from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
-from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 
 pytestmark = pytest.mark.promise("application-6")
 SKIP = ApplicationSettings(ack_strategy="skip-all")

@@ -11,14 +11,14 @@ from tests.support.hand_kafka import HandKafka
 
 from embermq.delivery.application import parking
 from embermq.delivery.application.settings import ApplicationSettings
+from embermq.formats.log_record import decode_record
 from embermq.model.client_type import ClientType
-from embermq.model.log_record import decode_record
 from embermq.model.parked_message import ParkedStage
+from embermq.mqtt.wire.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreFull
-from embermq.protocol.packets import Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
 
 V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 TIMEOUT_S = 20

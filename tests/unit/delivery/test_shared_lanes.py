@@ -7,8 +7,8 @@ from tests.support.hand_driven import dispatch, numbered
 from tests.unit.delivery.test_shared_readers import Play
 
 from embermq.model.client_type import ClientType
-from embermq.protocol.packets import Puback, Subscribe, Subscription
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.packets import Puback, Subscribe, Subscription
+from embermq.mqtt.wire.properties import Properties
 
 pytestmark = pytest.mark.promise("application-11")
 

@@ -7,8 +7,8 @@ from tests.support.stand_in_shared import StandInShared
 from tests.unit.delivery.test_shared_readers import LOG, Play
 
 from embermq.model.client_type import ClientType
+from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Unsubscribe
 from embermq.ports.application_logs import FoundLog
-from embermq.protocol.packets import Puback, Pubcomp, Publish, Pubrec, Unsubscribe
 
 pytestmark = pytest.mark.promise("application-11")
 

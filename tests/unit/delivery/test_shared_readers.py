@@ -8,9 +8,7 @@ from tests.support.stand_in_shared import HandFeeds, HandLogs, HandMember
 
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
-from embermq.ports.application_logs import FoundLog
-from embermq.ports.errors import StoreError
-from embermq.protocol.packets import (
+from embermq.mqtt.wire.packets import (
     Puback,
     Pubcomp,
     Publish,
@@ -20,8 +18,10 @@ from embermq.protocol.packets import (
     Subscription,
     Unsubscribe,
 )
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.ports.application_logs import FoundLog
+from embermq.ports.errors import StoreError
 
 pytestmark = pytest.mark.promise("application-11")
 LOG = "p.msg.app.shared.t.mlw"

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from embermq.broker.client_events import ClientEvent, EventKind
 from embermq.observability.client_events import REPORT_S, TEXT_CHARACTERS_MAX, ClientEventLog
+from embermq.sessions.client_events import ClientEvent, EventKind
 
 RATE = 100
 

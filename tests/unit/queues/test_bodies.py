@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from embermq.broker.counters import Counters
-from embermq.broker.damaged import DamagedRecords
-from embermq.model.log_record import encode_record
+from embermq.formats.damaged_records import DamagedRecords
+from embermq.formats.log_record import encode_record
+from embermq.model.counters import Counters
 from embermq.model.message import Message
 from embermq.model.queue_rows import StoredQueue
+from embermq.mqtt.wire.properties import Properties
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.queue_store import BodiesFound, QueueStore
-from embermq.protocol.properties import Properties
 from embermq.queues.mqtt.bodies import MESSAGE_BYTES, Bodies
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
-from embermq.authorization.rule_set import RuleSet
-from embermq.authorization.rules_file import read_rules
-from embermq.protocol.packets import (
+from embermq.access.authorization.rule_set import RuleSet
+from embermq.access.authorization.rules_file import read_rules
+from embermq.mqtt.wire.packets import (
     Puback,
     Pubcomp,
     Publish,
@@ -18,8 +18,8 @@ from embermq.protocol.packets import (
     Subscription,
     Will,
 )
-from embermq.protocol.properties import Properties
-from embermq.queues.mqtt.side import MqttQueues
+from embermq.mqtt.wire.properties import Properties
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import BrokerQueueSettings, parse_settings
 
 TOPIC = "$queue/work"

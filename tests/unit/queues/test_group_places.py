@@ -6,9 +6,9 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
-from embermq.protocol.packets import Suback, Subscribe, Subscription
-from embermq.protocol.properties import Properties
-from embermq.queues.mqtt.side import MqttQueues
+from embermq.mqtt.wire.packets import Suback, Subscribe, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.queue import Queue
 from embermq.queues.settings import BrokerQueueSettings
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.queue_bench import START_MS, Bench
 
 from embermq.model.queue_rows import MessageState
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues import heads
 from embermq.queues import queue as queue_module
 from embermq.queues.consumer import LATEST, Newcomer
@@ -17,9 +17,9 @@ from embermq.queues.entries import Entries
 from embermq.queues.errors import QueueRefusal, SettingsRefused
 from embermq.queues.lanes import LOOKED_AT_MAX
 from embermq.queues.names import Verb
-from embermq.queues.pieces import ADVANCED_MAX
 from embermq.queues.publication import Publication
 from embermq.queues.queue import Fate
+from embermq.queues.scans import ADVANCED_MAX
 from embermq.queues.settling import Outcome, SettleRequest
 
 

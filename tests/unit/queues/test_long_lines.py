@@ -10,8 +10,8 @@ from embermq.queues.assignment import assign
 from embermq.queues.consumer import LATEST, Consumer
 from embermq.queues.delayed import GONE_MAX, DelayedMessages
 from embermq.queues.names import Verb
-from embermq.queues.pieces import ADVANCED_MAX, STANDINGS_MAX
 from embermq.queues.retry_waits import OVER_MAX
+from embermq.queues.scans import ADVANCED_MAX, STANDINGS_MAX
 from embermq.queues.settling import Outcome
 
 MANY = 2 * ADVANCED_MAX + 500
@@ -193,7 +193,7 @@ def test_what_ends_or_comes_at_once_is_less_where_there_are_many_groups() -> Non
 
 @pytest.mark.promise("queues-43")
 def test_a_group_goes_in_smaller_pieces_where_there_are_many_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embermq.queues.pieces.LOOKS_MAX", 1_000)
+    monkeypatch.setattr("embermq.queues.scans.LOOKS_MAX", 1_000)
     bench = Bench()
     bench.queues.open_group("q", "gone", bench.now_ms)
     bench.publish(count=500)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.mqtt.topics.names import matches
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import NameRefused
 from embermq.queues.names import (
     QueueFilter,
@@ -16,7 +17,6 @@ from embermq.queues.names import (
     parse_filter,
     parse_topic,
 )
-from embermq.topics.names import matches
 
 LONGEST = "n" * 255
 

@@ -3,7 +3,7 @@
 import pytest
 
 from embermq.model.queue_rows import Attempts, DeadLetter
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import PropertyRefused
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication, Stamps, delivered_properties, parse_time, read_publication

@@ -6,11 +6,11 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
+from embermq.mqtt.wire.packets import Puback, Publish, Pubrec, Will
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreFull
-from embermq.protocol.packets import Puback, Publish, Pubrec, Will
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
-from embermq.queues.mqtt.side import MqttQueues
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import BrokerQueueSettings
 
 TOPIC = "$queue/work"

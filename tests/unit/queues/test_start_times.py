@@ -6,14 +6,14 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
-from embermq.broker.logs_first import WAIT_MS
-from embermq.broker.queue_side import OffsetFound
+from embermq.mqtt.wire.packets import Publish, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreUnavailable
-from embermq.protocol.packets import Publish, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
-from embermq.queues.mqtt.side import MqttQueues
+from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import BrokerQueueSettings
+from embermq.sessions.durable_queues import OffsetFound
+from embermq.sessions.waiting_subscriptions import WAIT_MS
 
 TOPIC = "$queue/work"
 WHEN, WHEN_MS = "2030-01-31T12:00:00Z", 1_896_091_200_000

@@ -2,8 +2,8 @@
 
 import pytest
 
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.mqtt.subscription import (
     AckMode,

@@ -6,15 +6,15 @@ from msgspec.structs import replace
 from tests.support.queue_rows import QueueRows
 from tests.support.stand_in_store import StandInLog, StandInStore
 
-from embermq.broker.tick import Tick
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.model.queue_rows import QueueWrites
 from embermq.model.tick_writes import TickWrites
-from embermq.protocol.properties import Properties
+from embermq.mqtt.wire.properties import Properties
 from embermq.queues.mqtt.tail import enqueue_tail
 from embermq.queues.queues import Queues
 from embermq.queues.settings import GroupSettings
+from embermq.sessions.tick import Tick
 
 NOW_MS = 2**41
 

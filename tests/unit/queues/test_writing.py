@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from embermq.broker.link import Link
-from embermq.broker.session import Delivery, Session
-from embermq.broker.settings import MqttSettings
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Tick
 from embermq.delivery.direct.path import DirectPath
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.queue_rows import Attempts
 from embermq.model.session import SessionRow
+from embermq.queues.message_status import Handed
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
 from embermq.queues.mqtt.subscription import AckMode
 from embermq.queues.mqtt.writing import SLOW_MS, TRIES, Writing
 from embermq.queues.publication import Stamps
 from embermq.queues.queue import Delivery as Owed
-from embermq.queues.standing import Handed
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.settings import MqttSettings
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Tick
 
 
 class Pipe(Link):

@@ -23,9 +23,9 @@ from embermq.adapters.kafka.client import LOG, Post, client_options, error_of, t
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.kafka_partition import partition_of
-from embermq.model.kafka_record import KafkaEncoder, Outgoing, kafka_bytes
-from embermq.model.log_record import RecordError
+from embermq.formats.kafka_partition import partition_of
+from embermq.formats.kafka_record import KafkaEncoder, Outgoing, kafka_bytes
+from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.tick_store import Receipt

@@ -22,8 +22,8 @@ from embermq.adapters.kafka.client import (
     unavailable,
 )
 from embermq.adapters.kafka.stray_records import move_to_first
-from embermq.model.application_logs import ApplicationLogNames
-from embermq.model.kafka_record import record_bytes_max
+from embermq.formats.application_logs import ApplicationLogNames
+from embermq.formats.kafka_record import record_bytes_max
 from embermq.ports.application_logs import FoundLog, LogSize, Place
 from embermq.ports.errors import StoreError, StoreUnavailable
 

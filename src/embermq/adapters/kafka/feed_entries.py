@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from confluent_kafka import Message
 
-from embermq.model.kafka_record import decode_kafka_record
-from embermq.model.log_record import RecordError
+from embermq.formats.kafka_record import decode_kafka_record
+from embermq.formats.log_record import RecordError
 from embermq.ports.application_feed import FeedEntry, FeedTaker
 
 UNREAD_BYTES_MAX = 4 * 1024 * 1024

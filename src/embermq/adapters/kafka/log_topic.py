@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import LOG, RETRY_S, WatchedAdmin, error_of, told, unavailable
-from embermq.model.kafka_record import HEADERS_BYTES, record_bytes_max
+from embermq.formats.kafka_record import HEADERS_BYTES, record_bytes_max
 from embermq.ports.errors import StoreUnavailable
 
 REQUEST_BYTES = 64 * 1024

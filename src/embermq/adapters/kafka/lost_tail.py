@@ -22,8 +22,8 @@ from embermq.adapters.kafka.client import (
     unavailable,
 )
 from embermq.adapters.kafka.reading import PartitionReader, first_numbers, is_end
-from embermq.model.kafka_record import filler_headers
-from embermq.model.pipeline_progress import progress_topic, read_progress
+from embermq.formats.kafka_record import filler_headers
+from embermq.formats.pipeline_progress import progress_topic, read_progress
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.log_state import KnownLog
 

@@ -18,7 +18,7 @@ from embermq.adapters.kafka.client import (
 )
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.pipeline_progress import progress_topic, read_progress
+from embermq.formats.pipeline_progress import progress_topic, read_progress
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.pipeline_progress import PipelineProgress
 

@@ -28,8 +28,8 @@ from embermq.adapters.kafka.client import (
     unavailable,
 )
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.kafka_record import NumberedFrame, decode_frame, is_filler, read_number
-from embermq.model.log_record import RecordError
+from embermq.formats.kafka_record import NumberedFrame, decode_frame, is_filler, read_number
+from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreUnavailable
 
 CONSUMED_AT_ONCE = 1_000

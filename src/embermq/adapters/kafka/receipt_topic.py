@@ -16,7 +16,7 @@ from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, WatchedAdmin, client_options, error_of, told
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.receipts import HEADERS, encode_receipts, receipts_topic
+from embermq.formats.receipts import HEADERS, encode_receipts, receipts_topic
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.receipt_log import ReceiptLog, ReceiptStatistics
 

@@ -17,8 +17,8 @@ from embermq.adapters.kafka.client import LOG, Post, error_of, told
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.reading import PartitionReader, is_end
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.model.kafka_record import NumberedRecord, SourcePosition, decode_kafka_record, is_filler
-from embermq.model.log_record import RecordError
+from embermq.formats.kafka_record import NumberedRecord, SourcePosition, decode_kafka_record, is_filler
+from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.source_records import FoundRecords, SourceRecords
 

@@ -21,8 +21,8 @@ from embermq.adapters.kafka.client import (
     is_of_unused_group,
     told,
 )
-from embermq.model.kafka_record import MOVED_HEADER, read_number
-from embermq.model.log_record import RecordError
+from embermq.formats.kafka_record import MOVED_HEADER, read_number
+from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreUnavailable
 
 READ_AT_ONCE = 1_000

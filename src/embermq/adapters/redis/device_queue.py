@@ -14,7 +14,14 @@ from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import read_script
-from embermq.model.redis_layout import LayoutError, decode_message, decode_place, offset_in, score_of, seq_of
+from embermq.formats.redis_layout import (
+    LayoutError,
+    decode_message,
+    decode_place,
+    offset_in,
+    score_of,
+    seq_of,
+)
 from embermq.model.session_writes import QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Sizes
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from embermq.model.redis_layout import ClientKeys, client_keys, session_fence
+from embermq.formats.redis_layout import ClientKeys, client_keys, session_fence
 from embermq.model.session import SessionRow
 
 NOTHING_STORED = 2**63

@@ -18,8 +18,8 @@ from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import Script, read_script
-from embermq.model.log_record import decode_record
-from embermq.model.redis_layout import (
+from embermq.formats.log_record import decode_record
+from embermq.formats.redis_layout import (
     client_keys,
     encode_place,
     encode_received,

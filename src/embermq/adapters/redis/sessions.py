@@ -12,7 +12,7 @@ from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.floor_marks import ReadMarks
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.script import read_script
-from embermq.model.redis_layout import (
+from embermq.formats.redis_layout import (
     RETAINED_PREFIX,
     SESSION_PREFIX,
     UPTO,

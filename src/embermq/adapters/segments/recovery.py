@@ -14,6 +14,7 @@ from google_crc32c import value as crc32c
 from msgspec import Struct
 from msgspec.structs import replace
 
+from embermq.formats.log_record import RecordError, check_record, split_batch
 from embermq.formats.segment_reader import Frame, SegmentReader
 from embermq.formats.segments import (
     FILE_BYTES,
@@ -24,7 +25,6 @@ from embermq.formats.segments import (
     decode_segment_head,
     segment_name,
 )
-from embermq.model.log_record import RecordError, check_record, split_batch
 from embermq.ports.checkpoint import CheckpointPosition
 from embermq.ports.errors import StoreError
 

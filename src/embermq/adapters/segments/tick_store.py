@@ -34,6 +34,7 @@ from embermq.adapters.segments.writer import (
     sync_path,
     to_store_error,
 )
+from embermq.formats.log_record import split_batch
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import (
     FRAME_BYTES,
@@ -43,7 +44,6 @@ from embermq.formats.segments import (
     encode_frame_head,
     segment_name,
 )
-from embermq.model.log_record import split_batch
 from embermq.model.session_writes import QueueRow, QueueState
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.checkpoint import Checkpoint, CheckpointPosition

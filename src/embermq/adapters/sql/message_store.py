@@ -7,8 +7,8 @@ from sqlalchemy import ColumnElement, Row, Select, delete, func, select
 
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.tables import message_progress, messages
+from embermq.formats.message_table import ARCHIVE, properties_of, topic_hash
 from embermq.model.message import Message
-from embermq.model.message_table import ARCHIVE, properties_of, topic_hash
 from embermq.ports.log_readers import LogReader, LogReaders
 from embermq.ports.message_store import MessageStore, StoredMessage
 

@@ -2,12 +2,12 @@
 
 Names of accounts may have 65,535 bytes, more than an index takes, and MySQL compares texts by rules of its own. So an
 account is found by `name_key`, the SHA-256 of its name, and the name itself is only read. A topic may be as long: its
-messages are found by `topic_hash` and the topic (model/message_table.py).
+messages are found by `topic_hash` and the topic (formats/message_table.py).
 """
 
 from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, MetaData, SmallInteger, Table, Text
 
-from embermq.model.message_table import SERVER_MESSAGES, SERVER_PROGRESS
+from embermq.formats.message_table import SERVER_MESSAGES, SERVER_PROGRESS
 
 metadata = MetaData()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from embermq.model.stored_version import Versions
+from embermq.formats.stored_version import Versions
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000

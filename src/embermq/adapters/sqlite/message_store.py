@@ -4,9 +4,9 @@ import sqlite3
 from pathlib import Path
 
 from embermq.adapters.sqlite.connection import open_reader, open_writer, to_store_error
+from embermq.formats.message_table import properties_of
+from embermq.formats.pipeline_files import newer_file
 from embermq.model.message import Message
-from embermq.model.message_table import properties_of
-from embermq.model.pipeline_files import newer_file
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.message_store import MessageStore, StoredMessage
 

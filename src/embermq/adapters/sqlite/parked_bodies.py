@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embermq.adapters.sqlite.connection import check_user_version, open_writer, to_store_error
-from embermq.model.stored_version import Versions
+from embermq.formats.stored_version import Versions
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import msgpack
 
-from embermq.model.entry_rest import Rest, decode_rest, encode_rest
+from embermq.formats.entry_rest import Rest, decode_rest, encode_rest
 from embermq.model.queue_rows import Attempts, EntryRow, Mark, MessageState
 
 _ENCODE = msgpack.Encoder().encode

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
 from embermq.adapters.sqlite.queue_rows import name_of_group, to_entry, to_mark
-from embermq.model.log_record import split_batch
+from embermq.formats.log_record import split_batch
 from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueRow, StoredQueue
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog

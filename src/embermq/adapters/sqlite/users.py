@@ -10,8 +10,8 @@ from secrets import token_bytes
 from threading import Lock
 
 from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, to_store_error
+from embermq.formats.stored_version import Versions
 from embermq.model.client_type import ClientType
-from embermq.model.stored_version import Versions
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from embermq.broker.session import Delivery, Session
 from embermq.delivery.application.lane import Lane
 from embermq.delivery.application.positions import Positions
-from embermq.delivery.application.standing import Standing
+from embermq.delivery.application.start_position import Standing
 from embermq.delivery.application.window import PackEntry
 from embermq.model.session_writes import QueueState
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
+from embermq.sessions.session import Delivery, Session
 
 Origin = tuple[int, int, int]
 """Where a record stands in the message log of now, partition and offset, and its number."""

@@ -15,14 +15,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
 from embermq.delivery.application.fed_reader import UNKNOWN, FedReader, Origin
 from embermq.delivery.application.lane import NOTHING, Lane
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
-from embermq.delivery.application.standing import Standing, cut_at, source_of, standing
+from embermq.delivery.application.start_position import Standing, cut_at, source_of, standing
 from embermq.delivery.application.window import (
     SlidingWindow,
     log_delivery,
@@ -30,18 +28,20 @@ from embermq.delivery.application.window import (
     settled_delivery,
 )
 from embermq.delivery.sending import BULK_BYTES_MAX
+from embermq.formats.kafka_record import SourcePosition
+from embermq.formats.log_record import LogRecord
 from embermq.model.application_positions import ReaderPosition
-from embermq.model.kafka_record import SourcePosition
-from embermq.model.log_record import LogRecord
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.application_feed import ApplicationFeeds, FeedEntry
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, Place
 from embermq.ports.errors import StoreError
 from embermq.ports.pipeline_progress import PipelineProgress
 from embermq.ports.reader_positions import ReaderPositions, StoredReader
 from embermq.ports.source_records import FoundRecords, SourceRecords
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 LOG = logging.getLogger("embermq")
 Fetched = Callable[[FoundRecords | StoreError], None]

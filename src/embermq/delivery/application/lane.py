@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from embermq.broker.link import Link
-from embermq.broker.session import Delivery, Session
-from embermq.broker.timers import Timer
 from embermq.delivery.application.overdue import Overdue
 from embermq.model.message import Message
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.timers import Timer
 
 NOTHING = Message("", b"", 0, False, "", 4, 0)
 """Stands for a record that is not needed any more."""

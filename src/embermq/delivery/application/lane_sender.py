@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from embermq.broker.link import Link
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
-from embermq.broker.token_bucket import TokenBucket
 from embermq.delivery.application.lane import Lane, LaneOwner
 from embermq.delivery.application.overdue import AckStrategy, Attempts, Overdue, Step, Verdict
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, stored_frame
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.token_bucket import TokenBucket
 
 HIGH_WATER_BYTES = 1_280 * 1024
 """Bytes waiting for the socket of an application above which its logs are not read [application-7]."""

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from embermq.broker.session import Session
-from embermq.delivery.application.standing import source_of
-from embermq.model.kafka_record import SourcePosition
+from embermq.delivery.application.start_position import source_of
+from embermq.formats.kafka_record import SourcePosition
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
+from embermq.sessions.session import Session
 
 LOG = logging.getLogger("embermq")
 

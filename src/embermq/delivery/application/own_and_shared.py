@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.shared_readers import SharedReaders
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 
 class OwnAndShared(ApplicationDelivery):

@@ -19,22 +19,22 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from embermq.broker.link import Link
-from embermq.broker.packet_ids import next_packet_id, reserve_packet_id
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
 from embermq.delivery.application.lane import NOTHING, SKIPPED, Lane
 from embermq.delivery.application.lane_sender import LaneSender
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, send_pubrel
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.message import said_bytes
 from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
 from embermq.ports.parked_messages import ParkedMessages
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.sessions.link import Link
+from embermq.sessions.packet_ids import next_packet_id, reserve_packet_id
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 PARKED_LOG = "parked"
 PARKED_MAX = 10_000

@@ -3,9 +3,6 @@
 from collections import deque
 from collections.abc import Callable
 
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
-from embermq.delivery.application.bodies import Bodies
 from embermq.delivery.application.lane import Lane
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
@@ -17,14 +14,17 @@ from embermq.delivery.application.window import (
     settled_delivery,
 )
 from embermq.delivery.sending import BULK_BYTES_MAX
+from embermq.durability.bodies import Bodies
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.application_log import ApplicationEntry, ApplicationLog
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.parked_bodies import ParkedBodies
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 
 class Reader(Lane):

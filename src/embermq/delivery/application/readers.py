@@ -6,8 +6,8 @@ All calls are made on the broker's thread, and none waits.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 
 class ApplicationDelivery(ABC):

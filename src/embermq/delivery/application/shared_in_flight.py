@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
-from embermq.delivery.application.owed_lane import OWED_LOG, owed_delivery
 from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.resent_lane import OWED_LOG, owed_delivery
 from embermq.delivery.application.shared_lane import Member, SharedLane
-from embermq.model.log_record import encode_record
+from embermq.formats.log_record import encode_record
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedMark
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 
 class Sent(Struct, eq=False):

@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-from embermq.broker.router import Subscriber
-from embermq.broker.session import Delivery, Session
-from embermq.broker.shared_logs import SharedGroup
 from embermq.delivery.application.lane import Lane
 from embermq.delivery.application.positions import Positions
 from embermq.delivery.application.window import PackEntry
 from embermq.model.application_positions import StoredPositions
 from embermq.model.message import Message
 from embermq.ports.application_feed import FeedEntry, SharedFeed, SharedTaker
+from embermq.routing.router import Subscriber
+from embermq.routing.shared_logs import SharedGroup
+from embermq.sessions.session import Delivery, Session
 
 CLAIMS_LOOKED_AT = 256
 """Claims are looked through for old ones when there are so many more than before."""

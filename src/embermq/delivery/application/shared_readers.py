@@ -14,15 +14,9 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.broker.link import Link
-from embermq.broker.router import NO_MATCH, Receiver, Subscriber
-from embermq.broker.session import Delivery, Session
-from embermq.broker.shared_logs import SharedGroup, SharedLog, SharedLogs
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Accepted
 from embermq.delivery.application.lane import NOTHING, Lane
-from embermq.delivery.application.owed_lane import OwedLane
 from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.resent_lane import OwedLane
 from embermq.delivery.application.shared_in_flight import SharedInFlight
 from embermq.delivery.application.shared_lane import Group, Member, SharedLane
 from embermq.delivery.application.unsent import Unsent
@@ -31,12 +25,18 @@ from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.application_feed import SharedFeeds
 from embermq.ports.application_logs import ApplicationLogs, Place
 from embermq.ports.errors import StoreError
 from embermq.ports.pipeline_progress import PipelineProgress
 from embermq.ports.shared_groups import SharedGroups
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.routing.router import NO_MATCH, Receiver, Subscriber
+from embermq.routing.shared_logs import SharedGroup, SharedLog, SharedLogs
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted
 
 LOG = logging.getLogger("embermq")
 QUERY = "dispatch"

@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from embermq.broker.link import Link
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
 from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, stored_frame
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 
 class Unsent:

@@ -14,15 +14,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.broker.link import Link
-from embermq.broker.packet_ids import next_packet_id
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
 from embermq.delivery.application.lane import NOTHING, Lane, LaneOwner
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.sending import is_denied, send_pubrel
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueState
+from embermq.sessions.link import Link
+from embermq.sessions.packet_ids import next_packet_id
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
 
 DRAIN_AGAIN_MS = 500
 """While the store takes nothing, a client whose next message needs it is looked at again after so long."""

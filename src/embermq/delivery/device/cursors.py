@@ -7,10 +7,10 @@ written with the floor that passes it, when it has moved, and when all is done. 
 
 from msgspec import Struct
 
-from embermq.broker.session import Session
 from embermq.model.session_cursor import NOTHING_QUEUED, SessionCursor, cursor_of, entry_of
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import TickWrites
+from embermq.sessions.session import Session
 
 WRITE_MS = 500
 """Cursors that have moved are written at least this often while the floor stands still."""

@@ -13,10 +13,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
 from embermq.delivery.device.requests import Requests
 from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
 
 UNSTORED_MAX = 10_000
 """Changes of stored deliveries that may wait in memory; then nothing more is read. Each attempt of the store goes

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from embermq.broker.link import Link
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
 from embermq.delivery.device.requests import Requests
 from embermq.delivery.device.settings import DeviceSettings
+from embermq.sessions.link import Link
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
 
 OLDEST_ROWS = 64
 """Stored deliveries looked at together when there are too many bytes of them."""

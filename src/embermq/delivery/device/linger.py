@@ -7,7 +7,7 @@ from collections import deque
 
 from msgspec import Struct
 
-from embermq.broker.session import Delivery, Session
+from embermq.sessions.session import Delivery, Session
 
 Fresh = list[tuple[Session, Delivery]]
 

@@ -9,14 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from embermq.broker.delivery_path import DeliveryPath
-from embermq.broker.frames import accepted_frame
-from embermq.broker.link import Link
-from embermq.broker.packet_ids import next_packet_id, take_packet_id
-from embermq.broker.router import Receiver
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Accepted, Batch
 from embermq.delivery.device.cursors import Cursors
 from embermq.delivery.device.draining import Draining, unstored_writes
 from embermq.delivery.device.limit import QueueLimit
@@ -24,7 +16,6 @@ from embermq.delivery.device.linger import Linger
 from embermq.delivery.device.requests import Requests
 from embermq.delivery.device.settings import DeviceSettings
 from embermq.delivery.device.stored import StoredOffers, delivery_from
-from embermq.delivery.lost_data import LostData
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
     hand_over_unstored,
@@ -33,10 +24,19 @@ from embermq.delivery.sending import (
     send_pubrel,
     stored_frame,
 )
+from embermq.durability.lost_data import LostData
 from embermq.model.message import Message
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState
 from embermq.ports.device_queue import DeviceQueue
+from embermq.routing.router import Receiver
+from embermq.sessions.delivery_path import DeliveryPath
+from embermq.sessions.forwarded_frames import accepted_frame
+from embermq.sessions.link import Link
+from embermq.sessions.packet_ids import next_packet_id, take_packet_id
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted, Batch
 
 FLOOR_WRITE_MS = 50
 """The dispatcher's floor is written at most this often."""

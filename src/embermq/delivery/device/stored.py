@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from embermq.broker.damaged import DamagedRecords
-from embermq.broker.session import Delivery, Session
 from embermq.delivery.device.requests import Requests
+from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.message import Message
 from embermq.model.session_writes import QueueRow, QueueState, SessionWrites
+from embermq.sessions.session import Delivery, Session
 
 _LOST = Message("", b"", 2, False, "", 4, 0)
 """Stands for a record that the store has let go of while its PUBREL was owed."""

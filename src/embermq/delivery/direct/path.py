@@ -3,15 +3,6 @@
 from collections import deque
 from collections.abc import Callable
 
-from embermq.broker.delivery_path import DeliveryPath
-from embermq.broker.frames import Frame, accepted_frame, message_frame
-from embermq.broker.link import Link
-from embermq.broker.packet_ids import next_packet_id
-from embermq.broker.router import Receiver
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Accepted
-from embermq.broker.topic_aliases import aliased
 from embermq.delivery.sending import (
     BULK_BYTES_MAX,
     hand_over_unstored,
@@ -21,6 +12,15 @@ from embermq.delivery.sending import (
     stored_frame,
 )
 from embermq.model.message import Message, said_bytes
+from embermq.routing.router import Receiver
+from embermq.sessions.delivery_path import DeliveryPath
+from embermq.sessions.forwarded_frames import Frame, accepted_frame, message_frame
+from embermq.sessions.link import Link
+from embermq.sessions.packet_ids import next_packet_id
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted
+from embermq.sessions.topic_aliases import aliased
 
 
 class DirectPath(DeliveryPath):

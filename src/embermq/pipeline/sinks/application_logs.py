@@ -30,7 +30,7 @@ class ApplicationLogs:
 
     def __init__(self, path: Path) -> None:
         self.file = SinkFile(
-            path, READER, ("embermq.model", "applications.sql"), (__package__ or "", "gone.sql")
+            path, READER, ("embermq.formats", "applications.sql"), (__package__ or "", "gone.sql")
         )
 
     def write(self, entries: DataFrame) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from embermq.model.pipeline_files import newer_file
+from embermq.formats.pipeline_files import newer_file
 from embermq.pipeline.errors import CompactionError, OtherVersionError
 from embermq.pipeline.sinks.exchange import NoExchangeError, exchange
 

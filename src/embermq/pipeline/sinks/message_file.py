@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from embermq.model.message_table import ARCHIVE, COLUMNS
+from embermq.formats.message_table import ARCHIVE, COLUMNS
 from embermq.pipeline.sinks.message_store import MessageStoreSink, batch_from
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
@@ -37,7 +37,7 @@ class MessageFile(MessageStoreSink):
             table, reader, schema = "message", ARCHIVE, "messages.sql"
         else:
             table, reader, schema = "kafka_message", f"{ARCHIVE};{partition}", "kafka_messages.sql"
-        self.file = SinkFile(path, reader, ("embermq.model", schema))
+        self.file = SinkFile(path, reader, ("embermq.formats", schema))
         self._path = path
         self._partition = partition
         self._insert = _INSERT.format(table=table)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from msgspec import Struct
 
-from embermq.model.message_table import ARCHIVE, COLUMNS, SERVER_MESSAGES, SERVER_PROGRESS, topic_hash
+from embermq.formats.message_table import ARCHIVE, COLUMNS, SERVER_MESSAGES, SERVER_PROGRESS, topic_hash
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.message_file import rows_of
 from embermq.pipeline.sinks.message_store import Batch, MessageStoreSink, batch_from

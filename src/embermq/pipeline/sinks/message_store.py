@@ -7,14 +7,14 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import DataFrame
 
-from embermq.model.message_table import COLUMNS
+from embermq.formats.message_table import COLUMNS
 from embermq.pipeline.schema import MISSING
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 
 
 class Batch(Struct, frozen=True):
-    """Positions [begin, end) of the log, and the messages among them in the columns of `model.message_table`."""
+    """Positions [begin, end) of the log, and the messages among them in the columns of `formats.message_table`."""
 
     begin: int
     end: int

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
-from embermq.model.pipeline_files import PIPELINE_FILES
+from embermq.formats.pipeline_files import PIPELINE_FILES
 from embermq.pipeline.errors import OtherVersionError
 
 BUSY_TIMEOUT_MS = 5_000
@@ -52,7 +52,7 @@ class SinkFile:
             PRAGMA journal_size_limit = {WAL_BYTES_MAX};
             """
         )
-        own = (("embermq.model", "progress.sql"), (__package__ or "", "counted.sql"))
+        own = (("embermq.formats", "progress.sql"), (__package__ or "", "counted.sql"))
         for package, script in (*own, *schemas):
             run(files(package).joinpath(script).read_text())
 

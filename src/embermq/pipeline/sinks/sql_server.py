@@ -13,7 +13,7 @@ from typing import Any
 from embermq.database.database_url import DatabaseUrl, Kind, parse_url
 from embermq.database.drivers import connector
 from embermq.database.settings import SqlSettings
-from embermq.model.message_table import COLUMNS, SERVER_MESSAGES
+from embermq.formats.message_table import COLUMNS, SERVER_MESSAGES
 from embermq.pipeline.errors import MessageServerError
 
 Row = Sequence[Any]

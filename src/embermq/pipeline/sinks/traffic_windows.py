@@ -60,7 +60,7 @@ class TrafficWindows:
     """
 
     def __init__(self, path: Path, window_s: int, watermark_s: int) -> None:
-        self.file = SinkFile(path, READER, ("embermq.model", "traffic.sql"))
+        self.file = SinkFile(path, READER, ("embermq.formats", "traffic.sql"))
         self._window_s = window_s
         self._watermark_ms = watermark_s * 1000
 

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from embermq.formats.entry_rest import decode_rest
+from embermq.formats.log_record import split_batch
 from embermq.formats.segments import FOLDER
-from embermq.model.entry_rest import decode_rest
-from embermq.model.log_record import split_batch
 from embermq.model.queue_rows import DeadLetter
 from embermq.pipeline.schema import letter_schema, record_schema
 from embermq.pipeline.sources.log_file import BrokerFile, LogFile

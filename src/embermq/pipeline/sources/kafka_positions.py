@@ -31,7 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     OffsetSpec,
 )
 
-from embermq.model.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, read_progress
+from embermq.formats.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, read_progress
 from embermq.pipeline.errors import KafkaLogError
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import Bounds

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from embermq.model.log_record import Stamp, encode_record, encode_stamps
+from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
+from embermq.mqtt.wire.properties import Properties
 from embermq.pipeline.sources.record_rows import rows_for
-from embermq.protocol.properties import Properties
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

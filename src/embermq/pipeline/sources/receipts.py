@@ -5,7 +5,7 @@ from struct import error as LayoutError
 
 import pyarrow as pa
 
-from embermq.model.receipts import SAMPLE
+from embermq.formats.receipts import SAMPLE
 from embermq.pipeline.schema import RECEIPTS
 from embermq.pipeline.sources.log_file import BrokerFile
 

@@ -7,7 +7,7 @@ from struct import error as LayoutError
 
 import pyarrow as pa
 
-from embermq.model.log_record import (
+from embermq.formats.log_record import (
     LogRecord,
     RecordError,
     RecordHead,
@@ -17,10 +17,10 @@ from embermq.model.log_record import (
     decode_stamps,
     iter_frames,
 )
+from embermq.mqtt.wire.errors import ProtocolError
+from embermq.mqtt.wire.properties import Properties, PropertyPlace, decode_properties
 from embermq.pipeline.schema import MISSING
 from embermq.pipeline.sources.log_file import LogFile
-from embermq.protocol.errors import ProtocolError
-from embermq.protocol.properties import Properties, PropertyPlace, decode_properties
 from embermq.queues.names import QUEUE_PREFIX
 
 ROWS_PER_ARROW_BATCH = 10_000

@@ -6,7 +6,7 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from embermq.model.application_logs import SHARED
+from embermq.formats.application_logs import SHARED
 from embermq.pipeline.transforms.kafka_headers import is_filler, record_problem, with_headers
 from embermq.pipeline.transforms.record_size import batch_bytes
 

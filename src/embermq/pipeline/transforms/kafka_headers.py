@@ -1,6 +1,6 @@
 """Headers of a record in Kafka as native expressions: what each says, and what is wrong with them.
 
-The layout is that of `model.kafka_record`. Nothing here can fail on a record: what cannot be understood is a reason.
+The layout is that of `formats.kafka_record`. Nothing here can fail on a record: what cannot be understood is a reason.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -115,7 +115,7 @@ def record_problem(log_prefix: str) -> Column:
 
 
 def is_filler() -> Column:
-    """Whether a record that is no message only fills an offset, see `model.kafka_record`."""
+    """Whether a record that is no message only fills an offset, see `formats.kafka_record`."""
     return F.col("key").isNull() & F.coalesce(F.array_contains(F.col("headers.key"), "z"), F.lit(False))
 
 

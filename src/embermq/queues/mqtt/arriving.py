@@ -1,15 +1,15 @@
 """What every PUBLISH below `$queue/` has in common, whatever it means: its packet id, and its answer."""
 
-from embermq.broker.link import Link
-from embermq.broker.refusing import Refusing
-from embermq.broker.router import NO_MATCH
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Accepted, Verdict
+from embermq.intake.refusing import Refusing
 from embermq.model.message import Message
-from embermq.protocol.packets import Publish
-from embermq.protocol.reason_codes import FIRST_ERROR
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Publish
+from embermq.mqtt.wire.reason_codes import FIRST_ERROR
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.routing.router import NO_MATCH
+from embermq.sessions.link import Link
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted, Verdict
 
 
 class Arriving:

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
-from embermq.broker.damaged import DamagedRecords
+from embermq.formats.damaged_records import DamagedRecords
 from embermq.model.message import Message, said_bytes
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore

@@ -1,20 +1,20 @@
 """`$admin/queue/<name>/config`: settings of a queue by a publish, for those whom a rule allows it [queues-33]."""
 
-from embermq.authorization.rules import ADMIN_PREFIX
-from embermq.broker.link import Link
-from embermq.broker.refusing import Refusing
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Verdict
-from embermq.protocol.packets import Publish
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.access.authorization.rules import ADMIN_PREFIX
+from embermq.intake.refusing import Refusing
+from embermq.mqtt.topics.names import shown
+from embermq.mqtt.wire.packets import Publish
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import QueueRefusal, SettingsRefused
 from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.names import queue_name
 from embermq.queues.queues import Queues
 from embermq.queues.settings import parse_operator_settings
-from embermq.topics.names import shown
+from embermq.sessions.link import Link
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Verdict
 
 SUFFIX = "/config"
 

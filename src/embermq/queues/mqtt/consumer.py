@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 
-from embermq.broker.link import Link
-from embermq.broker.session import Delivery, Session
 from embermq.model.message import Message
 from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
 from embermq.queues.queue import Delivery as Owed
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery, Session
 
 MessageKey = tuple[str, str, str]
 """Queue, group, message id."""

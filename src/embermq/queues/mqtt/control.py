@@ -1,19 +1,19 @@
 """Control messages: `$ack`, `$nack`, `$reject` and `$extend` of consumers [queues-5] [queues-28]."""
 
-from embermq.broker.client_events import EventKind
-from embermq.broker.link import Link
-from embermq.broker.refusing import Refusing
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Verdict
-from embermq.protocol.packets import Publish
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.intake.refusing import Refusing
+from embermq.mqtt.wire.packets import Publish
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import PropertyRefused
 from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.names import QUEUE_PREFIX, Verb
 from embermq.queues.queues import Queues
 from embermq.queues.settling import answer, read_request
+from embermq.sessions.client_events import EventKind
+from embermq.sessions.link import Link
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Verdict
 
 DENIED = "settling needs the right to subscribe to the queue"
 NO_BODY = "a control message has no body"

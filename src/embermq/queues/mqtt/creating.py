@@ -1,12 +1,12 @@
 """Who may make a queue, or a group, by using it [queues-29]."""
 
-from embermq.authorization.rule_set import Permissions
-from embermq.protocol.reason_codes import ReasonCode
+from embermq.access.authorization.rule_set import Permissions
+from embermq.mqtt.topics.names import shown
+from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.queues import Queues
 from embermq.queues.settings import BrokerQueueSettings
-from embermq.topics.names import shown
 
 
 class Creating:

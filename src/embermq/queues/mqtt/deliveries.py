@@ -14,14 +14,10 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from embermq.broker.link import Link
-from embermq.broker.packet_ids import next_packet_id
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
 from embermq.model.message import Message
+from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
-from embermq.protocol.reason_codes import FIRST_ERROR, ReasonCode
-from embermq.protocol.version import ProtocolVersion
 from embermq.queues.mqtt.bodies import Bodies
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
 from embermq.queues.mqtt.frames import put_on_link, queue_message
@@ -31,6 +27,10 @@ from embermq.queues.names import QUEUE_PREFIX, QueueKind, Verb, kind_of
 from embermq.queues.queue import Delivery as Owed
 from embermq.queues.queues import Queues
 from embermq.queues.settling import REASON_CHARACTERS_MAX, SettleRequest
+from embermq.sessions.link import Link
+from embermq.sessions.packet_ids import next_packet_id
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
 
 READ_AHEAD = 32
 """Bodies that are read at a time for one consumer."""

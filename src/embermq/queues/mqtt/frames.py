@@ -1,16 +1,16 @@
 """What a consumer is sent: the publisher's message with what the broker says of it, as bytes on a link."""
 
-from embermq.broker.counters import Counters
-from embermq.broker.frames import PACKET_ID_BYTES, message_frame
-from embermq.broker.link import Link
-from embermq.broker.session import Delivery
-from embermq.broker.topic_aliases import aliased
+from embermq.model.counters import Counters
 from embermq.model.message import Message
-from embermq.protocol.properties import Properties
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.publication import delivered_properties
 from embermq.queues.queue import Delivery as Owed
+from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, message_frame
+from embermq.sessions.link import Link
+from embermq.sessions.session import Delivery
+from embermq.sessions.topic_aliases import aliased
 
 _NONE = Properties()
 

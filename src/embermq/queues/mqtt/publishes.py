@@ -5,20 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.authorization.rule_set import Permissions
-from embermq.broker.client_events import EventKind
-from embermq.broker.link import Link
-from embermq.broker.publishing import deadline_of, kept_properties
-from embermq.broker.refusing import Refusing
-from embermq.broker.router import NO_MATCH, Match
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Accepted, Batch, Enqueued, Verdict
-from embermq.model.log_record import Origin, encode_record
+from embermq.access.authorization.rule_set import Permissions
+from embermq.formats.log_record import Origin, encode_record
+from embermq.intake.publishing import deadline_of, kept_properties
+from embermq.intake.refusing import Refusing
 from embermq.model.message import Message
-from embermq.protocol.packets import Publish
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.wire.packets import Publish
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.errors import QueueFull, QueueRefusal, TooLarge
 from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.bodies import Bodies
@@ -26,6 +20,12 @@ from embermq.queues.mqtt.creating import Creating
 from embermq.queues.publication import read_publication
 from embermq.queues.queue import Acceptance, Fate
 from embermq.queues.queues import Queues
+from embermq.routing.router import NO_MATCH, Match
+from embermq.sessions.client_events import EventKind
+from embermq.sessions.link import Link
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted, Batch, Enqueued, Verdict
 
 RETAIN_IGNORED = "queues retain nothing: the retain flag is ignored"
 NOT_ENQUEUED = {

@@ -12,19 +12,14 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from embermq.broker.link import Link
-from embermq.broker.packet_ids import next_packet_id
-from embermq.broker.publishing import deadline_of, kept_properties
-from embermq.broker.refusing import Refusing
-from embermq.broker.session import Delivery, Session
-from embermq.broker.state import BrokerState
-from embermq.broker.tick import Verdict
-from embermq.broker.timers import Timer
+from embermq.intake.publishing import deadline_of, kept_properties
+from embermq.intake.refusing import Refusing
 from embermq.model.message import Message, said_bytes
-from embermq.protocol.packets import Publish, Subscription
-from embermq.protocol.properties import Properties
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.topics.names import SHARE_PREFIX, shown
+from embermq.mqtt.wire.packets import Publish, Subscription
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.durations import parse_delay
 from embermq.queues.errors import PropertyRefused, QueueRefusal
 from embermq.queues.mqtt.arriving import Arriving
@@ -32,7 +27,12 @@ from embermq.queues.mqtt.frames import put_on_link
 from embermq.queues.names import QUEUE_PREFIX, RESPONSE_PREFIX, parse_filter
 from embermq.queues.publication import UserProperties, without_reserved
 from embermq.queues.settings import BrokerQueueSettings
-from embermq.topics.names import SHARE_PREFIX, shown
+from embermq.sessions.link import Link
+from embermq.sessions.packet_ids import next_packet_id
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Verdict
+from embermq.sessions.timers import Timer
 
 TIMEOUT = "timeout"
 """User property of the SUBSCRIBE: how long a request waits; seconds or a duration."""

@@ -16,12 +16,12 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
+from embermq.mqtt.topics.names import shown
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.errors import PropertyRefused, QueueRefusal
 from embermq.queues.names import QueueKind, default_group, kind_of, parse_filter
 from embermq.queues.publication import UserProperties, parse_time
-from embermq.topics.names import shown
 
 CONSUMER_GROUP = "consumer-group"
 START_POSITION = "start-position"

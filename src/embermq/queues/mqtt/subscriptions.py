@@ -6,15 +6,11 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.broker.link import Link
-from embermq.broker.quotas import Quotas
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
 from embermq.model.session import SubscriptionRow
+from embermq.mqtt.wire.packets import Subscribe, Subscription
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
-from embermq.protocol.packets import Subscribe, Subscription
-from embermq.protocol.reason_codes import ReasonCode
-from embermq.protocol.version import ProtocolVersion
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.mqtt.consumer import MqttConsumer
@@ -33,6 +29,10 @@ from embermq.queues.mqtt.subscription import (
 from embermq.queues.names import QUEUE_PREFIX, is_queue_filter
 from embermq.queues.publication import UserProperties
 from embermq.queues.queues import Queues
+from embermq.sessions.link import Link
+from embermq.sessions.quotas import Quotas
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
 
 V3_FAILURE = 0x80
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from embermq.broker.tick import Tick
-from embermq.model.log_record import RecordError, decode_record, split_batch
+from embermq.formats.log_record import RecordError, decode_record, split_batch
 from embermq.model.message import Message
 from embermq.ports.message_log import MessageLog
 from embermq.queues.errors import NameRefused, QueueRefusal
 from embermq.queues.names import QUEUE_PREFIX, parse_topic
 from embermq.queues.publication import read_publication
 from embermq.queues.queues import Queues
+from embermq.sessions.tick import Tick
 
 READ_RECORDS = 1_000
 READ_BYTES = 4 * 1024 * 1024

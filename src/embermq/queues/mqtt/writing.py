@@ -6,10 +6,10 @@ flushed are looked at again with the next ticks; those that stay behind a few ti
 
 from collections.abc import Callable
 
-from embermq.broker.link import Link
-from embermq.broker.session import Session
-from embermq.broker.state import BrokerState
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
+from embermq.sessions.link import Link
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
 
 TRIES = 3
 """A link that is behind so often is a slow one."""

@@ -1,0 +1,104 @@
+"""The way to persistent sessions: the device queue for all, and for APPLICATION sessions their log beside it.
+
+An APPLICATION session uses the queue for what its log does not carry: retained messages and shared subscriptions.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from embermq.delivery.application.readers import ApplicationDelivery
+from embermq.delivery.device.path import DevicePath
+from embermq.delivery.receipts import Receipts
+from embermq.model.message import Message
+from embermq.routing.router import Receiver
+from embermq.sessions.delivery_path import DeliveryPath
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted
+
+
+class DurablePath(DeliveryPath):
+    """Hands each call to the room that owns the delivery."""
+
+    def __init__(self, device: DevicePath, applications: ApplicationDelivery) -> None:
+        self.device = device
+        self.applications = applications
+        self._receipts = Receipts()
+        self._state: BrokerState
+
+    def attach(self, state: BrokerState) -> None:
+        """Complete the circle: the state names its paths, the paths use the state."""
+        self._state = state
+        self.device.attach(state)
+        self.applications.attach(state)
+
+    def deliver(self, session: Session, receiver: Receiver, accepted: Accepted) -> None:
+        self.device.deliver(session, receiver, accepted)
+
+    def deliver_retained(self, session: Session, receiver: Receiver, message: Message, record: bytes) -> None:
+        self.device.deliver_retained(session, receiver, message, record)
+
+    def settled(self, session: Session, delivery: Delivery) -> None:
+        self._receipts.note(self._state, session, delivery)
+        if delivery.application:
+            self.applications.settled(session, delivery)
+            self.device.refill(session)
+            return
+        self.device.settled(session, delivery)
+        if session.is_application:
+            self.applications.pump(session)
+
+    def released(self, session: Session, delivery: Delivery) -> None:
+        if delivery.application:
+            self.applications.released(session, delivery)
+        else:
+            self.device.released(session, delivery)
+
+    def recall(self, session: Session, then: Callable[[list[Delivery]], None]) -> None:
+        if session.is_application:
+            self.applications.recall(session, partial(self.device.recall, session, then))
+        else:
+            self.device.recall(session, then)
+
+    def may_return(self, session: Session) -> bool:
+        """An application's marks are read from the store when it comes; its floor is not."""
+        if session.is_application:
+            for writes in self._state.tick.unstored():
+                if any(mark.generation == session.generation for mark in writes.application_marks):
+                    return False
+        return self.device.may_return(session)
+
+    def resume(self, session: Session, owed: list[Delivery]) -> None:
+        self.device.resume(session, owed)
+        if session.is_application:
+            self.applications.resume(session)
+            self.device.refill(session)
+            self.applications.pump(session)
+
+    def hand_over(
+        self,
+        session: Session,
+        take: Callable[[Delivery], bool],
+        *,
+        ended: bool,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        self.device.hand_over(session, take, ended=ended, then=then)
+
+    def write_down(self, session: Session) -> None:
+        self.device.write_down(session)
+
+    def suspend(self, session: Session) -> None:
+        self.device.suspend(session)
+        if session.is_application:
+            self.applications.suspend(session)
+
+    def forget(self, session: Session) -> None:
+        self.device.forget(session)
+        if session.is_application:
+            self.applications.ended(session)
+
+    def writable(self, session: Session) -> None:
+        self.device.writable(session)
+        if session.is_application:
+            self.applications.pump(session)

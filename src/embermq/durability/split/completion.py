@@ -1,0 +1,136 @@
+"""After a start: what the session store has not heard of before the crash, from the tail of the log.
+
+Deliveries are repaired by `Recovery`. Here: packet ids of incoming QoS 2 messages, without which a repeated PUBLISH
+would be taken for a new one; wills that went out; retained messages; and logs of applications whose sessions were never
+stored.
+"""
+
+from msgspec.structs import replace
+
+from embermq.formats.log_record import WILL_ID, Origin, RecordError, decode_record, split_batch
+from embermq.intake.broker import Broker
+from embermq.model.session import RetainedRow, WillRow
+from embermq.model.session_writes import RetainedWrite
+from embermq.ports.application_log import ApplicationLog
+from embermq.ports.message_log import MessageLog
+from embermq.ports.sessions import StoredState
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+
+READ_RECORDS = 1_000
+READ_BYTES = 4 * 1024 * 1024
+
+
+def behind_log(stored: StoredState, log: StoredState) -> StoredState:
+    """What a session store of its own holds, with what the log's own store says of the log. No generation is given
+    again that one of the two knows."""
+    newest = max((entry.row.generation for entry in stored.sessions), default=0)
+    return replace(
+        stored,
+        dispatcher_floor=log.dispatcher_floor,
+        log_end=log.log_end,
+        generation_reserved=max(log.generation_reserved, stored.generation_reserved, newest + 1),
+    )
+
+
+def complete(
+    broker: Broker,
+    stored: StoredState,
+    retained: list[RetainedRow],
+    log: MessageLog,
+    applications: ApplicationLog,
+) -> list[Session]:
+    """Restore the broker from `stored`, see `behind_log`, and from the log's tail, and return the sessions; what the
+    tail adds is stored with the first tick. Raises RecordError, StoreError."""
+    tail = _Tail(stored)
+    tail.read(log)
+    published = {generation for generation, row in stored.wills if tail.has_published(generation, row)}
+    wills = [entry for entry in stored.wills if entry[0] not in published]
+    sessions = broker.restore(replace(stored, wills=wills), retained)
+    broker.state.tick.session_writes.wills += [(generation, None) for generation in published]
+    tail.receive(broker.state)
+    tail.retain(broker.state)
+    generations = {session.generation for session in broker.state.sessions.values()}
+    for floor in applications.floors():
+        if floor.generation not in generations:
+            broker.state.tick.writes.ended_applications.append(floor.generation)
+    return sessions
+
+
+class _Tail:
+    """What the records from the dispatcher's floor on say: below it everything has been stored. Session data that has
+    lost something may lack wills and retained messages from before it; packet ids it may not: which of them were
+    released since nobody knows."""
+
+    def __init__(self, stored: StoredState) -> None:
+        self._floor = stored.dispatcher_floor
+        complete_to = (entry.complete_to for entry in stored.sessions)
+        self._start = min([self._floor, *(offset for offset in complete_to if offset is not None)])
+        self._end = stored.log_end
+        self._complete_to = {entry.row.generation: entry.receiving_upto for entry in stored.sessions}
+        self._wills: dict[int, int] = {}
+        """Generation -> when its will went out."""
+        self._received: dict[tuple[int, int], int] = {}
+        """(generation, packet id) -> offset."""
+        self._retained: dict[str, tuple[int, bytes]] = {}
+        """Topic -> offset and record, b"" where the message was deleted."""
+
+    def read(self, log: MessageLog) -> None:
+        offset = self._start
+        while offset < self._end:
+            batches = log.read(offset, records_max=READ_RECORDS, bytes_max=READ_BYTES)
+            if not batches:
+                return
+            for batch in batches:
+                for index, frame in enumerate(split_batch(batch.body, batch.record_count)):
+                    if batch.base_offset + index >= self._start:
+                        self._look_at(batch.base_offset + index, frame)
+            offset = batches[-1].base_offset + batches[-1].record_count
+
+    def _look_at(self, offset: int, frame: bytes) -> None:
+        try:
+            record = decode_record(frame)
+        except RecordError:
+            return  # recovery counts it
+        message = record.message
+        if record.origin is not None:
+            self._note(record.origin, offset, message.accepted_ms)
+        if message.retain:
+            self._retained[message.topic] = (offset, frame if message.payload else b"")
+
+    def _note(self, origin: Origin, offset: int, accepted_ms: int) -> None:
+        generation = origin.generation
+        if origin.packet_id == WILL_ID:
+            self._wills[generation] = accepted_ms
+        elif offset >= self._floor and offset >= self._complete_to.get(generation, self._end):
+            self._received[generation, origin.packet_id] = offset
+
+    def has_published(self, generation: int, row: WillRow) -> bool:
+        """Whether this will went out, and not the one before it: a takeover publishes that and leaves this at once."""
+        published_ms = self._wills.get(generation)
+        return published_ms is not None and decode_record(row.record).message.accepted_ms < published_ms
+
+    def receive(self, state: BrokerState) -> None:
+        """Complete the sets of packet ids whose PUBREL has not come."""
+        sessions = {session.generation: session for session in state.sessions.values()}
+        for (generation, packet_id), offset in self._received.items():
+            session = sessions.get(generation)
+            if session is None:
+                continue
+            if session.receiving is None:
+                session.receiving = set()
+            session.receiving.add(packet_id)
+            entry = (generation, packet_id, offset - self._end)
+            state.tick.session_writes.receiving.append(entry)
+
+    def retain(self, state: BrokerState) -> None:
+        """Only one of a later position replaces [repositories 5a]."""
+        for topic, (offset, record) in self._retained.items():
+            held = state.retained.get(topic)
+            if held is not None and held.offset >= offset:
+                continue
+            state.retained.discard(topic)
+            write = RetainedWrite(topic, offset - self._end, record)
+            state.tick.session_writes.retained.append(write)
+            if record:
+                state.retained.restore(RetainedRow(topic, offset, record))

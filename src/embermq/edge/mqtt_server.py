@@ -1,0 +1,181 @@
+"""Listeners for MQTT, and their orderly end."""
+
+import asyncio
+import ssl
+from contextlib import suppress
+from functools import partial
+
+from msgspec import Struct
+
+from embermq.access.authentication.gate import Gate
+from embermq.edge.connection import Connection
+from embermq.edge.connection_limits import Admission, Place
+from embermq.edge.listener_context import Door
+from embermq.edge.listener_settings import OVER_WEBSOCKET, Listener
+from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
+from embermq.edge.settings import Address, ClientSettings, UnixAddress
+from embermq.edge.tick_loop import TickLoop
+from embermq.edge.tls import TlsFileError, server_context
+from embermq.intake.broker import Broker
+from embermq.mqtt.wire.reason_codes import ReasonCode
+
+STOP_S = 2.0
+"""How long a stop waits for acknowledgements that are due and for sockets to take what they are owed."""
+LAST_WRITES_S = 0.5
+
+
+class ServerStatistics(Struct, frozen=True):
+    """`by_listener` names each listener with its connections; `readers_paused` of them do not take what they are sent,
+    `publishers_paused` are not read because they publish too fast."""
+
+    by_listener: dict[str, int]
+    connections_max: int
+    tls_handshakes: int
+    readers_paused: int
+    publishers_paused: int
+
+
+class MqttServer:
+    """Opens addresses and keeps their connections."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        ticks: TickLoop,
+        gate: Gate,
+        settings: ClientSettings,
+    ) -> None:
+        self._broker = broker
+        self._ticks = ticks
+        self._gate = gate
+        self._settings = settings
+        self._listening: list[tuple[Door, Listening]] = []
+        self._doors: list[Door] = []
+        counters = broker.state.counters
+        self._admission = Admission(settings, counters)
+        self._handshakes = Handshakes(counters)
+
+    async def open(self, listener: Listener) -> list[Address | UnixAddress]:
+        """Listen; returns the addresses with their real ports.
+
+        Raises OSError when one cannot be bound, TlsFileError for certificates that cannot be used.
+        """
+        timeout_s = self._settings.connect_timeout_s
+        door = Door(
+            self._broker,
+            self._ticks,
+            self._gate,
+            listener,
+            self._admission,
+            connect_timeout_s=timeout_s,
+        )
+        context = _context(door)
+        factory = self._factory(door, listener)
+        sockets = await bind(listener.address, listener.own.unix_mode)
+        listening = Listening(
+            sockets,
+            factory,
+            self._admission,
+            self._handshakes,
+            handshake_s=timeout_s,
+            proxied=listener.own.proxy_protocol,
+            connections_max=listener.own.connections_max,
+            on_refused=door.refused,
+        )
+        self._doors.append(door)
+        self._listening.append((door, listening))
+        listening.serve(context)
+        if isinstance(listener.address, UnixAddress):
+            return [listener.address]
+        return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
+
+    def _factory(self, door: Door, listener: Listener) -> Factory:
+        if listener.websocket is not None:
+            from embermq.edge.websocket_connection import (
+                WebSocketConnection,
+            )  # only loaded when it is spoken
+
+            made: Factory = partial(WebSocketConnection, door, listener.websocket)
+        else:
+            made = partial(Connection, door)
+        if listener.tls is None:
+            return made
+
+        def accepted(place: Place, source: Address | None) -> asyncio.Protocol:
+            self._ticks.look_at_clock()  # the handshake is part of the time to CONNECT
+            return made(place, source)
+
+        return accepted
+
+    async def reload_certificates(self) -> list[tuple[Listener, str]]:
+        """Read the files of all TLS listeners again, for connections from now on; those that are open stay as they are.
+
+        Returns the TLS listeners, with "" or with why one keeps the certificates that it has.
+        """
+        done: list[tuple[Listener, str]] = []
+        for door, listening in self._listening:
+            listener = door.listener
+            if listener.tls is None:
+                continue
+            try:
+                listening.serve(_context(door))
+            except TlsFileError as error:
+                done.append((listener, f"{listener.key(error.name)}: {error}"))
+            else:
+                done.append((listener, ""))
+        return done
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Those that are open."""
+        return [door.listener for door, _ in self._listening]
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return sum(len(door.connections) for door in self._doors)
+
+    def statistics(self) -> ServerStatistics:
+        """A snapshot."""
+        everybody = [connection for door in self._doors for connection in door.connections]
+        return ServerStatistics(
+            {str(door.listener): len(door.connections) for door in self._doors},
+            self._admission.connections_max,
+            len(self._handshakes),
+            sum(connection.paused for connection in everybody),
+            sum(connection.throttled for connection in everybody),
+        )
+
+    async def stop(self) -> None:
+        """Stop accepting, finish acknowledgements, say DISCONNECT 0x8B, flush, close."""
+        for _, listening in self._listening:
+            listening.close()
+        if self._broker.state.queues is not None:
+            self._broker.state.queues.stop()
+        await self._ticks.drain(STOP_S)
+        links = [connection for door in self._doors for connection in list(door.connections)]
+        elsewhere = self._broker.state.settings.server_reference or None
+        reason = ReasonCode.USE_ANOTHER_SERVER if elsewhere else ReasonCode.SERVER_SHUTTING_DOWN
+        for connection in links:
+            connection.disconnect(reason, elsewhere=elsewhere)
+        self._ticks.wake()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                for door in self._doors:
+                    await door.empty.wait()
+        await self._ticks.drain(
+            LAST_WRITES_S
+        )  # what the ends of connections left: sessions, unacknowledged messages
+        for door in self._doors:
+            door.entrance.stop()
+            for connection in list(door.connections):
+                connection.abort()
+
+
+def _context(door: Door) -> ssl.SSLContext | None:
+    """TLS as the files of its listener are now. Raises TlsFileError."""
+    listener = door.listener
+    if listener.tls is None:
+        return None
+    protocols = ("http/1.1",) if listener.kind in OVER_WEBSOCKET else ("mqtt",)
+    return server_context(listener.tls, protocols)

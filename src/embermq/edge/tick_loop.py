@@ -1,0 +1,320 @@
+"""The tick: what was read is decided, committed, delivered and written, in this order, again and again."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.delivery.durable_path import DurablePath
+from embermq.edge.clock import BrokerClock
+from embermq.intake.broker import Broker
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt, TickStore
+from embermq.sessions.link import Link
+from embermq.sessions.tick import Accepted, Batch
+
+if TYPE_CHECKING:
+    from embermq.edge.connection import Connection
+
+RETRY_MS = 500
+"""After a failed commit the store is tried again this much later; publishes in between are refused at once."""
+UNWRITTEN_BYTES_MAX = 128 * 1024
+"""Bytes that are read in one turn before what was decided about them is written: a link that takes no more is known as
+such before it has got far more than it may hold."""
+GATHERED_BYTES_MAX = 8 * 1024 * 1024
+"""Bytes of records that may wait for the store; past it the connections that bring more are not read."""
+GATHERED_CALLS_MAX = 100_000
+"""Answers that may wait for it, of each kind, likewise."""
+LATE_S = 5.0
+"""When the store takes longer, sessions are refused at once instead of waiting with the tick; and messages, when the
+connections that are not read any more have brought twice as much as may wait."""
+
+
+class TickStatistics(Struct, frozen=True):
+    """`commit_ms` is the length of the last commit, `failing` the last error of the store, "" when it works."""
+
+    ticks: int
+    commit_ms: float
+    failing: str
+
+
+class TickLoop:
+    """Runs ticks on the event loop it is made in. `poll_ms` is how often application logs are looked at."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        delivery: DurablePath,
+        store: TickStore,
+        *,
+        linger_ms: float,
+        poll_ms: int,
+        clock: BrokerClock | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._broker = broker
+        self._state = broker.state
+        self._tick = broker.state.tick
+        self._device = delivery.device
+        self._applications = delivery.applications
+        self._store = store
+        self._clock = clock or BrokerClock()
+        self._device.requests.begin_tick = self._applications.begin_tick = self.wake
+        if broker.state.queues is not None:
+            broker.state.queues.wake_by(self.wake)
+        self._linger_s = linger_ms / 1000
+        self._poll_s = poll_ms / 1000
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._commit_timer: asyncio.TimerHandle | None = None
+        self._committed_at_s = 0.0
+        self._publishers: set[Link | None] = set()
+        """Of the last commit that had messages."""
+        self._retry_at_ms = 0
+        self._held_back: list[Connection] = []
+        self._turn_bytes = 0
+        self._ticks = 0
+        self._commit_ms = 0.0
+        self._failure: StoreError | None = None
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._polling: asyncio.TimerHandle | None = None
+        self.on_failing: Callable[[str], None] = lambda _text: None
+        """Called once when the store begins to fail, and with "" when it works again."""
+
+    def statistics(self) -> TickStatistics:
+        """A snapshot."""
+        failing = str(self._failure) if self._failure is not None else ""
+        return TickStatistics(self._ticks, self._commit_ms, failing)
+
+    def wake(self) -> None:
+        """Something happened: run a tick when all ready sockets have been read."""
+        if not self._scheduled:
+            self._scheduled = True
+            self.look_at_clock()
+            self._loop.call_soon(self._run)
+
+    def look_at_clock(self) -> int:
+        """Set the tick's time, broker time in milliseconds; called before what was read is decided."""
+        tick, clock = self._tick, self._clock
+        now_ms = tick.now_ms = clock.now_ms()
+        tick.offset_ms = clock.offset_ms
+        return now_ms
+
+    def after_read(self) -> None:
+        """A socket has been read and decided: run a tick unless one comes anyway, with the commit under way or with
+        the one that waits for company."""
+        if self._scheduled:
+            return
+        if not self._tick.dirty and not self._device.wants_pages:
+            if self._store.busy or self._commit_timer is not None:
+                return
+            if self._tick.batch.is_empty():
+                return
+        self._scheduled = True
+        self._loop.call_soon(self._run)
+
+    def hold_back(self, connection: "Connection", read_bytes: int) -> bool:
+        """True when the connection must not be read until the store has caught up."""
+        self._turn_bytes += read_bytes
+        if self._turn_bytes >= UNWRITTEN_BYTES_MAX:
+            self._turn_bytes = 0
+            self._tick.flush()
+        batch = self._tick.batch
+        if (
+            batch.record_bytes < GATHERED_BYTES_MAX
+            and len(batch.after_commit) < GATHERED_CALLS_MAX
+            and len(batch.accepted) < GATHERED_CALLS_MAX
+        ):
+            return False
+        state = self._state
+        if state.log_late and batch.record_bytes >= 2 * GATHERED_BYTES_MAX:
+            state.log_full = True
+        self._held_back.append(connection)
+        return True
+
+    def start_polling(self) -> None:
+        """Look at the application logs from now on."""
+        self._polling = self._loop.call_later(self._poll_s, self._poll)
+
+    def _poll(self) -> None:
+        self._polling = self._loop.call_later(
+            self._poll_s, self._poll
+        )  # first: whatever fails here, it goes on
+        self.look_at_clock()
+        self._store.settle()
+        if self._store.busy and self._loop.time() - self._committed_at_s > LATE_S:
+            self._state.log_late = True
+        if self._store.owes:
+            self.wake()
+        if len(self._applications):
+            self.wake()
+            self._applications.poll()
+
+    def _run(self) -> None:
+        self._scheduled = False
+        self._ticks += 1
+        now_ms = self.look_at_clock()
+        timers = self._state.timers
+        if timers.next_ms and timers.next_ms <= now_ms:
+            timers.advance(now_ms)
+        due_ms = self._device.next_ms
+        if due_ms and due_ms <= now_ms:
+            self._device.advance(now_ms)
+        queues = self._state.queues
+        if queues is not None:
+            queues.run()
+        if self._device.wants_pages:
+            self._tick.flush()  # who takes no more is known then
+            self._device.read_pages()
+        if not self._store.busy:
+            self._commit()
+        self._tick.flush()
+        self._turn_bytes = 0
+        self._arm_timer()
+
+    def _commit(self) -> None:
+        batch = self._tick.batch
+        if batch.writes.is_empty():
+            if self._store.waits and not batch.is_empty():
+                self._submit()
+            elif not batch.is_empty():
+                self._finish(self._tick.take(), Receipt(self._state.log_end, 0))
+                if self._idle_waiters:
+                    self.wake()
+            elif self._failure is not None:
+                if self._idle_waiters:
+                    self._tell_idle()
+                elif self._tick.now_ms >= self._retry_at_ms:
+                    # Nobody would find out that there is room again while publishers stay away.
+                    batch.writes.generation_reserved = self._state.generations_reserved
+                    self._submit()
+            elif self._store.owes:
+                self._submit()
+            elif self._idle_waiters and not self._store.waits:
+                self._tell_idle()
+            return
+        if self._failure is not None and self._tick.now_ms < self._retry_at_ms:
+            if batch.accepted:
+                self._broker.refused(self._tick.take(), self._failure)
+                self._read_on()
+            return
+        wait_s = self._committed_at_s + self._linger_s - self._loop.time()
+        if wait_s > 0 and not self._idle_waiters and not self._is_from_one_alone(batch.accepted):
+            if self._commit_timer is None:
+                self._commit_timer = self._loop.call_later(wait_s, self._commit_now)
+            return
+        self._submit()
+
+    def _is_from_one_alone(self, accepted: Sequence[Accepted]) -> bool:
+        """Whether the one who published last is the only one again: nobody comes whom a commit could wait for."""
+        if len(self._publishers) > 1 or not accepted:
+            return False
+        return len(self._publishers.union(one.link for one in accepted)) == 1
+
+    def _commit_now(self) -> None:
+        self._commit_timer = None
+        if self._store.busy:
+            return
+        if self._tick.batch.writes.is_empty():
+            self.wake()
+        else:
+            self._submit()
+
+    def _submit(self) -> None:
+        batch = self._tick.take()
+        self._committed_at_s = self._loop.time()
+        if batch.accepted:
+            self._publishers = {one.link for one in batch.accepted}
+        self._state.committing_records = len(batch.writes.records)
+        after_commit = batch.after_commit
+        stored = partial(self._stored, after_commit) if after_commit else None
+        self._store.submit(batch.writes, partial(self._done, batch), stored)
+
+    def _done(self, batch: Batch, result: Receipt | StoreError) -> None:
+        """The store has answered."""
+        self._commit_ms = (self._loop.time() - self._committed_at_s) * 1000
+        self._state.log_late = self._state.log_full = False
+        self.look_at_clock()
+        if isinstance(result, Receipt):
+            self._retry_at_ms = 0
+            works_again = self._failure is not None
+            self._failure = self._state.store_failure = None
+            if works_again:
+                self.on_failing("")
+            self._finish(batch, result)
+            if works_again:
+                self._device.store_works()
+        else:
+            self._retry_at_ms = self._tick.now_ms + RETRY_MS
+            if self._failure is None:
+                self.on_failing(str(result))
+            self._failure = self._state.store_failure = result
+            self._broker.refused(batch, result)
+        self._read_on()
+        self._run()
+
+    def _stored(self, after_commit: list[Callable[[], None]]) -> None:
+        """The session data of a batch is durable too, in a store of its own. Of the batch itself nothing is kept till
+        then: very many may wait."""
+        self.look_at_clock()
+        self._broker.stored(after_commit)
+        self.wake()
+
+    def _read_on(self) -> None:
+        held_back, self._held_back = self._held_back, []
+        for connection in held_back:
+            connection.read_on()
+
+    def _finish(self, batch: Batch, receipt: Receipt) -> None:
+        self._broker.committed(batch, receipt)
+        self._device.linger.close_tick(self._state.log_end, self._tick.now_ms)
+
+    def _arm_timer(self) -> None:
+        """Wake up for what is due next."""
+        now_ms = self._tick.now_ms
+        due = [due_ms for due_ms in (self._state.timers.next_ms, self._device.next_ms) if due_ms]
+        if self._retry_at_ms > now_ms:
+            due.append(self._retry_at_ms)
+        queues = self._state.queues
+        if queues is not None and (queues_due_ms := queues.next_due_ms()) is not None:
+            due.append(queues_due_ms)
+        if not due:
+            return
+        due_ms = min(due)
+        if self._timer is not None and not self._timer.cancelled():
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        delay_s = max(0.001, (due_ms - now_ms) / 1000)
+        self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.wake()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until everything that was decided is durable."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._idle_waiters.append(future)
+        self._store.hurry()
+        self.wake()
+        try:
+            await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            self._idle_waiters.remove(future)
+
+    def _tell_idle(self) -> None:
+        waiters, self._idle_waiters = self._idle_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
+
+    def stop(self) -> None:
+        """Cancel the timers."""
+        for timer in (self._timer, self._commit_timer, self._polling):
+            if timer is not None:
+                timer.cancel()

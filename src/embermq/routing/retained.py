@@ -1,0 +1,154 @@
+"""Retained messages in memory, as they are in store; what expires goes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from embermq.formats.log_record import check_record, record_expires_ms
+from embermq.model.counters import Counters
+from embermq.model.session import RetainedRow
+from embermq.mqtt.topics.topic_tree import TopicTree
+
+if TYPE_CHECKING:
+    from embermq.sessions.tick import Tick
+    from embermq.sessions.timers import Timer, Timers
+
+
+EXPIRED_MAX = 1_000
+"""Expired messages removed in one tick."""
+LEVEL_BYTES = 512
+"""What a level of a retained topic counts besides the record; about what it takes in memory."""
+STALE_MAX = 1_000
+"""Deadlines of messages that were replaced, kept beside as many as there are messages."""
+
+
+class RetainedMessages:
+    """One message a topic."""
+
+    def __init__(self, tick: Tick, timers: Timers, counters: Counters) -> None:
+        self._tick = tick
+        self._timers = timers
+        self._counters = counters
+        self._tree: TopicTree[RetainedRow] = TopicTree()
+        self._deadlines: list[tuple[int, int, str]] = []
+        """(Unix milliseconds, offset, topic), a heap."""
+        self._timer: Timer | None = None
+        self._timer_due_ms = 0
+        self._stored_bytes = 0
+        self._levels = 0
+        self._pending: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._tree)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of all their records."""
+        return self._stored_bytes
+
+    def has_room(self, topic: str, size_bytes: int, limit_bytes: int) -> bool:
+        """Whether a record of that size may be retained, in place of the one that the topic has."""
+        old = self._tree.get(topic)
+        if old is not None:
+            size_bytes -= len(old.record)
+            if size_bytes <= 0:
+                return True
+        else:
+            size_bytes += LEVEL_BYTES * _levels(topic)
+        return self.used_bytes + size_bytes <= limit_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against `mqtt.retained_bytes_max`."""
+        return self._stored_bytes + LEVEL_BYTES * self._levels
+
+    def walk(self, topic_filter: str) -> Iterator[tuple[str, RetainedRow] | None]:
+        """What a filter matches, in small steps: see `TopicTree.walk`."""
+        return self._tree.walk(topic_filter)
+
+    def get(self, topic: str) -> RetainedRow | None:
+        """The message of a topic."""
+        return self._tree.get(topic)
+
+    def announce(self, topic: str) -> None:
+        """A message for the topic, or its deletion, is on its way to the store; it may have been delivered already."""
+        self._pending[topic] = self._pending.get(topic, 0) + 1
+
+    def settle(self, topic: str) -> None:
+        """One that was announced has been stored or refused."""
+        left = self._pending[topic] - 1
+        if left:
+            self._pending[topic] = left
+        else:
+            del self._pending[topic]
+
+    def is_settled(self, topic: str) -> bool:
+        """False while what is held may be overtaken."""
+        return topic not in self._pending
+
+    def put(self, row: RetainedRow, expires_ms: int) -> None:
+        """Set or replace the message of a topic; `expires_ms` is 0 when it stays for ever."""
+        old = self._tree.get(row.topic)
+        if old is not None:
+            self._stored_bytes -= len(old.record)
+        if self._tree.put(row.topic, row):
+            self._levels += _levels(row.topic)
+        self._stored_bytes += len(row.record)
+        if expires_ms:
+            deadlines = self._deadlines
+            if len(deadlines) > 2 * len(self._tree) + STALE_MAX:
+                deadlines[:] = [entry for entry in deadlines if self._is_held(entry)]
+                heapify(deadlines)
+            heappush(deadlines, (expires_ms, row.offset, row.topic))
+            self._arm()
+
+    def restore(self, row: RetainedRow) -> None:
+        """A message read at start. One that has expired meanwhile is removed from the store. Raises RecordError for a
+        damaged one."""
+        check_record(row.record)
+        expires_ms = record_expires_ms(row.record)
+        if expires_ms and expires_ms <= self._tick.now_ms:
+            self._counters.retained_expired += 1
+            self._tick.session_writes.retained_expired.append((row.topic, row.offset))
+        else:
+            self.put(row, expires_ms)
+
+    def discard(self, topic: str) -> None:
+        """Forget the message of a topic; nothing happens when there is none."""
+        old = self._tree.get(topic)
+        if old is not None:
+            self._stored_bytes -= len(old.record)
+            self._levels -= _levels(topic)
+            self._tree.discard(topic)
+
+    def _is_held(self, entry: tuple[int, int, str]) -> bool:
+        row = self._tree.get(entry[2])
+        return row is not None and row.offset == entry[1]
+
+    def _arm(self) -> None:
+        due_ms = self._deadlines[0][0]
+        if self._timer is None or self._timer.call is None or due_ms < self._timer_due_ms:
+            self._timers.cancel(self._timer)
+            self._timer_due_ms = due_ms
+            self._timer = self._timers.at(due_ms, self._expire)
+
+    def _expire(self) -> None:
+        """Remove what is due from memory and, with this tick, from the store [MQTT-3.3.2-5]."""
+        deadlines, now_ms = self._deadlines, self._tick.now_ms
+        for _ in range(EXPIRED_MAX):
+            if not deadlines or deadlines[0][0] > now_ms:
+                break
+            entry = heappop(deadlines)
+            if self._is_held(entry):
+                self._counters.retained_expired += 1
+                self._tick.session_writes.retained_expired.append((entry[2], entry[1]))
+                self.discard(entry[2])
+        if deadlines:
+            due_ms = self._timer_due_ms = max(deadlines[0][0], now_ms + 1)
+            self._timer = self._timers.at(due_ms, self._expire)
+
+
+def _levels(topic: str) -> int:
+    return topic.count("/") + 1

@@ -1,0 +1,253 @@
+"""Who gets a message: the subscriptions of all sessions, and what they come to for one topic."""
+
+from __future__ import annotations
+
+from sys import getsizeof
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from embermq.formats.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
+from embermq.mqtt.topics.trie import SubscriptionTrie
+from embermq.routing.match_cache import MatchCache
+from embermq.routing.shared_logs import SharedLogs, stamps_of
+
+if TYPE_CHECKING:
+    from embermq.sessions.session import Session
+
+MATCHES_BYTES_MAX = 30 * 1024 * 1024
+"""Memory for the topics whose receivers are remembered; past it the oldest go."""
+TOPIC_BYTES = 320
+"""What remembering a topic takes besides its characters: its place in an ordered dictionary that has just grown."""
+MATCH_BYTES = 400
+"""What a `Match` takes besides its receivers and stamps."""
+RECEIVER_BYTES = 90
+
+
+class Subscriber(Struct):
+    """One subscription of one session. `topic_filter` is without the `$share/<group>/` prefix."""
+
+    session: Session
+    topic_filter: str
+    group: str
+    qos: int
+    no_local: bool
+    retain_as_published: bool
+    retain_handling: int
+    identifier: int
+    since_offset: int
+
+    @property
+    def options(self) -> int:
+        """The options byte of MQTT 5 [MQTT-3.8.3.1]."""
+        return self.qos | self.no_local << 2 | self.retain_as_published << 3 | self.retain_handling << 4
+
+
+class Receiver(Struct):
+    """What overlapping subscriptions of one session come to: one copy, the highest QoS, all identifiers
+    [MQTT-3.3.4-2], [MQTT-3.3.4-3]."""
+
+    session: Session
+    qos: int
+    retain_as_published: bool
+    identifiers: tuple[int, ...]
+    shared: bool = False
+
+
+class Turn(Struct):
+    """Whose turn it is in a shared subscription, over all topics; `members` counts its subscriptions."""
+
+    next: int = 0
+    members: int = 0
+
+
+class Group(Struct):
+    """A shared subscription that matched: one member gets each message. `stamped`: those of QoS 1 and 2 come from a log
+    that is named in the stamps."""
+
+    receivers: list[Receiver]
+    turn: Turn
+    stamped: bool = False
+
+
+class Match(Struct):
+    """All that a topic leads to.
+
+    `direct` receivers keep nothing past their connection and never wait for a store; `durable` ones are served
+    from the log; `applications` get their QoS 1 and 2 messages by way of the pipeline, named in `stamps`.
+    `no_local` is True when some subscription excludes its client's own messages: ask `Router.match_for` then. `denied`
+    counts those who have subscribed and may not receive it. `is_special` is True when one of the two has to be looked
+    at.
+    """
+
+    direct: list[Receiver]
+    durable: list[Receiver]
+    applications: list[Receiver]
+    groups: list[Group]
+    stamps: bytes
+    no_local: bool
+    is_empty: bool
+    denied: int = 0
+    is_special: bool = False
+
+
+NO_MATCH = Match([], [], [], [], b"", False, True)
+
+
+class Router:
+    """Keeps the subscriptions and remembers what topics matched. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._trie: SubscriptionTrie[tuple[int, str], Subscriber] = SubscriptionTrie()
+        self._matches: MatchCache[Match] = MatchCache(MATCHES_BYTES_MAX)
+        self._turns: dict[tuple[str, str], Turn] = {}
+        self.shared_stamps: dict[str, Stamp] = {}
+        """Filters of shared subscriptions that have a log of their own for applications, and what is stamped for it;
+        empty where such logs are not kept."""
+        self.shared_logs: SharedLogs | None = None
+
+    def __len__(self) -> int:
+        return len(self._trie)
+
+    @property
+    def shared_count(self) -> int:
+        """Subscriptions that share."""
+        return sum(turn.members for turn in self._turns.values())
+
+    def put(self, subscriber: Subscriber) -> bool:
+        """Add or replace; True when it is new."""
+        self._matches.changed(subscriber.topic_filter)
+        key = (subscriber.session.generation, subscriber.group)
+        new = self._trie.put(subscriber.topic_filter, key, subscriber)
+        if new and subscriber.group:
+            self._turns.setdefault((subscriber.group, subscriber.topic_filter), Turn()).members += 1
+        if self.shared_logs is not None and subscriber.group and subscriber.session.is_application:
+            self.shared_logs.joined(subscriber)
+        return new
+
+    def discard(self, subscriber: Subscriber) -> None:
+        """Remove; nothing happens when it is not there."""
+        self._matches.changed(subscriber.topic_filter)
+        key = (subscriber.session.generation, subscriber.group)
+        if self._trie.discard(subscriber.topic_filter, key) and subscriber.group:
+            turn_key = (subscriber.group, subscriber.topic_filter)
+            turn = self._turns[turn_key]
+            turn.members -= 1
+            if not turn.members:
+                del self._turns[turn_key]
+            if self.shared_logs is not None and subscriber.session.is_application:
+                self.shared_logs.left(subscriber)
+
+    def turn(self, subscriber: Subscriber) -> Turn:
+        """Whose turn it is in the shared subscription that this one is a member of."""
+        return self._turns[subscriber.group, subscriber.topic_filter]
+
+    def forget(self) -> None:
+        """Who may receive what has changed: look at every topic anew."""
+        self._matches.clear()
+
+    def known(self, topic: str) -> Match | None:
+        """What `match` remembers of a topic."""
+        return self._matches.get(topic)
+
+    def match(self, topic: str) -> Match:
+        """Receivers of a topic. The result is shared: do not change it."""
+        found = self._matches.get(topic)
+        if found is None:
+            found = self._find(topic, None, -1)
+            self._matches.put(topic, found, _memory(topic, found))
+        return found
+
+    def match_for(self, topic: str, publisher: str, offset: int = -1) -> Match:
+        """The same without the publisher's No Local subscriptions [MQTT-3.8.3-3] and, for a record that is read
+        again at `offset`, without subscriptions younger than it."""
+        return self._find(topic, publisher, offset)
+
+    def _find(self, topic: str, publisher: str | None, offset: int) -> Match:
+        plain: dict[int, list[Subscriber]] = {}
+        shared: dict[tuple[str, str, bool], list[Subscriber]] = {}
+        no_local = False
+        denied = 0
+        for subscriber in self._trie.match(topic):
+            if 0 <= offset < subscriber.since_offset:
+                continue
+            if subscriber.no_local:
+                no_local = True
+                if subscriber.session.client_id == publisher:
+                    continue
+            permissions = subscriber.session.permissions
+            if permissions is not None and not permissions.may_receive(topic):
+                denied += 1
+                continue
+            if subscriber.group:
+                stamped = bool(self.shared_stamps) and self._is_stamped(subscriber)
+                key = (subscriber.group, subscriber.topic_filter, stamped)
+                shared.setdefault(key, []).append(subscriber)
+            else:
+                plain.setdefault(subscriber.session.generation, []).append(subscriber)
+        if not plain and not shared:
+            if no_local or denied:
+                return Match([], [], [], [], b"", no_local, True, denied, True)
+            return NO_MATCH
+        match = Match([], [], [], [], b"", no_local, False, denied, no_local or denied > 0)
+        stamps: list[Stamp] = []
+        for subscribers in plain.values():
+            receiver = _merge(subscribers)
+            session = receiver.session
+            if session.is_application:
+                match.applications.append(receiver)
+                if receiver.qos:
+                    stamps.append(_stamp(receiver))
+            elif session.persistent:
+                match.durable.append(receiver)
+            else:
+                match.direct.append(receiver)
+        stamped_filters: set[str] = set()
+        for (group, topic_filter, stamped), subscribers in shared.items():
+            receivers = [_merge([subscriber]) for subscriber in subscribers]
+            match.groups.append(Group(receivers, self._turns[group, topic_filter], stamped))
+            if stamped:
+                stamped_filters.add(topic_filter)
+        if stamped_filters:
+            stamps += stamps_of(self.shared_stamps, stamped_filters)
+        match.stamps = encode_stamps(tuple(stamps))
+        return match
+
+    def _is_stamped(self, subscriber: Subscriber) -> bool:
+        return subscriber.session.is_application and subscriber.topic_filter in self.shared_stamps
+
+
+def _memory(topic: str, match: Match) -> int:
+    """Bytes that remembering it takes, roughly and rather too many."""
+    found = getsizeof(topic) + TOPIC_BYTES
+    if match is not NO_MATCH:
+        receivers = len(match.direct) + len(match.durable) + len(match.applications)
+        for group in match.groups:
+            receivers += len(group.receivers) + 1
+        found += MATCH_BYTES + len(match.stamps) + RECEIVER_BYTES * receivers
+    return found
+
+
+def _stamp(receiver: Receiver) -> Stamp:
+    session = receiver.session
+    return Stamp(
+        session.client_id,
+        session.generation,
+        receiver.qos,
+        receiver.retain_as_published,
+        receiver.identifiers[:IDENTIFIERS_MAX],
+    )
+
+
+def _merge(subscribers: list[Subscriber]) -> Receiver:
+    first = subscribers[0]
+    if len(subscribers) == 1:
+        identifiers = (first.identifier,) if first.identifier else ()
+        shared = bool(first.group)
+        return Receiver(first.session, first.qos, first.retain_as_published, identifiers, shared)
+    return Receiver(
+        first.session,
+        max(subscriber.qos for subscriber in subscribers),
+        any(subscriber.retain_as_published for subscriber in subscribers),
+        tuple(sorted(subscriber.identifier for subscriber in subscribers if subscriber.identifier)),
+    )

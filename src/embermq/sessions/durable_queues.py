@@ -1,0 +1,151 @@
+"""What the broker asks of durable queues: where topics below `$queue/` leave the ordinary path, and where their
+deliveries come back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from embermq.access.authorization.rules import ADMIN_PREFIX
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.ports.errors import StoreError
+
+if TYPE_CHECKING:
+    from embermq.access.authorization.rule_set import Permissions
+    from embermq.formats.log_record import Origin
+    from embermq.model.message import Message
+    from embermq.model.session import SubscriptionRow
+    from embermq.mqtt.wire.packets import Publish, Subscribe, Subscription
+    from embermq.mqtt.wire.properties import Properties
+    from embermq.sessions.link import Link
+    from embermq.sessions.session import Delivery, Session
+    from embermq.sessions.tick import Batch
+
+QUEUE_PREFIX = "$queue/"
+"""Topics below it are names of queues, never matched by ordinary subscriptions."""
+PUBLISHED_PREFIXES = (QUEUE_PREFIX, ADMIN_PREFIX)
+
+
+OffsetFound = Callable[[int | StoreError], None]
+"""Told the first offset of the log that was committed at a time or after it, or why nobody knows."""
+
+
+class QueueSide(ABC):
+    """Carries messages to and from durable queues. Called on the broker's thread, inside a tick.
+
+    What it decides is in the writes of the present tick when a call returns; what a client is told about it leaves from
+    the receipt of that tick, in its place.
+    """
+
+    # The way in.
+
+    @abstractmethod
+    def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
+        """A PUBLISH below `$queue/`: a message, or one of the words by which consumers settle; or below
+        `$admin/queue/`: settings. `topic` is valid as a topic name, and what an alias stood for. Nothing has been asked
+        about rights, rates and packet ids."""
+
+    @abstractmethod
+    def publish_own(self, message: Message, origin: Origin | None, permissions: Permissions | None) -> None:
+        """A message that no client waits for: a will. `permissions` are those of who left it. Whether it may be
+        published there has been asked, whether it may make a queue has not."""
+
+    @abstractmethod
+    def refuses_will(self, topic: str) -> tuple[ReasonCode, str] | None:
+        """Why a will below `$queue/` cannot be left, None when it can: asked at CONNECT."""
+
+    @abstractmethod
+    def committed(self, batch: Batch, base_offset: int) -> None:
+        """A tick that has enqueued is durable; its first record stands at `base_offset`."""
+
+    @abstractmethod
+    def refused(self, batch: Batch) -> None:
+        """It is not, and its publishers are about to be told."""
+
+    # The way out.
+
+    @abstractmethod
+    def subscribe(
+        self,
+        link: Link,
+        session: Session,
+        asked: Subscription,
+        identifier: int,
+        properties: Properties | None,
+        *,
+        start: int | StoreError | None,
+    ) -> tuple[int, str]:
+        """A SUBSCRIBE to a filter below `$queue/`, shared or not: the reason code of the SUBACK, as the version of the
+        client wants it, and for a refusal why. Rights have been asked. `start` is what `find_offset` told of its
+        `start_time`. It waits for the commit of the tick."""
+
+    @abstractmethod
+    def start_time(self, link: Link, session: Session, packet: Subscribe) -> int:
+        """The time, Unix milliseconds, at which a group is to begin that this SUBSCRIBE founds: the log has to be asked
+        before. 0 when it founds none, or one that begins elsewhere."""
+
+    @abstractmethod
+    def find_offset(self, time_ms: int, then: OffsetFound) -> None:
+        """Ask the log; `then` is called once on the broker's thread, when it has answered."""
+
+    @abstractmethod
+    def unsubscribe(self, session: Session, topic_filter: str) -> bool:
+        """The session leaves the group; False when it was not subscribed."""
+
+    @abstractmethod
+    def restore_subscription(self, session: Session, row: SubscriptionRow) -> None:
+        """A subscription read at start; nobody is connected yet."""
+
+    @abstractmethod
+    def connected(self, session: Session) -> None:
+        """Its client is here, CONNACK is queued: it takes its places in groups again."""
+
+    @abstractmethod
+    def gone(self, session: Session) -> None:
+        """Its connection is over; the session may go on [queues-19]."""
+
+    @abstractmethod
+    def ended(self, session: Session) -> None:
+        """The session is over."""
+
+    @abstractmethod
+    def settled(self, session: Session, delivery: Delivery, reason_code: int, reason: str) -> None:
+        """PUBACK or PUBCOMP came for a delivery of a queue, or PUBREC with an error; its packet id is free again.
+        `reason` is its reason string, "" without one."""
+
+    @abstractmethod
+    def released(self, session: Session, delivery: Delivery) -> None:
+        """PUBREC came for a delivery of a queue: PUBREL may leave."""
+
+    @abstractmethod
+    def completed(self, session: Session, packet_id: int) -> None:
+        """Another delivery of a session with subscriptions to queues was acknowledged: the window has room. It may be
+        what a queue has sent on a connection before, by PUBCOMP."""
+
+    @abstractmethod
+    def writable(self, session: Session) -> None:
+        """The client's socket takes data again, or its window does."""
+
+    @abstractmethod
+    def authorized(self) -> None:
+        """Other rules hold for clients and sessions that are there."""
+
+    # Time.
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do what is due and hand out what can be handed out; once a tick, before its commit."""
+
+    @abstractmethod
+    def wake_by(self, begin_tick: Callable[[], None]) -> None:
+        """`begin_tick` has a tick run soon: something came between ticks."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """The broker is about to end: nothing is handed out any more, and a connection that ends from now on is no
+        failure of its consumer."""
+
+    @abstractmethod
+    def next_due_ms(self) -> int | None:
+        """When `run` has something to do, Unix milliseconds; 0 for at once, None for never."""

@@ -1,0 +1,77 @@
+"""Shared subscriptions when a member leaves: what it has not acknowledged goes to another one.
+
+QoS 1 messages in flight and all that was never sent are handed over; QoS 2 messages in flight stay with their session,
+and end with it [MQTT-4.8.2-4], [MQTT-4.8.2-5].
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from embermq.formats.log_record import encode_record
+from embermq.routing.router import NO_MATCH, Receiver, Turn
+from embermq.routing.shared_choice import choose_member
+from embermq.sessions.forwarded_frames import counted_anew
+from embermq.sessions.session import Delivery, Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Accepted
+
+Groups = list[tuple[Turn, tuple[int, ...]]]
+"""The shared subscriptions of a session: whose turn it is, and the subscription identifiers."""
+
+
+class Handover:
+    """Finds another member for each message of one that leaves."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def leave(self, session: Session, *, ended: bool, then: Callable[[], None] | None = None) -> None:
+        """The client is gone. Its subscriptions still stand. While its session goes on, only members that are there
+        get its messages; when it has ended, those that are away too. `then` is called when all
+        has been offered, possibly later."""
+        if any(subscriber.group for subscriber in session.subscriptions.values()):
+            take = partial(self._take, session, self._groups(session), ended)
+            self._state.path(session).hand_over(session, take, ended=ended, then=then)
+        elif then is not None:
+            then()
+
+    def _groups(self, leaving: Session) -> Groups:
+        router = self._state.router
+        return [
+            (router.turn(subscriber), (subscriber.identifier,) if subscriber.identifier else ())
+            for subscriber in leaving.subscriptions.values()
+            if subscriber.group
+        ]
+
+    def _take(self, leaving: Session, groups: Groups, ended: bool, delivery: Delivery) -> bool:
+        """True when another member has the message now."""
+        now_ms = self._state.tick.now_ms
+        message = delivery.message
+        receiver = None if message.is_expired(now_ms) else self._another(leaving, groups, delivery)
+        if receiver is None or not (ended or receiver.session.link is not None):
+            return False
+        record = delivery.record or encode_record(message, b"")
+        if message.expires_ms:  # the interval that is forwarded counts from here
+            message = counted_anew(message, now_ms)
+        accepted = Accepted(message, record, NO_MATCH, None, 0, delivery.offset)
+        path = self._state.path(receiver.session) if receiver.qos else self._state.direct
+        path.deliver(receiver.session, receiver, accepted)
+        return True
+
+    def _another(self, leaving: Session, groups: Groups, delivery: Delivery) -> Receiver | None:
+        """The next member of the group by which the message came. Of several groups that could be it, the one whose
+        subscription identifier the delivery has."""
+        router = self._state.router
+        # Not by the receivers: who may not receive it any more is none of them.
+        identifiers = {id(turn): found for turn, found in groups}
+        found = [
+            (identifiers[id(group.turn)] != delivery.identifiers, group)
+            for group in router.match(delivery.message.topic).groups
+            if id(group.turn) in identifiers and not group.stamped
+        ]
+        if not found:
+            return None
+        group = min(found, key=lambda pair: pair[0])[1]
+        members = [receiver for receiver in group.receivers if receiver.session is not leaving]
+        group.turn.next += 1
+        return choose_member(members, group.turn.next)

@@ -1,0 +1,51 @@
+"""The end of a session: what goes with it, and what is handed on."""
+
+from collections.abc import Callable
+from functools import partial
+
+from embermq.sessions.handover import Handover
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.wills import Wills
+
+
+class SessionEnd:
+    """Ends sessions, whatever the reason."""
+
+    def __init__(self, state: BrokerState, wills: Wills, handover: Handover) -> None:
+        self._state = state
+        self._wills = wills
+        self._handover = handover
+
+    def end(self, session: Session, durable: Callable[[], None] | None = None) -> None:
+        """Everything that belongs to the session goes [MQTT-4.1.0-2]; a will that waits goes out now
+        [MQTT-3.1.2-8]."""
+        if session.dead:
+            return
+        session.dead = True
+        self._state.timers.cancel(session.timer)
+        self._wills.session_ended(session)
+        self._handover.leave(session, ended=True, then=partial(self._delete, session, durable))
+        for subscriber in session.subscriptions.values():
+            self._state.router.discard(subscriber)
+        session.subscriptions.clear()
+        if session.queue_filters and self._state.queues is not None:
+            self._state.queues.ended(session)
+        if session.is_application and self._state.application_logs is not None:
+            self._state.application_logs.ended(session)
+        self._state.path(session).forget(session)
+        self._state.quotas.ends(session)
+        session.window.clear()
+        if self._state.sessions.get(session.client_id) is session:
+            del self._state.sessions[session.client_id]
+
+    def _delete(self, session: Session, durable: Callable[[], None] | None) -> None:
+        tick = self._state.tick
+        if session.persistent:
+            tick.session_writes.deleted_sessions.append(session.generation)
+            if session.is_application:
+                tick.writes.ended_applications.append(session.generation)
+                if self._state.application_logs is not None:
+                    tick.batch.after_commit.append(partial(self._state.application_logs.deleted, session))
+        if durable is not None:
+            tick.batch.after_commit.append(durable)

@@ -1,0 +1,335 @@
+"""SUBSCRIBE, UNSUBSCRIBE and the retained messages that a new subscription gets."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from msgspec.structs import replace
+
+from embermq.model.session import SubscriptionRow
+from embermq.mqtt.topics.errors import TopicError
+from embermq.mqtt.topics.names import (
+    SERVED_BYTES_MAX,
+    SERVED_LEVELS_MAX,
+    SHARE_PREFIX,
+    has_wildcard,
+    parse_shared,
+    validate_filter,
+)
+from embermq.mqtt.wire.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.ports.errors import StoreError
+from embermq.routing.router import Subscriber
+from embermq.sessions.client_events import EventKind
+from embermq.sessions.durable_queues import QUEUE_PREFIX
+from embermq.sessions.link import Link
+from embermq.sessions.retained_replay import RetainedReplay
+from embermq.sessions.session import Session
+from embermq.sessions.state import BrokerState
+from embermq.sessions.waiting_subscriptions import NO_REFUSALS, LogsFirst, Refusals
+
+RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
+V3_FAILURE = 0x80
+DENIED = "not allowed to subscribe there"
+NOT_TAKEN = "the topic filter is longer, or has more levels, than is taken here"
+STORE_FULL = "sessions cannot be stored now"
+SWITCHED_OFF = "subscriptions of that kind are switched off"
+
+
+class Subscribing:
+    """Changes of subscriptions. The answer leaves when the change is durable, for sessions that are kept."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._replay = RetainedReplay(state)
+        self._logs_first = LogsFirst(state)
+
+    def subscribe(self, link: Link, packet: Subscribe) -> None:
+        """Add or replace subscriptions; one reason code each, in their order [MQTT-3.9.3-1]."""
+        session = link.session
+        if session is None or self._logs_first.is_behind(link, partial(self.subscribe, link, packet)):
+            return
+        unavailable = self._unavailable(packet.subscriptions)
+        if unavailable is not None and link.version == ProtocolVersion.V5:
+            link.disconnect(unavailable)
+            return
+        queues = self._state.queues
+        if queues is not None and packet.properties is not None and packet.properties.user_properties:
+            time_ms = queues.start_time(link, session, packet)
+            if time_ms:
+                ask = partial(queues.find_offset, time_ms)
+                self._logs_first.find(link, ask, partial(self._subscribe_from, link, packet))
+                return
+        self._subscribe_from(link, packet, None)
+
+    def _subscribe_from(self, link: Link, packet: Subscribe, start: int | StoreError | None) -> None:
+        """`start` is for queues: see `QueueSide.subscribe`."""
+        session = link.session
+        if session is None or link.closing:
+            return
+        shared_logs = self._state.shared_logs
+        then = partial(self._subscribe, link, packet, start)
+        if shared_logs is None or not session.is_application:
+            then(NO_REFUSALS)
+            return
+        self._logs_first.ask(link, shared_logs, self._filters_with_logs(session, packet), then)
+
+    def _filters_with_logs(self, session: Session, packet: Subscribe) -> list[str]:
+        """Of the shared subscriptions that nothing else is against."""
+        filters: set[str] = set()
+        for asked in packet.subscriptions:
+            if not asked.topic_filter.startswith(SHARE_PREFIX) or asked.no_local:
+                continue
+            place = self._place(asked.topic_filter)
+            if (
+                place is not None
+                and not place[1].startswith(QUEUE_PREFIX)
+                and self._unavailable((asked,)) is None
+                and (session.permissions is None or session.permissions.may_subscribe(place[1]))
+            ):
+                filters.add(place[1])
+        return sorted(filters)
+
+    def _subscribe(
+        self, link: Link, packet: Subscribe, start: int | StoreError | None, refusals: Refusals
+    ) -> None:
+        session = link.session
+        if session is None or link.closing:
+            return
+        state = self._state
+        identifiers = packet.properties.subscription_identifiers if packet.properties is not None else ()
+        identifier = identifiers[0] if identifiers else 0
+        codes: list[int] = []
+        added: list[tuple[Subscriber, bool]] = []
+        reason = ""
+        has_queue = False
+        max_qos = state.terms_of(link).max_qos
+        for asked in _lowered(packet.subscriptions, max_qos):
+            place = self._place(asked.topic_filter)
+            if place is not None and place[0] and asked.no_local:  # [MQTT-3.8.3-4]
+                link.disconnect(ReasonCode.PROTOCOL_ERROR, "No Local on a shared subscription")
+                return
+            if place is not None and place[0] and place[1] in refusals:
+                refusal = refusals[place[1]]
+                reason = reason or refusal.text
+                codes.append(refusal.code if link.version == ProtocolVersion.V5 else V3_FAILURE)
+                continue
+            objection = self._objection(link, session, asked, place)
+            if objection is not None or place is None:
+                code, text = objection or (V3_FAILURE, "")
+                codes.append(code)
+                reason = reason or text
+                continue
+            if state.queues is not None and place[1].startswith(QUEUE_PREFIX):
+                code, text = state.queues.subscribe(
+                    link, session, asked, identifier, packet.properties, start=start
+                )
+                if code == ReasonCode.NOT_AUTHORIZED:
+                    state.tell(link.event(EventKind.DENIED, text, code, topic=asked.topic_filter))
+                codes.append(code)
+                reason = reason or text
+                has_queue = True
+                continue
+            subscriber, new = self._put(session, asked, *place, identifier)
+            codes.append(subscriber.qos)
+            added.append((subscriber, new))
+        horizon = state.offset_next
+        said = Properties(reason_string=reason) if reason and link.problem_information else None
+        if reason and link.version != ProtocolVersion.V5:
+            link.note_refusal(f"SUBSCRIBE: {reason}")
+        suback = Suback(packet.packet_id, tuple(codes), said)
+        answer = partial(self._answer, link, suback, session, added, horizon)
+        # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
+        if (session.persistent and not self._is_stored(session)) or has_queue:
+            state.tick.batch.after_commit.append(answer)
+        elif horizon > state.log_end:
+            state.tick.batch.after_log.append(answer)
+        else:
+            answer()
+
+    def _is_stored(self, session: Session) -> bool:
+        """Whether the session's subscriptions are, while nothing new can be: the answer does not wait for room then."""
+        if self._state.store_failure is None:
+            return False
+        return not any(
+            generation == session.generation
+            for writes in self._state.tick.unstored()
+            for generation, _, _ in writes.session.subscriptions
+        )
+
+    def _place(self, topic_filter: str) -> tuple[str, str] | None:
+        """Share name, "" without one, and the filter itself; None for one past our limits: a filter that is wrong does
+        not come here."""
+        try:
+            validate_filter(topic_filter, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
+            shared = parse_shared(topic_filter)
+        except TopicError:
+            return None
+        return (shared.group, shared.topic_filter) if shared is not None else ("", topic_filter)
+
+    def _objection(
+        self, link: Link, session: Session, asked: Subscription, place: tuple[str, str] | None
+    ) -> tuple[int, str] | None:
+        """The failure with which a subscription is answered, and why; None when it can be made."""
+        v5 = link.version == ProtocolVersion.V5
+        if self._unavailable((asked,)) is not None:
+            return V3_FAILURE, SWITCHED_OFF  # MQTT 5 clients have been sent away
+        if place is None:
+            return (ReasonCode.TOPIC_FILTER_INVALID if v5 else V3_FAILURE), NOT_TAKEN
+        if text := self._over_limit(session, asked.topic_filter):
+            return (ReasonCode.QUOTA_EXCEEDED if v5 else V3_FAILURE), text
+        if session.permissions is not None and not session.permissions.may_subscribe(place[1]):
+            self._state.counters.subscriptions_denied += 1
+            event = link.event(EventKind.DENIED, DENIED, ReasonCode.NOT_AUTHORIZED, topic=asked.topic_filter)
+            self._state.tell(event)
+            return _denied(link.version, asked.qos), DENIED
+        return None
+
+    def _over_limit(self, session: Session, topic_filter: str) -> str:
+        """Why one more would be too many, "" when it is not; replacing one is not one more. So is one that has to wait
+        for a session store for which too much waits."""
+        if topic_filter in session.subscriptions or topic_filter in session.queue_filters:
+            return ""
+        failed = self._state.session_store_full or self._state.store_failure is not None
+        if failed and session.persistent:
+            self._state.counters.refused_subscriptions += 1
+            return STORE_FULL
+        return self._state.quotas.objection_to_filter(session, topic_filter)
+
+    def _unavailable(self, asked: tuple[Subscription, ...]) -> ReasonCode | None:
+        """Which of the features that are switched off a SUBSCRIBE wants [MQTT 5.0, 3.2.2.3.11 and 13]."""
+        settings = self._state.settings
+        filters = [subscription.topic_filter for subscription in asked]
+        if not settings.shared_subscription_available and any(
+            text.startswith(SHARE_PREFIX) for text in filters
+        ):
+            return ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not settings.wildcard_subscription_available and any(map(has_wildcard, filters)):
+            return ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        return None
+
+    def _put(
+        self, session: Session, asked: Subscription, group: str, topic_filter: str, identifier: int
+    ) -> tuple[Subscriber, bool]:
+        state = self._state
+        old = session.subscriptions.get(asked.topic_filter)
+        subscriber = Subscriber(
+            session,
+            topic_filter,
+            group,
+            asked.qos,
+            asked.no_local,
+            asked.retain_as_published,
+            asked.retain_handling,
+            identifier,
+            old.since_offset if old is not None else state.offset_next,
+        )
+        session.subscriptions[asked.topic_filter] = subscriber
+        if old is None:
+            state.quotas.adds(session, asked.topic_filter)
+        state.router.put(subscriber)
+        is_known = old is not None and (old.options, old.identifier) == (subscriber.options, identifier)
+        if session.persistent and not is_known:
+            row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
+            state.tick.session_writes.subscriptions.append((session.generation, asked.topic_filter, row))
+        return subscriber, old is None
+
+    def _when_durable(self, session: Session, answer: partial[None]) -> None:
+        if session.persistent:
+            self._state.tick.batch.after_commit.append(answer)
+        else:
+            answer()
+
+    def _answer(
+        self,
+        link: Link,
+        packet: Suback,
+        session: Session,
+        added: list[tuple[Subscriber, bool]],
+        horizon: int,
+    ) -> None:
+        if session.link is not link:
+            return
+        link.send_packet(packet)
+        for subscriber, new in added:
+            handling = subscriber.retain_handling
+            if subscriber.group or handling == RETAIN_NEVER or (handling == RETAIN_WHEN_NEW and not new):
+                continue
+            self._replay.start(session, subscriber, horizon)
+
+    def unsubscribe(self, link: Link, packet: Unsubscribe) -> None:
+        """Remove subscriptions [MQTT-3.10.4-1]; messages already on their way still arrive."""
+        session = link.session
+        if session is None or self._logs_first.is_behind(link, partial(self.unsubscribe, link, packet)):
+            return
+        codes: list[int] = []
+        for topic_filter in packet.topic_filters:
+            if topic_filter in session.queue_filters and self._state.queues is not None:
+                self._state.queues.unsubscribe(session, topic_filter)
+                codes.append(ReasonCode.SUCCESS)
+                continue
+            subscriber = session.subscriptions.pop(topic_filter, None)
+            if subscriber is None:
+                codes.append(ReasonCode.NO_SUBSCRIPTION_EXISTED)
+                continue
+            self._state.router.discard(subscriber)
+            self._state.quotas.removes(session, topic_filter)
+            codes.append(ReasonCode.SUCCESS)
+            if session.persistent:
+                self._state.path(session).write_down(session)
+                self._state.tick.session_writes.subscriptions.append((session.generation, topic_filter, None))
+        self._when_durable(session, partial(self._confirm, link, Unsuback(packet.packet_id, tuple(codes))))
+
+    def _confirm(self, link: Link, packet: Unsuback) -> None:
+        if link.session is not None:
+            link.send_packet(packet)
+
+    def cap_offsets(self, generations: set[int]) -> None:
+        """Subscriptions of these sessions counted on records that could not be stored."""
+        if not generations:
+            return
+        log_end = self._state.log_end
+        if self._state.shared_logs is not None:
+            self._state.shared_logs.cap_offsets()
+        for session in self._state.sessions.values():
+            if session.generation in generations:
+                for subscriber in session.subscriptions.values():
+                    subscriber.since_offset = min(subscriber.since_offset, log_end)
+
+    def restore(self, session: Session, row: SubscriptionRow) -> None:
+        """A subscription read at start."""
+        shared = parse_shared(row.topic_filter)
+        name = shared.topic_filter if shared else row.topic_filter
+        if self._state.queues is not None and name.startswith(QUEUE_PREFIX):
+            self._state.queues.restore_subscription(session, row)
+            return
+        options = row.options
+        subscriber = Subscriber(
+            session,
+            name,
+            shared.group if shared else "",
+            options & 3,
+            bool(options & 4),
+            bool(options & 8),
+            options >> 4 & 3,
+            row.identifier,
+            row.since_offset,
+        )
+        session.subscriptions[row.topic_filter] = subscriber
+        self._state.quotas.adds(session, row.topic_filter)
+        self._state.router.put(subscriber)
+
+
+def _lowered(subscriptions: tuple[Subscription, ...], max_qos: int) -> Iterator[Subscription]:
+    """The subscriptions with the QoS that can be granted."""
+    for asked in subscriptions:
+        yield replace(asked, qos=max_qos) if asked.qos > max_qos else asked
+
+
+def _denied(version: ProtocolVersion, qos: int) -> int:
+    """The answer to a subscription that the rules do not allow. MQTT 3.1 has no word for it: it is granted there, and
+    stands for nothing (3.8, Response)."""
+    if version is ProtocolVersion.V5:
+        return ReasonCode.NOT_AUTHORIZED
+    return qos if version is ProtocolVersion.V31 else V3_FAILURE

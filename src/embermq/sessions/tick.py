@@ -1,0 +1,141 @@
+"""What gathers during one tick of the event loop: decisions that wait for the commit, and links to flush."""
+
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from embermq.model.message import Message, said_bytes
+from embermq.model.tick_writes import TickWrites
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.routing.router import Match
+from embermq.sessions.link import Link
+
+
+class Verdict(Struct, frozen=True):
+    """What the acknowledgement of a PUBLISH says; the text is for its reason string, "" for none. MQTT 3 is told
+    nothing of it."""
+
+    code: ReasonCode
+    text: str = ""
+
+
+class Enqueued(Struct, frozen=True):
+    """A message that waits in a durable queue for its record, number `record` of the tick. A repeat of `dedup_id`
+    counts on it."""
+
+    queue: str
+    ticket: int
+    record: int
+    message: Message
+    dedup_id: str | None
+
+
+class Accepted(Struct, gc=False):
+    """One PUBLISH that waits for its commit; `offset` is known from the receipt on.
+
+    `record` is empty for a repeated QoS 2 PUBLISH: nothing to store, only an acknowledgement in its place; and for a
+    PUBLISH that is refused, where `refusal` says why: it too is answered in its place. `verdict` is what a durable
+    queue says of one that it has taken, with a record or without; `repeats` names the queue and the id of the message
+    that it is known to repeat, when that may still be refused.
+    `link` is None for messages that no client waits for (wills). `receiving` is where the packet id of a QoS 2 PUBLISH
+    is remembered: the client may be gone before a refusal frees the id.
+    """
+
+    message: Message
+    record: bytes
+    match: Match
+    link: Link | None
+    packet_id: int
+    offset: int = -1
+    refusal: str = ""
+    refusal_code: ReasonCode = ReasonCode.QUOTA_EXCEEDED
+    receiving: set[int] | None = None
+    verdict: Verdict | None = None
+    repeats: tuple[str, str] | None = None
+    frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
+    frame: tuple[bytes, bytes] = (b"", b"")
+    counted_bytes: int = 0
+
+    def said_bytes(self) -> int:
+        """Those of the message, counted once for all receivers."""
+        if not self.counted_bytes:
+            self.counted_bytes = said_bytes(self.message)
+        return self.counted_bytes
+
+
+class Batch(Struct):
+    """A tick on its way to the store."""
+
+    writes: TickWrites = field(default_factory=TickWrites)
+    accepted: list[Accepted] = field(default_factory=list)
+    after_log: list[Callable[[], None]] = field(default_factory=list)
+    """Calls that wait for the log's part alone."""
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
+    """Calls that wait for everything: session data may be stored later than the log, several ticks later."""
+    record_bytes: int = 0
+    enqueued: list[Enqueued] = field(default_factory=list)
+
+    def is_empty(self) -> bool:
+        """True when nobody waits for it and it would write nothing."""
+        return not (self.accepted or self.after_commit or self.after_log) and self.writes.is_empty()
+
+
+class Tick:
+    """The present moment, shared by every part of the broker."""
+
+    __slots__ = ("batch", "dirty", "now_ms", "offset_ms", "session_writes", "under_way", "writes")
+
+    def __init__(self, now_ms: int = 0, offset_ms: int | None = 0) -> None:
+        self.now_ms = now_ms
+        """Broker time, in which everything is due: near Unix milliseconds. No step of the wall clock moves it."""
+        self.offset_ms = offset_ms
+        """What the wall clock is ahead of it, in milliseconds; None while that has not been set."""
+        self.dirty: list[Link] = []
+        self.under_way: TickWrites | None = None
+        """What the tick wants that is being committed: stores do not show it yet."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.batch = Batch()
+        self.writes = self.batch.writes
+        self.session_writes = self.writes.session
+
+    @property
+    def date_ms(self) -> int:
+        """The wall clock, Unix milliseconds, for stamps; 0 while it has not been set."""
+        return self.now_ms + self.offset_ms if self.offset_ms is not None else 0
+
+    def to_date(self, moment_ms: int) -> int:
+        """A moment of broker time as people know it."""
+        return moment_ms + (self.offset_ms or 0)
+
+    def from_date(self, date_ms: int) -> int:
+        """A moment that somebody told as a date, in broker time."""
+        return date_ms - (self.offset_ms or 0)
+
+    def unstored(self) -> tuple[TickWrites, ...]:
+        """What stores do not show yet, oldest first."""
+        return (self.writes,) if self.under_way is None else (self.under_way, self.writes)
+
+    def flush(self) -> None:
+        """Have every link written that has something to say."""
+        dirty = self.dirty
+        if not dirty:
+            return
+        links = dirty[:]
+        dirty.clear()
+        for link in links:
+            link.flush()
+
+    def take(self) -> Batch:
+        """Hand over what has gathered and start anew."""
+        batch = self.batch
+        self.under_way = self.writes
+        self._begin()
+        return batch
+
+    def give_back(self, failed: Batch) -> None:
+        """Put a batch that could not be committed in front of what has gathered since, without its records."""
+        self.writes.put_before(failed.writes)
+        self.batch.after_log[:0] = failed.after_log
+        self.batch.after_commit[:0] = failed.after_commit

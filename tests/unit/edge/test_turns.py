@@ -1,0 +1,150 @@
+"""What one client sends at once is decided in turns with the others."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.support.hand_driven import HandDrivenBroker
+
+from embermq.edge.connection import REST_BYTES_MAX, TURN_BYTES_MAX, Connection
+from embermq.edge.connection_limits import Place
+from embermq.edge.listener_context import Door
+
+
+class Recorded(Connection):
+    """Notes what it has to decide, one call a turn; holds at that turn."""
+
+    def __init__(self, hold_at: int = 0) -> None:
+        hand = HandDrivenBroker()
+        super().__init__(cast(Door, SimpleNamespace(broker=hand.broker)), Place())
+        self.taken: list[bytes] = []
+        self.hold_at = hold_at
+
+    def _take(self, data: bytes) -> None:
+        self.taken.append(data)
+        if len(self.taken) == self.hold_at:
+            self._hold()
+
+
+class Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = self.is_plain = True
+
+    def can_write_eof(self) -> bool:
+        return self.is_plain
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def attached(hold_at: int = 0) -> tuple[Any, Transport]:
+    connection: Any = Recorded(hold_at)
+    transport = connection._transport = Transport()
+    return connection, transport
+
+
+DATA = b"".join(bytes((number,)) * TURN_BYTES_MAX for number in range(4)) + b"rest"
+
+
+def test_little_is_decided_at_once() -> None:
+    connection, transport = attached()
+    connection.data_received(DATA[:TURN_BYTES_MAX])
+    assert connection.taken == [DATA[:TURN_BYTES_MAX]]
+    assert transport.reads
+
+
+def test_much_is_decided_in_turns_and_nothing_is_read_meanwhile() -> None:
+    async def scenario() -> None:
+        connection, transport = attached()
+        connection.data_received(DATA)
+        for turn in range(1, 5):
+            assert (len(connection.taken), transport.reads) == (turn, False)
+            await turns(1)
+        assert transport.reads
+        assert b"".join(connection.taken) == DATA
+
+    asyncio.run(scenario())
+
+
+def test_who_is_held_goes_on_where_it_was() -> None:
+    async def scenario() -> None:
+        connection, transport = attached(hold_at=2)
+        connection.data_received(DATA)
+        await turns(10)
+        assert (len(connection.taken), transport.reads) == (2, False)
+        connection.read_on()
+        await turns(10)
+        assert b"".join(connection.taken) == DATA
+        assert transport.reads
+
+    asyncio.run(scenario())
+
+
+def test_what_comes_all_the_same_waits_behind_it() -> None:
+    async def scenario() -> None:
+        connection, transport = attached()
+        connection.data_received(DATA)
+        connection.data_received(b"more")
+        await turns(10)
+        assert b"".join(connection.taken) == DATA + b"more"
+        assert transport.reads
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_decided_after_the_end() -> None:
+    async def scenario() -> None:
+        connection, _ = attached()
+        connection.data_received(DATA)
+        connection.closing = True
+        await turns(10)
+        assert connection.taken == [DATA[:TURN_BYTES_MAX]]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_read_before_the_end_counts() -> None:
+    """A DISCONNECT may be the last of it: without it the will would go out."""
+
+    async def scenario() -> None:
+        connection, _ = attached()
+        door = connection._door
+        door.connections, door.empty = {connection}, asyncio.Event()
+        door.admission = SimpleNamespace(leave=lambda _place: None)
+        door.ticks = SimpleNamespace(wake=lambda: None)
+        connection.data_received(DATA)
+        connection.connection_lost(ConnectionResetError())
+        assert b"".join(connection.taken) == DATA
+        await turns(10)
+        assert b"".join(connection.taken) == DATA
+
+    asyncio.run(scenario())
+
+
+def test_over_tls_much_more_is_read_ahead_but_not_without_end() -> None:
+    """What is left in there when the client closes is lost."""
+
+    async def scenario() -> None:
+        connection, transport = attached()
+        transport.is_plain = False
+        connection.data_received(b"x" * REST_BYTES_MAX)
+        connection.data_received(b"x" * TURN_BYTES_MAX)
+        was_read = transport.reads
+        connection.data_received(b"x")
+        assert (was_read, transport.reads) == (True, False)
+        await turns(REST_BYTES_MAX // TURN_BYTES_MAX + 2)
+        assert transport.reads
+        assert sum(map(len, connection.taken)) == REST_BYTES_MAX + TURN_BYTES_MAX + 1
+
+    asyncio.run(scenario())

@@ -1,0 +1,243 @@
+"""The decoder beyond single packets: limits, versions that we do not speak, memory, caches, the end."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from embermq.mqtt.wire import decoder as decoder_module
+from embermq.mqtt.wire.data_types import encode_varint
+from embermq.mqtt.wire.decoder import PACKET_BYTES_MAX, Decoder
+from embermq.mqtt.wire.encoder import encode
+from embermq.mqtt.wire.errors import PacketTooLarge, UnsupportedVersion
+from embermq.mqtt.wire.packet_bodies import FILTERS_MAX
+from embermq.mqtt.wire.packets import Auth, Connack, Connect, Disconnect, Pingreq, Puback, Publish
+from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.version import ProtocolVersion, Role
+
+V31, V311, V5 = ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5
+
+
+def server(version: ProtocolVersion = V311, packet_bytes_max: int = PACKET_BYTES_MAX) -> Decoder:
+    return Decoder(Role.SERVER, packet_bytes_max=packet_bytes_max, version=version)
+
+
+@pytest.mark.parametrize("version", list(ProtocolVersion))
+def test_a_connection_in_one_feed(version: ProtocolVersion) -> None:
+    connect = Connect("c", version)
+    decoder = Decoder(Role.SERVER)
+    assert decoder.version is None
+    data = encode(connect, version) + encode(Publish("a", b"x", 1, 1), version) + encode(Puback(2), version)
+    assert decoder.feed(data) == [connect, Publish("a", b"x", 1, 1), Puback(2)]
+    assert decoder.version is version
+
+
+def test_client_reads_connack_first() -> None:
+    decoder = Decoder(Role.CLIENT, version=V5)
+    auth = Auth(0x18, Properties(authentication_method="m"))
+    data = encode(auth, V5) * 2 + encode(Connack(False, 0), V5) + encode(Publish("a", b""), V5)
+    assert decoder.feed(data) == [auth, auth, Connack(False, 0), Publish("a", b"")]
+
+
+@pytest.mark.parametrize(
+    ("head", "level", "guess"),
+    [
+        (b"\0\x04MQTT", 6, V5),
+        (b"\0\x04MQTT", 3, V311),
+        (b"\0\x04MQTT", 0x84, V311),
+        (b"\0\x06MQIsdp", 4, V31),
+        (b"\0\x04AMQP", 5, None),
+    ],
+)
+def test_unsupported_version_can_be_answered(head: bytes, level: int, guess: ProtocolVersion | None) -> None:
+    decoder = Decoder(Role.SERVER)
+    body = head + bytes((level,)) + b"\x02\0\0\0\0"
+    assert decoder.feed(bytes((0x10, len(body))) + body) == []
+    error = decoder.error
+    assert isinstance(error, UnsupportedVersion)
+    assert error.reason_code is ReasonCode.UNSUPPORTED_PROTOCOL_VERSION
+    assert error.level == level
+    assert decoder.version is guess
+
+
+def test_version_is_known_when_connect_is_refused_later() -> None:
+    decoder = Decoder(Role.SERVER)
+    decoder.feed(b"\x10\x0d\0\x04MQTT\x05\x03\0\0\0\0\0")
+    assert decoder.error is not None
+    assert decoder.version is V5
+
+
+@pytest.mark.parametrize(
+    ("packet_bytes", "header"),
+    [
+        (16, b"\x30\x0e"),
+        (129, b"\x30\x7f"),
+        (130, b"\x30\x7f"),
+        (1000, b"\x30\xe5\x07"),
+        (16_386, b"\x30\xff\x7f"),
+        (70_000, b"\x30\xec\xa2\x04"),
+    ],
+)
+def test_oversized_is_refused_by_the_fixed_header(packet_bytes: int, header: bytes) -> None:
+    """One byte less than announced is too little; nothing of the body is waited for."""
+    announced = 0
+    for shift, byte in enumerate(header[1:]):
+        announced |= (byte & 0x7F) << 7 * shift
+    announced += len(header)
+    assert announced <= packet_bytes
+    small = server(packet_bytes_max=announced - 1)
+    assert small.feed(header) == []
+    assert isinstance(small.error, PacketTooLarge)
+    assert small.error.reason_code is ReasonCode.PACKET_TOO_LARGE
+    assert (small.error.packet_bytes, small.error.packet_bytes_max) == (announced, announced - 1)
+    assert small.buffered_bytes == 0
+    fitting = server(packet_bytes_max=announced)
+    body = b"\0\x01a".ljust(announced - len(header), b"x")
+    assert fitting.feed(header + body) == [Publish("a", body[3:])]
+
+
+def test_oversized_connect_is_refused() -> None:
+    decoder = Decoder(Role.SERVER, packet_bytes_max=1024)
+    decoder.feed(b"\x10\xff\xff\xff\x7f")
+    assert isinstance(decoder.error, PacketTooLarge)
+
+
+def test_oversized_is_refused_by_a_header_in_pieces() -> None:
+    decoder = server(packet_bytes_max=1024)
+    for byte in b"\x30\xff\xff":
+        assert decoder.feed(bytes((byte,))) == []
+        assert decoder.error is None
+    decoder.feed(b"\x7f")
+    assert isinstance(decoder.error, PacketTooLarge)
+
+
+def test_large_packet_in_small_pieces_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of many pieces must not grow with what is already there."""
+    packet = Publish("a", b"x" * 400_000)
+    data = encode(packet, V311)
+    looks = 0
+    original = Decoder._read_packets
+
+    def counted(self: Decoder, data: bytes, packets: list[Any]) -> int:
+        nonlocal looks
+        looks += 1
+        return original(self, data, packets)
+
+    monkeypatch.setattr(Decoder, "_read_packets", counted)
+    decoder = server()
+    pieces = [data[start : start + 100] for start in range(0, len(data), 100)]
+    for piece in pieces[:-1]:
+        assert decoder.feed(piece) == []
+    assert looks == 1
+    assert decoder.feed(pieces[-1]) == [packet]
+    assert looks == 2
+
+
+def test_only_leftover_bytes_are_kept() -> None:
+    decoder = server()
+    data = encode(Publish("a", b"x" * 50), V311)
+    assert len(decoder.feed(data * 100 + data[:7])) == 100
+    assert decoder.buffered_bytes == 7
+    assert len(decoder.feed(data[7:] + data)) == 2
+    assert decoder.buffered_bytes == 0
+
+
+def test_nothing_is_read_after_disconnect() -> None:
+    decoder = server(V5)
+    assert decoder.feed(b"\xc0\0\xe0\0\xff\xff\xff") == [Pingreq(), Disconnect()]
+    assert decoder.error is None
+    assert decoder.buffered_bytes == 0
+    assert decoder.feed(b"\xc0\0") == []
+
+
+def test_nothing_is_read_after_an_error() -> None:
+    decoder = server()
+    decoder.feed(b"\x00\x00")
+    error = decoder.error
+    assert error is not None
+    assert decoder.feed(b"\xc0\0") == []
+    assert decoder.error is error
+
+
+def test_role_client_needs_a_version() -> None:
+    with pytest.raises(ValueError, match="version"):
+        Decoder(Role.CLIENT)
+
+
+def test_packet_bytes_max_has_a_floor() -> None:
+    with pytest.raises(ValueError, match="packet_bytes_max is 1"):
+        Decoder(Role.SERVER, packet_bytes_max=1)
+
+
+def test_topics_are_cached_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "_CACHED_TOPICS_MAX", 3)
+    decoder_module._TOPICS.clear()
+    decoder = server()
+    first, second = decoder.feed(encode(Publish("cached", b""), V311) * 2)
+    assert isinstance(first, Publish)
+    assert isinstance(second, Publish)
+    assert first.topic is second.topic
+    for index in range(10):
+        decoder.feed(encode(Publish(f"t/{index}", b""), V311))
+        assert len(decoder_module._TOPICS) <= 3
+    long_topic = "x" * 257
+    decoder_module._TOPICS.clear()
+    decoder.feed(encode(Publish(long_topic, b""), V311))
+    assert not decoder_module._TOPICS
+
+
+def test_property_blocks_are_cached_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "_CACHED_BLOCKS_MAX", 3)
+    decoder_module._BLOCKS.clear()
+    decoder = server(V5)
+    for index in range(1, 11):
+        packet = Publish("", b"", properties=Properties(topic_alias=index))
+        assert decoder.feed(encode(packet, V5) * 2) == [packet, packet]
+        assert len(decoder_module._BLOCKS) <= 3
+
+
+def test_a_cached_block_is_still_refused_for_a_server() -> None:
+    data = encode(Publish("a", b"", properties=Properties(subscription_identifiers=(77,))), V5)
+    client = Decoder(Role.CLIENT, version=V5)
+    assert len(client.feed(encode(Connack(False, 0), V5) + data)) == 2
+    decoder = server(V5)
+    assert decoder.feed(data) == []
+    assert decoder.error is not None
+
+
+def test_a_cached_block_does_not_hide_a_truncated_packet() -> None:
+    decoder = server(V5)
+    assert len(decoder.feed(b"\x30\x07\0\x01a\x03\x23\0\x09")) == 1
+    # The same block, but the packet ends inside it and another begins with its rest.
+    assert decoder.feed(b"\x30\x05\0\x01a\x03\x23\0\x09") == []
+    assert decoder.error is not None
+
+
+def test_a_refused_connection_leaves_nothing_to_the_collector() -> None:
+    """An error that kept its frames would keep its decoder in a cycle."""
+    wrong = [b"\x30\xff\xff\xff\xff\x01", b"\x30\x04\0\x02\xc3\x28", b"\x82\x02\0\x01"]
+    gc.collect()
+    gc.disable()
+    try:
+        for data in wrong:
+            decoder = server(V311)
+            decoder.feed(data)
+            assert decoder.error is not None
+        del decoder
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(("first", "last"), [(b"\x82", b"\0"), (b"\xa2", b"")])
+def test_a_packet_may_have_so_many_filters_and_not_one_more(first: bytes, last: bytes) -> None:
+    one = b"\0\x01a" + last
+    for count, reason in ((FILTERS_MAX, None), (FILTERS_MAX + 1, ReasonCode.QUOTA_EXCEEDED)):
+        decoder = server(V5)
+        body = b"\0\x01\0" + one * count
+        found = decoder.feed(first + encode_varint(len(body)) + body)
+        assert len(found) == (reason is None)
+        assert (decoder.error.reason_code if decoder.error is not None else None) == reason

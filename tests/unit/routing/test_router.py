@@ -1,0 +1,40 @@
+"""What the router remembers of topics, and what it does not."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from embermq.model.client_type import ClientType
+from embermq.model.session import SessionRow
+from embermq.routing.match_cache import TOPIC_CHARACTERS_MAX
+from embermq.routing.router import MATCHES_BYTES_MAX, Router, Subscriber
+from embermq.sessions.session import Session
+
+
+def test_long_topics_are_not_remembered() -> None:
+    router = Router()
+    short, long = "a" * TOPIC_CHARACTERS_MAX, "a" * (TOPIC_CHARACTERS_MAX + 1)
+    router.match(short)
+    router.match(long)
+    assert router.known(short) is not None
+    assert router.known(long) is None
+
+
+@pytest.mark.parametrize(("letter", "readers"), [("a", 0), ("\U0001f600", 0), ("a", 2)])
+def test_what_is_remembered_is_bounded_by_its_memory(letter: str, readers: int) -> None:
+    """100,000 topics of 256 characters, of one byte or of four, with so many receivers each."""
+    router = Router()
+    for generation in range(readers):
+        row = SessionRow("reader", generation, 1, ClientType.DEVICE, "", 5, 0, False, 0, 0)
+        session = Session(row, persistent=False)
+        router.put(Subscriber(session, "#", "", 0, False, False, 0, 0, 0))
+    most = 0
+    tracemalloc.start()
+    for number in range(100_000):
+        router.match(f"{number:{letter}>{TOPIC_CHARACTERS_MAX}}")
+        if number % 500 == 0:
+            most = max(most, tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert 10 * 1024 * 1024 < most < 1.1 * MATCHES_BYTES_MAX
