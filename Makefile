@@ -85,9 +85,8 @@ faults: $(TEST_READY) ## Kills, full disks and torn files, 20 rounds each (SEED=
 	@scripts/debian-packages
 	@$(BIN)/python scripts/kafka
 	@$(BIN)/python scripts/spark-classes
-	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest tests/faults \
-		tests/kafka_pipeline/test_kills.py tests/kafka_pipeline/test_outages.py \
-		tests/pipeline/test_kafka_dispatch.py --timeout=1800 -o faulthandler_timeout=0 $(ARGS)
+	@exec env FAULT_ROUNDS=20 $(BIN)/python -m pytest -m "faults or in_faults or long_rounds" \
+		--timeout=1800 -o faulthandler_timeout=0 $(ARGS)
 
 .PHONY: perf
 perf: $(TEST_READY) ## Every figure that is promised, one after the other; leave the machine to it

@@ -43,7 +43,7 @@ async def comes(broker: BrokerProcess, *, client_id: str = "app", acknowledges: 
 
 @pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
-@pytest.mark.parametrize("broker_dies", [False, True])
+@pytest.mark.parametrize("broker_dies", [pytest.param(False, marks=pytest.mark.in_faults), True])
 def test_what_was_under_way_comes_again_with_its_packet_ids(
     broker_dies: bool, kafka: KafkaServer, tmp_path: Path
 ) -> None:

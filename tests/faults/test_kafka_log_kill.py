@@ -70,6 +70,7 @@ def test_the_broker_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> 
         run(under_load(broker, random, lambda: restart(broker, random)))
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("device-1", "device-9")
 def test_kafka_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
     random = Random(seed)

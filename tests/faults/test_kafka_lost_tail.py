@@ -50,7 +50,7 @@ async def publish(broker: BrokerProcess, pipeline: HandPipeline, word: str) -> l
 
 @pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
-@pytest.mark.parametrize("broker_dies", [True, False])
+@pytest.mark.parametrize("broker_dies", [True, pytest.param(False, marks=pytest.mark.in_faults)])
 def test_new_messages_at_offsets_that_were_given_before_come_once(
     broker_dies: bool, kafka: KafkaServer, tmp_path: Path
 ) -> None:

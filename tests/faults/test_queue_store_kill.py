@@ -15,7 +15,7 @@ from tests.support.queue_rows import QueueRows
 DEADLINE_S = 120.0
 
 
-@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("durability", [pytest.param("os", marks=pytest.mark.in_faults), "fsync"])
 def test_a_killed_store_holds_whole_ticks_and_every_body(durability: str, tmp_path: Path) -> None:
     subprocess.run(command("tests.faults.queue_ticks", tmp_path, durability), check=True, timeout=DEADLINE_S)
     life = Life()

@@ -141,6 +141,7 @@ def test_redis_is_killed(seed: int, appendfsync: Fsync, tmp_path: Path) -> None:
         judge_under_load(broker, [redis_server], random, trouble)
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
 @pytest.mark.long_rounds
 def test_redis_is_killed_while_its_disk_is_busy(seed: int, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_what_is_acknowledged_outlives_a_kill(kafka: KafkaServer, topic: str) ->
 
 def test_a_server_that_was_left_stopped_or_paused_is_healed(kafka: KafkaServer, topic: str) -> None:
     kafka.pause()
-    assert not kafka.answers()
+    wait_until(lambda: not kafka.answers(), what="its last thread has heard of it")
     kafka.heal()
     assert kafka.answers()
     kafka.stop()
@@ -77,6 +78,7 @@ def test_a_server_that_was_left_stopped_or_paused_is_healed(kafka: KafkaServer, 
     produce(kafka.bootstrap, topic, RECORDS)
 
 
+@pytest.mark.in_faults
 def test_one_for_a_person_keeps_its_data_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     port, name = free_port(), "kept"
     command = [sys.executable, str(SCRIPT), "run", "--port", str(port), "--data", str(tmp_path)]
@@ -106,7 +108,9 @@ def refusal(command: list[str]) -> str:
 
 @contextmanager
 def run_by_a_person(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as person:
+    # Who runs the tests in the background may have SIGINT ignored, and children inherit that.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heard) as person:  # noqa: PLW1509
         try:
             yield person
         finally:
@@ -128,6 +132,7 @@ def test_topics_are_not_made_by_asking_for_them(kafka: KafkaServer) -> None:
     assert kafka.prefix() != kafka.prefix()
 
 
+@pytest.mark.in_faults
 def test_a_cluster_goes_on_without_one_of_its_nodes(kafka_cluster: KafkaCluster) -> None:
     name = f"{kafka_cluster.prefix()}.topic"
     kafka_cluster.create_topic(name, settings={"min.insync.replicas": "2"})

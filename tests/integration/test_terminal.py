@@ -17,8 +17,8 @@ READ_AGAIN = "there is no TLS listener, no certificates are read again"
 BEGIN = """
 import os, signal, sys
 os.open(sys.argv[1], os.O_RDWR)  # the first terminal that a session's leader opens is the session's
-if sys.argv[2] == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# Who runs the tests may have asked for no hangup, and children inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[2] == "nohup" else signal.SIG_DFL)
 os.execv(sys.argv[3], sys.argv[3:])
 """
 SPARK_S = 60

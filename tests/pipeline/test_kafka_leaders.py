@@ -99,6 +99,7 @@ def test_a_log_whose_server_is_dead_holds_up_nobody_else_and_lacks_nothing_when_
             assert numbers == sorted(numbers), "first copies are in order"
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(500)
 @pytest.mark.promise("pipeline-14")
 def test_a_log_without_a_leader_is_left_out_also_when_its_records_fill_the_memory_of_each_run_before(

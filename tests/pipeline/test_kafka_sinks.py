@@ -83,6 +83,7 @@ def check_stored(log: LogInKafka, rows: list[Row]) -> None:
     assert [(row[0], row[1], row[2], bytes(row[3])) for row in rows] == in_kafka  # type: ignore[call-overload]
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-10", "pipeline-11", "pipeline-13")
 def test_every_sink_has_each_record_once_though_the_driver_was_killed(
@@ -127,6 +128,7 @@ def check_status(places: Places) -> None:
     assert all(sum(query.positions.values()) == RECORDS + 1 for query in status.queries)
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(400)
 @pytest.mark.promise("pipeline-7")
 def test_a_batch_larger_than_the_heap_is_archived(

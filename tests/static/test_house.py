@@ -22,7 +22,7 @@ COMMANDS: dict[str, list[str]] = {
     "conformance": [sys.executable, "scripts/conformance-page", "--check"],
     "configuration": [sys.executable, "scripts/configuration-page", "--check"],
     "messages": [sys.executable, "scripts/rpc-messages", "--check"],
-    "promises": [sys.executable, "scripts/promises"],
+    "promises": [sys.executable, "scripts/promises", "--strict"],
 }
 
 
