@@ -42,7 +42,6 @@ class PipelineBroker(BrokerProcess, Generic[Kafka]):
             "pipeline.queries": json.dumps(["dispatch", "archive"]),
             "pipeline.nice": 0,
             "pipeline.backoff_first_ms": 3_000,  # so long the pipeline is down for everybody to see
-            "pipeline.archive_trigger_ms": 500,
         }
         super().__init__(folder / "data", pipeline=True, settings=own | dict(settings or {}))
 

@@ -53,7 +53,6 @@ class Guarded:
             "kafka.tls_ca_file": authority.certificate,
             "kafka.tls_cert_file": for_java(authority.client(), folder / "own.pem"),
             "pipeline.queries": json.dumps(QUERIES),
-            "pipeline.traffic_trigger_ms": 500,
             "pipeline.backoff_first_ms": 500,
         }
         self.broker = KafkaPipelineBroker(kafka, folder, settings)

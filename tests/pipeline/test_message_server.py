@@ -156,7 +156,7 @@ def test_the_broker_tells_its_pipeline_where_the_messages_go(
 ) -> None:
     running_postgres.heal()
     url = running_postgres.database()
-    settings = {"pipeline.queries": "archive", "pipeline.archive_trigger_ms": 0}
+    settings = {"pipeline.queries": "archive"}
 
     async def published(port: int) -> None:
         client = MqttClient("pump")

@@ -33,6 +33,9 @@ FRONT = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"
 PAGES = sorted([*FRONT, *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 ONLY_OF_ONE_LISTENER = re.compile(r"\[listener\.\"([^\"]+)\"\]")
+SETTING = re.compile(r"`([a-z_]+)\.([a-z0-9_]+)(?: = [^`]*)?`")
+NO_SETTINGS = {"grpc.sock", "redis.asyncio", "redis.conf", "webhook.secret"}
+"""Files, and a module, whose names look like settings."""
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -58,6 +61,17 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     for command in re.findall(r"(?:bin/|`)embermq ([a-z][a-z-]+)", page.read_text()):
         assert command in {*COMMANDS, *packaged.PACKAGES[packaged.COMMANDS]}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_exist(page: Path) -> None:
+    """Whatever a page calls by the name of a section and of a setting can be set."""
+    known = {setting.key for setting in load_configuration().effective()}
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    named = {
+        f"{section}.{name}" for section, name in SETTING.findall(page.read_text()) if section in sections
+    }
+    assert named <= known | NO_SETTINGS
 
 
 def test_examples_take_over_no_client_of_the_readme() -> None:

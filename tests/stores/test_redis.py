@@ -424,15 +424,15 @@ def test_a_start_without_the_sessions_of_the_last_one_is_refused(
     for _ in range(2):  # a refusal makes nothing
         for place in ("sqlite", other):
             broker.settings["stores.session"] = place
-            assert told in refused(broker) and "stores.session_anew" in broker.output()
+            assert told in refused(broker) and "stores.discard_sessions" in broker.output()
     broker.settings["stores.session"] = ours
     broker.start()
     talk(come_back)
     assert broker.stop() == 0
-    broker.settings |= {"stores.session": "sqlite", "stores.session_anew": "true"}
+    broker.settings |= {"stores.session": "sqlite", "stores.discard_sessions": "true"}
     broker.start()
     assert broker.stop() == 0
-    del broker.settings["stores.session_anew"]
+    del broker.settings["stores.discard_sessions"]
     broker.start()  # it is where sessions are now
 
 

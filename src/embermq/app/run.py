@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from embermq.pipeline.supervisor import PipelineSupervisor
 
 LOG = logging.getLogger("embermq")
+COMMIT_LINGER_MS = 2.0
+"""How long a commit may wait for company under load, less than a sync takes; it never waits when idle."""
 LOGS_POLL_MS = 20
 """How often the logs of applications are looked at when they had nothing new: what they hold is seconds old."""
 GC_THRESHOLDS = (50_000, 20, 50)
@@ -125,7 +127,7 @@ def _make_parts(settings: Settings, data_dir: Path, open_stores: OpenStores) -> 
         embedded.broker,
         embedded.delivery,
         embedded.ticks,
-        linger_ms=settings.log.linger_ms,
+        linger_ms=COMMIT_LINGER_MS,
         poll_ms=LOGS_POLL_MS,
         clock=embedded.clock.clock,
     )

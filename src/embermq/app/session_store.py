@@ -67,7 +67,7 @@ def open_session_store(
     run before kept session data, "" for broker.db: what comes while its sessions are not there would be lost to them.
     Raises StartError, StoreError."""
     if settings.stores.session == SQLITE:
-        if before and not settings.stores.session_anew:
+        if before and not settings.stores.discard_sessions:
             raise StartError(f"stores.session: {ELSEWHERE.format(before)}")
         return SessionSide(SqliteSessionStore(reader), SqliteDeviceQueue(reader), SqliteQueueHistory(reader))
     try:
@@ -81,7 +81,7 @@ def open_session_store(
         ) from None
     apart = RedisSessions(settings.stores.session, settings.redis, post)
     try:
-        apart.claim(log_id, before=before, may_be_empty=settings.stores.session_anew)
+        apart.claim(log_id, before=before, may_be_empty=settings.stores.discard_sessions)
     except BaseException:
         apart.abandon()
         raise

@@ -14,7 +14,7 @@ SQLITE = "sqlite"
 """The embedded store, in the data directory."""
 ELSEWHERE = (
     "sessions of this data directory are kept in {}, and would miss what comes while another store is used: name that "
-    "one, or set stores.session_anew to begin without them"
+    "one, or set stores.discard_sessions to begin without them"
 )
 """What a start with another store of sessions is told."""
 
@@ -29,7 +29,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Sessions, what is queued for them, and retained messages: `sqlite` for the data directory, or
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
     `rediss+cluster://`."""
-    session_anew: bool = False
+    discard_sessions: bool = False
     """Begin without the sessions that the start before kept in a Redis, when `session` names it no more. What is there
     is not moved, and misses what comes from then on."""
     static: str = SQLITE
@@ -43,7 +43,7 @@ class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Without passwords, so that no log can hold them."""
         shown = self.shown()
         return (
-            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, session_anew={shown.session_anew}, "
+            f"StoreSettings(log={shown.log!r}, session={shown.session!r}, discard_sessions={shown.discard_sessions}, "
             f"static={shown.static!r}, static_upgrade={shown.static_upgrade})"
         )
 

@@ -51,12 +51,8 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dispatch_trigger_ms: int = 100
     """From the start of one batch to the start of the next, unless a full one waits. Shorter is sooner and costs
     more CPU."""
-    archive_trigger_ms: int = 2_000
-    """Shortest time between two batches of the message store."""
     lake_trigger_ms: int = 30_000
     """Shortest time between two batches of the lake; longer ones give fewer and larger files."""
-    traffic_trigger_ms: int = 10_000
-    """Shortest time between two batches of the traffic windows."""
 
     archive_pin_policy: PinPolicy = "drop-oldest"
     """When the archive holds back more of the log than readers may (`log.pin_limit_share`): `drop-oldest` lets the log
@@ -107,6 +103,10 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     is read without this limit, since no query collects its records."""
     split_records: int = 10_000
     """A batch of at least twice this many records is read by two tasks."""
+    archive_trigger_ms: int = 2_000
+    """Shortest time between two batches of the message store."""
+    traffic_trigger_ms: int = 10_000
+    """Shortest time between two batches of the traffic windows."""
     idle_wait_ms: int = 1_000
     """How long a source waits for a first record before it lets Spark look round."""
     poll_ms: int = 10
@@ -154,9 +154,7 @@ _AT_LEAST: dict[str, int] = {
     "nice": 0,
     "realtime_batch_s": 5,
     "dispatch_trigger_ms": 0,
-    "archive_trigger_ms": 0,
     "lake_trigger_ms": 0,
-    "traffic_trigger_ms": 0,
     "archive_retention_hours": 1,
     "traffic_retention_hours": 1,
     "restarts_max": 0,

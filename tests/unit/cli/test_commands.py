@@ -164,7 +164,7 @@ def test_check_config_shows_values_and_origins(
     assert rows["pipeline.enabled"] == ["false", "from --no-pipeline"]
     assert rows["clients.allow_anonymous"] == ["true", "from --allow-anonymous"]
     assert rows["data_dir"] == ['"here"', "from --data-dir"]
-    assert rows["log.linger_ms"] == ["2.0"]
+    assert rows["log.retention_hours"] == ["24.0"]
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["settings"]["log"]["durability"] == "os"

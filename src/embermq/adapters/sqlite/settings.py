@@ -14,8 +14,6 @@ class LogSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     durability: Durability = "fsync"
     """What an acknowledgement means: on disk; with the operating system (survives a crash of the broker, not of the
     machine); in memory."""
-    linger_ms: Annotated[float, Meta(ge=0, le=100)] = 2.0
-    """How long a commit may wait for company under load; it never waits when the broker is idle."""
     retention_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
     """How long the message log keeps a record; longer while somebody still has to read it."""
     retention_bytes: Annotated[int, Meta(ge=1024 * 1024)] = 1024 * 1024 * 1024
