@@ -37,6 +37,8 @@ and the next are slower."""
 WARM_UP_PACKETS = 300_000
 """By then what the broker remembers of topics and clients is full; a short run counts from its middle."""
 GROWTH_BYTES_MAX = 12 * 1024 * 1024
+SHORT_GROWTH_BYTES_MAX = 48 * 1024 * 1024
+"""In a run so short that what grows once, some 20 MiB of caches and arenas, may do so behind its middle."""
 GROWTH_A_PACKET_MAX = 10
 RATIO_MAX = 2.0
 SETTINGS = {"logging.level": "debug", "log.durability": "os", "mqtt.session_expiry_max_s": 3}
@@ -200,6 +202,7 @@ def test_mutated_packets_hurt_nobody(tmp_path: Path, request: pytest.FixtureRequ
         )
         sys.stdout.write(report + "\n")
         assert ratio < RATIO_MAX, report
-        assert grown < GROWTH_BYTES_MAX + GROWTH_A_PACKET_MAX * (mutations - warm_packets), report
+        once = GROWTH_BYTES_MAX if compares else SHORT_GROWTH_BYTES_MAX
+        assert grown < once + GROWTH_A_PACKET_MAX * (mutations - warm_packets), report
         watch.check()
         assert broker.stop() == 0, broker.output()
