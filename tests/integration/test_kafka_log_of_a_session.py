@@ -68,19 +68,19 @@ class Place:
 
     def restores(self, log: str) -> int | None:
         """As the pipeline's driver asks."""
-        found: int | None = self._asks("POST", "/application-logs/restore", json={"topic": log}).json()[
-            "generation"
-        ]
+        found: int | None = self._asks(
+            "POST", "/api/v1/application-logs/restore", json={"topic": log}
+        ).json()["generation"]
         return found
 
     def restores_missing(self) -> list[str]:
         """Likewise."""
-        logs: list[str] = self._asks("POST", "/application-logs/restore-missing").json()["logs"]
+        logs: list[str] = self._asks("POST", "/api/v1/application-logs/restore-missing").json()["logs"]
         return logs
 
     def late(self, since: int) -> tuple[int, list[str]]:
         """Likewise."""
-        found = self._asks("GET", "/application-logs/late", params={"since": since}).json()
+        found = self._asks("GET", "/api/v1/application-logs/late", params={"since": since}).json()
         return found["number"], found["logs"]
 
     def ends(self, client_id: str) -> None:

@@ -284,7 +284,12 @@ def test_what_is_wrong_is_told(rpc: RpcClient) -> None:
             "INVALID_ARGUMENT",
             "limits.overflow",
         ),
-        ("ListQueues", pb.ListQueuesRequest(limit=5_000), "INVALID_ARGUMENT", "5000 is more than 1000"),
+        (
+            "ListQueues",
+            pb.ListQueuesRequest(limit=5_000),
+            "INVALID_ARGUMENT",
+            "limit: is 5000, expected `int` <= 1000",
+        ),
         (
             "PutQueue",
             pb.PutQueueRequest(name="x" * 100_000),

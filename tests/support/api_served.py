@@ -11,9 +11,9 @@ from starlette.applications import Starlette
 from tests.support.queue_desk import DeskBench
 
 from embermq.admin.access import Access, Everything
-from embermq.admin.api import create_api
 from embermq.admin.http import mounted
-from embermq.admin.late_api import LateApi
+from embermq.admin.http_api import create_api
+from embermq.admin.operations import QUEUE_OPERATIONS, QUEUES
 
 Ask = Callable[..., Awaitable[httpx.Response]]
 HERE = "http://127.0.0.1:8080"
@@ -28,7 +28,7 @@ def served(
     """Do `work` with a client of the API."""
 
     async def run() -> None:
-        api = LateApi(lambda: create_api(bench.desk, access or Everything()))
+        api = create_api({QUEUES: bench.desk}, access or Everything(), QUEUE_OPERATIONS)
         app = Starlette(routes=[mounted(api)])
         transport = httpx.ASGITransport(app=app, client=(peer, 5), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:

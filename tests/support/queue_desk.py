@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tests.support.queue_bench import Bench
 
-from embermq.app.queue_desk import QueueDesk
+from embermq.admin.queue_desk import QueueDesk
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError
 from embermq.sessions.tick import Tick

@@ -15,6 +15,8 @@ from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
 
+from embermq.admin.errors import AccessRefused
+
 SCHEME = "bearer"
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 MomentMs = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
@@ -59,14 +61,6 @@ class ApiTokens(Protocol):
         """Every token that is there now, by name; quick, since each request asks. Raises OSError when it cannot be
         said: then nobody may do anything."""
         ...
-
-
-class AccessRefused(Exception):
-    """`status` is 401 when another token may help, else 403."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
 
 
 class Caller(Protocol):

@@ -1,86 +1,144 @@
-"""JSON Schema of what the API takes and answers, from the values themselves."""
+"""OpenAPI of a table of operations, from the operations and their values themselves."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Annotated, Any
+from http import HTTPStatus
+from typing import Annotated, Any, get_args
 
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct, defstruct, field
 from msgspec.structs import fields
 
+from embermq.admin.operations import Operation
 from embermq.admin.problem import Problem
-from embermq.admin.queue_service import (
-    Configured,
-    Done,
-    LettersAsked,
-    PeekedMessage,
-    PutBack,
-    QueueDetail,
-    Retried,
-    RetryJob,
-)
 from embermq.queues.durations import Duration
-from embermq.queues.explaining import Reason
-from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, MessageView, QueueStats
-from embermq.queues.settings import QueueSettings
 
-_Written = Annotated[str, Meta(description="A duration: 500ms, 5s, 5m, 3h, 7d", examples=["5s"])]
+PREFIX = "/api/v1"
+DESCRIPTION = """\
+Durable queues of EmberMQ. A queue's name is written percent-encoded, or with `$` for `/`: `tasks%2Fimages` and
+`$queue$tasks$images` are the queue `tasks/images`. Errors are `application/problem+json`."""
 REFERENCE = "#/components/schemas/{name}"
-_TYPES = (
-    Configured,
-    ConsumerView,
-    DeadLetterView,
-    Done,
-    GroupView,
-    LettersAsked,
-    MessageView,
-    PeekedMessage,
-    Problem,
-    PutBack,
-    QueueDetail,
-    QueueSettings,
-    QueueStats,
-    Reason,
-    Retried,
-    RetryJob,
-)
+PROBLEMS = {
+    400: "The request is not understood",
+    401: "A token is needed, or another one",
+    403: "The token may not",
+    404: "There is no such queue, message, group or dead letter",
+    409: "It cannot be done now",
+    422: "The settings cannot be",
+    503: "The store has not answered; it may be done all the same",
+}
+_Written = Annotated[str, Meta(description="A duration: 500ms, 5s, 5m, 3h, 7d", examples=["5s"])]
 
 
-def components() -> dict[str, Any]:
-    """Schemas by name."""
-    _, found = msgspec.json.schema_components(
-        [_as_written(struct) for struct in _TYPES], schema_hook=_anything, ref_template=REFERENCE
-    )
-    return found
+class Parameter(Struct, frozen=True):
+    """A field of a request that has a place in the address. `inside` is the field that holds it, "" for the request."""
+
+    name: str
+    schema: dict[str, Any]
+    is_in_path: bool
+    inside: str = ""
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times."""
+        return self.schema.get("type") == "array"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is taken as it is."""
+        return self.schema.get("type") == "string"
 
 
-def answers(of: type, *, many: bool = False, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """What FastAPI is told of an answer."""
-    reference = {"$ref": REFERENCE.format(name=of.__name__)}
-    schema = {"type": "array", "items": reference} if many else reference
-    return {status: {"description": "Done", "content": {"application/json": {"schema": schema}}}} | problems()
+def parameters(operation: Operation) -> Iterator[Parameter]:
+    """All of them; those that one of its paths has are in the path."""
+    elsewhere = {"only_new", operation.body_as}
+    elsewhere |= set() if operation.body is None else set(operation.body.__struct_fields__)
+    schemas = _schemas((operation.request,))
+    for name, schema in schemas[operation.request.__name__]["properties"].items():
+        if name in elsewhere:
+            continue
+        if "$ref" in schema:
+            inner = schemas[schema["$ref"].rpartition("/")[2]]["properties"]
+            for each, about in inner.items():
+                yield Parameter(each, about, is_in_path=False, inside=name)
+        else:
+            yield Parameter(name, schema, any(f"{{{name}}}" in path for path in operation.paths))
 
 
-def problems() -> dict[int | str, dict[str, Any]]:
-    """What any request may hear."""
-    schema = {"$ref": REFERENCE.format(name="Problem")}
-    content = {"application/problem+json": {"schema": schema}}
+def described(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        for path in operation.paths:
+            paths.setdefault(path, {})[operation.method.lower()] = _described(operation, path)
+    kinds = {kind for each in operations for kind in (each.body, *map(_inner, each.answers.values()))}
+    named = sorted((kind for kind in kinds if _is_struct(kind)), key=lambda kind: kind.__name__)
     return {
-        400: {"description": "The request is not understood", "content": content},
-        401: {"description": "A token is needed, or another one", "content": content},
-        403: {"description": "The token may not", "content": content},
-        404: {"description": "There is no such queue, message, group or dead letter", "content": content},
-        409: {"description": "It cannot be done now", "content": content},
-        422: {"description": "The settings cannot be", "content": content},
-        503: {"description": "The store has not answered; it may be done all the same", "content": content},
+        "openapi": "3.1.0",
+        "info": {"title": "EmberMQ", "version": "1", "description": DESCRIPTION},
+        "servers": [{"url": PREFIX}],
+        "paths": paths,
+        "components": {
+            "schemas": _schemas((*map(_as_written, named), Problem)),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
     }
 
 
-def takes(of: type) -> dict[str, Any]:
-    """What FastAPI is told of a body."""
-    schema = {"$ref": REFERENCE.format(name=of.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def _described(operation: Operation, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"operationId": operation.name, "summary": operation.summary}
+    if path != operation.paths[0]:
+        found["operationId"] += "OfGroup"
+    if operation.about:
+        found["description"] = operation.about
+    found["description"] = f"{found.get('description', '')} Scope {operation.scope}.".strip()
+    shown = [each for each in parameters(operation) if not each.is_in_path or f"{{{each.name}}}" in path]
+    if shown:
+        found["parameters"] = [
+            {
+                "name": each.name,
+                "in": "path" if each.is_in_path else "query",
+                "required": each.is_in_path,
+                "description": each.schema.get("description", ""),
+                "schema": {key: value for key, value in each.schema.items() if key != "description"},
+            }
+            for each in shown
+        ]
+    if operation.body is not None:
+        content = {"application/json": {"schema": _reference(operation.body)}}
+        found["requestBody"] = {"required": not operation.body_as, "content": content}
+    responses: dict[str, Any] = {}
+    for status, kind in operation.answers.items():
+        responses[str(status)] = {"description": "Done"}
+        if status != HTTPStatus.NO_CONTENT:
+            responses[str(status)]["content"] = {"application/json": {"schema": _reference(kind)}}
+    problem = {"application/problem+json": {"schema": _reference(Problem)}}
+    for status, told in PROBLEMS.items():
+        responses[str(status)] = {"description": told, "content": problem}
+    return {**found, "responses": responses}
+
+
+def _inner(kind: Any) -> Any:
+    return get_args(kind)[0] if get_args(kind) else kind
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _reference(kind: Any) -> dict[str, Any]:
+    inner = _inner(kind)
+    found = {"$ref": REFERENCE.format(name=inner.__name__)} if _is_struct(inner) else {"type": "string"}
+    return found if inner is kind else {"type": "array", "items": found}
+
+
+@cache
+def _schemas(kinds: tuple[type[Struct], ...]) -> dict[str, Any]:
+    _, found = msgspec.json.schema_components(kinds, schema_hook=_anything, ref_template=REFERENCE)
+    return found
 
 
 def _anything(wanted: type) -> dict[str, Any]:

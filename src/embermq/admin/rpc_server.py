@@ -1,4 +1,4 @@
-"""gRPC behind its door: the service of queue_admin.proto over the façade [queues-41].
+"""gRPC behind its door: the service of queue_admin.proto over the desk [queues-41].
 
 Imported late, when the first caller has come: grpcio costs the process some 11 MiB and seven threads.
 """
@@ -13,15 +13,13 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from embermq.admin.access import Access, AccessRefused, names_a_proxy
+from embermq.admin.access import Access, names_a_proxy
+from embermq.admin.errors import RequestRefused, TooLarge, status_of
 from embermq.admin.faults import tell_of_fault
-from embermq.admin.queue_service import NoSuchQueue, QueueRefused, QueueService, RequestRefused
 from embermq.admin.refusals import Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
 from embermq.admin.rpc_listener import RpcDoor
 from embermq.admin.settings import STOP_TIMEOUT_S
-from embermq.ports.errors import StoreError
-from embermq.queues.errors import SettingsRefused
 
 _BROWSER_NAMES = ("origin", "sec-fetch-site", "sec-fetch-mode", "x-grpc-web")
 CONNECTION_AGE_MS = 3_600_000
@@ -55,11 +53,11 @@ class RpcServer:
 
     def __init__(
         self,
-        service: QueueService,
+        desk: object,
         access: Access,
         door: RpcDoor,
     ) -> None:
-        self._service = service
+        self._desk = desk
         self._access = access
         self._door = door
         self._settings = door.settings
@@ -107,7 +105,9 @@ class RpcServer:
         async def handle(requests: AsyncIterable[bytes], context: Any) -> bytes:
             try:
                 with self._door.call(context.peer()) as is_near:
-                    self._access.check(RpcCaller(context.invocation_metadata(), is_near=is_near), call.scope)
+                    self._access.check(
+                        RpcCaller(context.invocation_metadata(), is_near=is_near), call.operation.scope
+                    )
                     return await self._answered(call, requests)
             except Exception as error:
                 code, told, why = self._told(error, name)
@@ -127,7 +127,7 @@ class RpcServer:
         try:
             asked = call.request.FromString(await self._request(requests))
             async with asyncio.timeout(self._settings.call_timeout_s):
-                answer: bytes = (await call.answer(self._service, asked)).SerializeToString()
+                answer: bytes = (await call.answer(self._desk, asked)).SerializeToString()
                 return answer
         finally:
             self._calls -= 1
@@ -145,37 +145,27 @@ class RpcServer:
     def _within_limit(self, request: bytes) -> bytes:
         limit = self._settings.message_bytes_max
         if len(request) > limit:
-            raise _TooLarge(f"the request has {len(request)} bytes, more than the {limit} that one may have")
+            raise TooLarge(f"the request has {len(request)} bytes, more than the {limit} that one may have")
         return request
 
     def _told(self, error: Exception, name: str) -> tuple[Any, str, Why | None]:
         """The status of what went wrong, what is said of it, and as what it is counted."""
-        status = grpc.StatusCode
-        if isinstance(error, AccessRefused):
-            if error.status == HTTPStatus.UNAUTHORIZED:
-                return status.UNAUTHENTICATED, str(error), Why.UNAUTHENTICATED
-            return status.PERMISSION_DENIED, str(error), Why.DENIED
-        for kind, code, why in (
-            (NoSuchQueue, status.NOT_FOUND, None),
-            (QueueRefused, status.FAILED_PRECONDITION, None),
-            (SettingsRefused, status.INVALID_ARGUMENT, None),
-            (_NoRequest, status.INVALID_ARGUMENT, Why.MALFORMED),
-            (RequestRefused, status.INVALID_ARGUMENT, None),
-            (StoreError, status.UNAVAILABLE, None),
-            (_TooSlow, status.DEADLINE_EXCEEDED, Why.TIMEOUT),
-            (_TooLarge, status.RESOURCE_EXHAUSTED, Why.TOO_LARGE),
-            (_TooMany, status.RESOURCE_EXHAUSTED, Why.CALLS_MAX),
-        ):
-            if isinstance(error, kind):
-                return code, str(error), why
+        code = grpc.StatusCode
+        status = status_of(error)
+        if status is not None:
+            return CODES[status], str(error), _WHY.get(type(error)) or _WHY.get(status)
+        if isinstance(error, _TooMany):
+            return code.RESOURCE_EXHAUSTED, str(error), Why.CALLS_MAX
+        if isinstance(error, _TooSlow):
+            return code.DEADLINE_EXCEEDED, str(error), Why.TIMEOUT
         if isinstance(error, DecodeError):
             told = "the request is not understood: it is not the message of this call"
-            return status.INVALID_ARGUMENT, told, Why.MALFORMED
+            return code.INVALID_ARGUMENT, told, Why.MALFORMED
         if isinstance(error, TimeoutError):
             told = f"it has taken longer than {self._settings.call_timeout_s} s; some of it may be done"
-            return status.DEADLINE_EXCEEDED, told, None
+            return code.DEADLINE_EXCEEDED, told, None
         tell_of_fault(name, error)
-        return status.INTERNAL, "the broker's log says more", None
+        return code.INTERNAL, "the broker's log says more", None
 
 
 def _short(told: str) -> str:
@@ -190,9 +180,24 @@ class _TooMany(Exception):
     """Calls at a time."""
 
 
-class _TooLarge(Exception):
-    """The request."""
-
-
-class _NoRequest(Exception):
+class _NoRequest(RequestRefused):
     """The caller has ended the call before it said what it asks."""
+
+
+CODES = {
+    HTTPStatus.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    HTTPStatus.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    HTTPStatus.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    HTTPStatus.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    HTTPStatus.CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
+    HTTPStatus.PRECONDITION_FAILED: grpc.StatusCode.ALREADY_EXISTS,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    HTTPStatus.UNPROCESSABLE_ENTITY: grpc.StatusCode.INVALID_ARGUMENT,
+    HTTPStatus.SERVICE_UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
+_WHY = {
+    HTTPStatus.UNAUTHORIZED: Why.UNAUTHENTICATED,
+    HTTPStatus.FORBIDDEN: Why.DENIED,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: Why.TOO_LARGE,
+    _NoRequest: Why.MALFORMED,
+}

@@ -1,22 +1,25 @@
-"""Values of the façade as messages of queue_admin.proto, and requests as what the façade takes."""
+"""Values of operations as messages of queue_admin.proto, and messages as what requests are made of."""
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
-from embermq.admin.queue_service import RequestRefused
+from embermq.admin.errors import RequestRefused
+from embermq.admin.queue_values import PeekedMessage
 from embermq.queues.durations import Duration
 
 M = TypeVar("M", bound=Message)
-TIME_MAX_MS = 253_402_300_799_999
+TIME_MAX_S = 253_402_300_799
 """The end of the year 9999."""
 
 
@@ -34,17 +37,29 @@ def written(kind: type[M], value: Struct) -> M:
     any_kind: Any = kind
     for place in _places(any_kind, type(value)):
         given = getattr(value, place.name)
-        if given is not None:
+        if given is not None and given is not UNSET:
             found[place.name] = _written(place.kind, given)
+    if isinstance(value, PeekedMessage):
+        found |= _body(value)
     made: M = kind(**found)
     return made
 
 
+def _body(peeked: PeekedMessage) -> dict[str, Any]:
+    """What JSON has in another form."""
+    found: dict[str, Any] = {"properties": msgspec.json.decode(msgspec.json.encode(peeked.properties))}
+    if peeked.payload is not UNSET:
+        found["payload"] = peeked.payload.encode()
+    elif peeked.payload_base64 is not UNSET:
+        found["payload"] = b64decode(peeked.payload_base64)
+    return found
+
+
 def _written(kind: type[Message] | None, given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return dict(given)
     if kind is None:
-        if isinstance(given, Duration):
-            return str(given)
-        return dict(given) if isinstance(given, Mapping) else given
+        return str(given) if isinstance(given, Duration) else given
     if isinstance(given, datetime):
         moment = Timestamp()
         moment.FromDatetime(given)
@@ -74,20 +89,21 @@ def _kind(field: Any) -> type[Message] | None:
     return found
 
 
-def given(message: Message) -> dict[str, Any]:
-    """What a request has set, messages in it as dicts."""
-    return {
-        field.name: given(value) if isinstance(value, Message) else value
-        for field, value in message.ListFields()
-    }
-
-
-def time_ms(message: Message, name: str) -> int | None:
-    """Unix milliseconds of a field that is a time; None when it is not set. Raises RequestRefused."""
-    if not message.HasField(name):
-        return None
-    moment: Timestamp = getattr(message, name)
-    found: int = moment.seconds * 1_000 + moment.nanos // 1_000_000
-    if not 0 <= found <= TIME_MAX_MS:
-        raise RequestRefused(f"{name}: {moment.seconds} s since 1970 is before it, or after the year 9999")
+def said(message: Any, request: type[Struct]) -> dict[str, Any]:
+    """What a message says for a request: fields that are set, and those that a request must have. Raises
+    RequestRefused for a time that is none."""
+    found = {field.name: _said(field.name, value) for field, value in message.ListFields()}
+    for info in fields(request):
+        if info.required and info.encode_name not in found:
+            found[info.encode_name] = _said(info.name, getattr(message, info.name))
     return found
+
+
+def _said(name: str, value: Any) -> Any:
+    if isinstance(value, Timestamp):
+        if not 0 <= value.seconds <= TIME_MAX_S:
+            raise RequestRefused(f"{name}: {value.seconds} s since 1970 is before it, or after the year 9999")
+        return value.ToDatetime(UTC)
+    if isinstance(value, Message):
+        return {field.name: _said(field.name, inner) for field, inner in value.ListFields()}
+    return value if isinstance(value, (str, int, float, bytes)) else list(value)

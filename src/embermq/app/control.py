@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from embermq.admin.parked_service import ParkedService
-from embermq.admin.session_service import SessionService
 from embermq.admin.settings import HttpLimits
 from embermq.app.errors import IsThere, OptionError, StartError, UserError
 
 if TYPE_CHECKING:
     import httpx
-    from starlette.types import ASGIApp
 
     from embermq.admin.http import HttpServer
 
@@ -40,13 +37,14 @@ class ControlSide:
         self._data_dir = data_dir
         self._server: HttpServer | None = None
 
-    async def open(self, service: SessionService, parked: ParkedService, api: ASGIApp | None = None) -> None:
-        """Serve from now on; what a killed broker left is replaced, since the lock says that it is dead.
+    async def open(self, desks: Mapping[str, object]) -> None:
+        """Serve every operation from now on; what a killed broker left is replaced, since the lock says that it is
+        dead.
 
         Raises StartError.
         """
-        from embermq.admin.control import create_control_app
         from embermq.admin.http import HttpServer
+        from embermq.admin.http_api import create_control_app
 
         sock = socket.socket(socket.AF_UNIX)
         try:
@@ -57,7 +55,7 @@ class ControlSide:
         except OSError as error:
             sock.close()
             raise StartError(f"cannot make {self._data_dir / FILE_NAME}: {error.strerror}") from error
-        self._server = HttpServer(create_control_app(service, parked, api), HttpLimits())
+        self._server = HttpServer(create_control_app(desks), HttpLimits())
         await self._server.start([sock])
 
     async def stop(self) -> None:

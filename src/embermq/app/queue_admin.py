@@ -6,13 +6,13 @@ import asyncio
 import logging
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embermq.admin.queue_service import QueueRefused
+from embermq.admin.durable import Clock
+from embermq.admin.errors import Refused
+from embermq.admin.queue_desk import QueueDesk
 from embermq.app.config import Settings
-from embermq.app.queue_desk import Clock, QueueDesk
 from embermq.app.queue_file import read_queue_file
 from embermq.queues.errors import SettingsRefused
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
@@ -20,9 +20,8 @@ from embermq.queues.settings import OFF
 from embermq.sessions.state import BrokerState
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from embermq.admin.access import Access, TokenAccess
+    from embermq.admin.access import TokenAccess
+    from embermq.admin.http_api import Api
     from embermq.admin.rpc_listener import RpcDoor
     from embermq.admin.rpc_server import RpcServer
 
@@ -57,24 +56,21 @@ class QueueAdmin:
         for settings in read_queue_file(self._settings.queues.file):
             try:
                 self.desk.apply(settings)
-            except (SettingsRefused, QueueRefused) as refusal:
+            except (SettingsRefused, Refused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
-    def open_api(self) -> ASGIApp:
+    def open_api(self) -> Api:
         """For listeners that anybody may reach: by token."""
-        return self._late(self._token_access())
+        from embermq.admin.http_api import create_api
+        from embermq.admin.operations import QUEUE_OPERATIONS, QUEUES
+
+        return create_api({QUEUES: self.desk}, self._token_access(), QUEUE_OPERATIONS)
 
     async def rpc_server(self, door: RpcDoor) -> RpcServer:
         """For gRPC, by token; its library is loaded away from the event loop. Only where queues are switched on."""
         assert self.desk is not None
         kind = await asyncio.to_thread(_rpc_server_class)
         return kind(self.desk, self._token_access(), door)
-
-    def own_api(self) -> ASGIApp:
-        """For the control socket: whoever can open it is the operator."""
-        from embermq.admin.access import Everything
-
-        return self._late(Everything())
 
     def _token_access(self) -> TokenAccess:
         from embermq.admin.access import TokenAccess
@@ -86,27 +82,6 @@ class QueueAdmin:
         """What goes on by itself ends."""
         if self.desk is not None:
             self.desk.close()
-
-    def _late(self, access: Access) -> ASGIApp:
-        from embermq.admin.late_api import LateApi
-
-        if self.desk is None:
-            return LateApi(_make_refusal)
-        return LateApi(partial(_make_api, self.desk, access))
-
-
-def _make_refusal() -> ASGIApp:
-    from http import HTTPStatus
-
-    from embermq.admin.http import problem
-
-    return problem(HTTPStatus.CONFLICT, OFF, {})
-
-
-def _make_api(desk: QueueDesk, access: Access) -> ASGIApp:
-    from embermq.admin.api import create_api
-
-    return create_api(desk, access)
 
 
 def _rpc_server_class() -> type[RpcServer]:

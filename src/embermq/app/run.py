@@ -22,6 +22,9 @@ from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.adapters.sqlite.log_state import Post
+from embermq.admin.operations import PARKED, QUEUES, SESSIONS
+from embermq.admin.parked_desk import ParkedDesk
+from embermq.admin.session_desk import SessionDesk
 from embermq.admin.settings import GrpcLimits
 from embermq.app import out_of_memory
 from embermq.app.authentication import Authentication
@@ -32,12 +35,10 @@ from embermq.app.data_lock import held_data_dir
 from embermq.app.embedded import Embedded, open_embedded
 from embermq.app.errors import StartError
 from embermq.app.http_side import HttpSide
-from embermq.app.parked_desk import ParkedDesk
 from embermq.app.pipeline_side import driver_settings, missing_jars
 from embermq.app.queue_admin import QueueAdmin
 from embermq.app.rpc_side import RpcSide
 from embermq.app.service import BrokerService
-from embermq.app.session_desk import SessionDesk
 from embermq.app.settings import SQLITE
 from embermq.app.static_store import open_users
 from embermq.app.terminal import Terminal
@@ -209,11 +210,9 @@ class _Application:
         try:
             parts.queues.apply_file()
             surfaces = await self._open(parts.server, service, parts.queues)
-            await parts.control.open(
-                SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life),
-                ParkedDesk(embedded.broker, ticks, embedded.parking),
-                parts.queues.own_api(),
-            )
+            sessions = SessionDesk(embedded.broker, ticks, lambda: service.retained, embedded.log_life)
+            parked = ParkedDesk(embedded.broker, ticks, embedded.parking)
+            await parts.control.open({QUEUES: parts.queues.desk, SESSIONS: sessions, PARKED: parked})
         except StartError:
             embedded.close()
             raise

@@ -34,7 +34,7 @@ from embermq.pipeline.status import PipelineStatus, read_status
 from embermq.ports.errors import StoreError
 
 if TYPE_CHECKING:
-    from embermq.app.queue_desk import QueueDesk
+    from embermq.admin.queue_desk import QueueDesk
     from embermq.observability.metrics import Metrics
     from embermq.pipeline.supervisor import PipelineSupervisor
 

@@ -136,7 +136,7 @@ def _owner(
     client_id: str, data_dir: str | None, config: Path | None, assignments: list[str] | None
 ) -> tuple[str, str]:
     """To whom the session of the client id belongs, "" for nobody, and that in words."""
-    from embermq.admin.session_service import SessionDetail
+    from embermq.admin.session_values import SessionDetail
 
     try:
         with running_broker(data_dir, config, assignments) as broker:

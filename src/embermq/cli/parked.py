@@ -17,7 +17,7 @@ from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
 from embermq.cli.terminal import confirm, print_json, shown, table
 
 if TYPE_CHECKING:
-    from embermq.admin.parked_service import ParkedDetail, ParkedView
+    from embermq.admin.parked_values import ParkedDetail, ParkedView
     from embermq.app.control import ControlClient
 
 PATH = "/api/v1/parked"
@@ -47,7 +47,7 @@ def list_all(
     as_json: AsJson = False,
 ) -> None:
     """Show who has parked messages. With a client id, show its messages."""
-    from embermq.admin.parked_service import ParkedClientView
+    from embermq.admin.parked_values import ParkedClientView
 
     with running_broker(data_dir, config, assignments) as broker:
         if client_id is None:
@@ -80,7 +80,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one parked message with its payload."""
-    from embermq.admin.parked_service import ParkedDetail
+    from embermq.admin.parked_values import ParkedDetail
 
     with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("GET", f"{PATH}/message", client_id=client_id, number=str(number))
@@ -147,7 +147,7 @@ def _chosen(numbers: list[int] | None, everything: bool) -> list[str]:
 
 
 def _tell(done: str, body: bytes, chosen: list[str]) -> None:
-    from embermq.admin.parked_service import ParkedCount
+    from embermq.admin.parked_values import ParkedCount
 
     count = msgspec.json.decode(body, type=ParkedCount).messages
     print(f"{done} {count:,} messages")
@@ -157,7 +157,7 @@ def _tell(done: str, body: bytes, chosen: list[str]) -> None:
 
 def _all(broker: ControlClient, client_id: str) -> Iterator[ParkedView]:
     """Page by page."""
-    from embermq.admin.parked_service import ParkedView
+    from embermq.admin.parked_values import ParkedView
 
     after = 0
     while page := msgspec.json.decode(

@@ -18,7 +18,7 @@ from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
 from embermq.cli.terminal import print_json, shown, table
 
 if TYPE_CHECKING:
-    from embermq.admin.session_service import ApplicationLogView, SessionView
+    from embermq.admin.session_values import ApplicationLogView, SessionView
     from embermq.app.control import ControlClient
 
 HEADINGS = ("client id", "type", "state", "subscribed", "queued", "in flight", "behind")
@@ -77,7 +77,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one session with its subscriptions."""
-    from embermq.admin.session_service import SessionDetail
+    from embermq.admin.session_values import SessionDetail
 
     with running_broker(data_dir, config, assignments) as broker:
         body = broker.ask("GET", "/api/v1/session", client_id=client_id)
@@ -138,7 +138,7 @@ def delete(
     assignments: Assignments = None,
 ) -> None:
     """End a session. Its connection, its subscriptions and every message that is stored for it go."""
-    from embermq.admin.session_service import SessionDetail
+    from embermq.admin.session_values import SessionDetail
 
     with running_broker(data_dir, config, assignments) as broker:
         if not yes and sys.stdin.isatty():
@@ -163,7 +163,7 @@ def pins(
     as_json: AsJson = False,
 ) -> None:
     """Show who reads the message log, furthest behind first. Nothing leaves the log before they have it."""
-    from embermq.admin.session_service import PinView
+    from embermq.admin.session_values import PinView
 
     with running_broker(data_dir, config, assignments) as broker:
         found = msgspec.json.decode(broker.ask("GET", "/api/v1/pins"), type=list[PinView])
@@ -235,7 +235,7 @@ def _batched(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _logs(broker: ControlClient) -> list[ApplicationLogView]:
-    from embermq.admin.session_service import ApplicationLogView
+    from embermq.admin.session_values import ApplicationLogView
 
     return msgspec.json.decode(broker.ask("GET", LOGS), type=list[ApplicationLogView])
 
@@ -262,7 +262,7 @@ def _number(count: int | None) -> str:
 
 def _all(broker: ControlClient) -> Iterator[SessionView]:
     """Page by page, so that a broker with very many is not held up."""
-    from embermq.admin.session_service import SessionView
+    from embermq.admin.session_values import SessionView
 
     after = ""
     while page := msgspec.json.decode(

@@ -31,8 +31,10 @@ from embermq.queues.scans import at_a_time
             "reason: is 'timeuot', there are rejected, max_retries",
         ),
         ("POST", "/queues/q/dlq/retry?rate=1&limit=5", "limit: cannot be given together with a rate"),
-        ("POST", "/queues/q/dlq/retry?rate=1e-300", "rate: Input should be greater than or equal to 0.001"),
+        ("POST", "/queues/q/dlq/retry?rate=1e-300", "rate: is '1e-300', expected `float` >= 0.001"),
         ("POST", "/queues/q/dlq/retry?rate=nan", "rate: "),
+        ("POST", "/queues/q/dlq/retry?rate=null", "rate: is 'null'"),
+        ("POST", "/queues/q/dlq/retry?moved_after=null", "moved_after: is 'null'"),
         ("GET", "/queues/q/dlq?after=nonsense", "after: 'nonsense' is no id of a dead letter of queue q"),
         ("GET", "/queues/q/dlq?after=99-1", "after: '99-1' is no id"),
         ("GET", "/queues/%ff", "not UTF-8"),
@@ -83,7 +85,7 @@ def test_a_queue_that_is_there_is_not_made_again() -> None:
 
 def test_what_is_done_at_once_is_less_where_there_are_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each message stands somewhere with each: a thousand messages of 900 groups kept clients waiting for seconds."""
-    monkeypatch.setattr("embermq.app.queue_desk.at_a_time", partial(at_a_time, standings=20))
+    monkeypatch.setattr("embermq.admin.queue_desk.at_a_time", partial(at_a_time, standings=20))
     bench = DeskBench()
     for number in range(5):
         bench.join("c", f"g{number}")

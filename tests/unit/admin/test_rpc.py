@@ -17,15 +17,15 @@ from tests.support.rpc_served import ANSWER_S, Asking, Tokens, carried_out
 
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.access import Scope, TokenAccess
-from embermq.admin.queue_service import Configured, PutBack, QueueDetail, Retried, RetryJob
+from embermq.admin.queue_values import Configured, LettersWanted, PutBack, QueueDetail, Retried, RetryJob
 from embermq.admin.rpc_calls import CALLS, SERVICE
 from embermq.model.message import Message
+from embermq.mqtt.wire.properties import Properties
 from embermq.queues.explaining import Reason
 from embermq.queues.inspection import (
     ConsumerView,
     DeadLetterView,
     GroupView,
-    LetterFilter,
     MessageView,
     QueueStats,
     StandingView,
@@ -41,6 +41,7 @@ from embermq.queues.settings import (
 
 READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
 QUEUE = pb.QueueRequest(name="q")
+WITH_COLOUR = Properties(user_properties=(("colour", "red"),))
 
 
 KINDS: list[tuple[type[Any], type[Struct]]] = [
@@ -64,21 +65,18 @@ KINDS: list[tuple[type[Any], type[Struct]]] = [
 
 
 @pytest.mark.parametrize(("kind", "struct"), KINDS, ids=lambda each: each.__name__)
-def test_what_the_facade_says_has_a_field_of_the_same_name(kind: type[Any], struct: type[Struct]) -> None:
+def test_what_an_operation_says_has_a_field_of_the_same_name(kind: type[Any], struct: type[Struct]) -> None:
     assert {info.name for info in fields(struct)} == set(kind.DESCRIPTOR.fields_by_name)
 
 
-def test_a_retry_of_all_says_what_the_facade_says_and_has_its_job_besides() -> None:
+def test_a_retry_of_all_says_what_the_operation_says_and_has_its_job_besides() -> None:
     theirs = set(pb.RetryDeadLettersResponse.DESCRIPTOR.fields_by_name)
     assert theirs == {info.name for info in fields(Retried)} | {"job"}
 
 
-def test_a_filter_can_ask_for_all_that_the_facade_can_look_for() -> None:
-    theirs = {
-        name + ("_ms" if name.startswith("moved") else "")
-        for name in pb.LetterFilter.DESCRIPTOR.fields_by_name
-    }
-    assert theirs == {info.name for info in fields(LetterFilter)} - {"queue"}
+def test_a_filter_can_ask_for_all_that_the_operation_can_look_for() -> None:
+    theirs = set(pb.LetterFilter.DESCRIPTOR.fields_by_name)
+    assert theirs == {info.name for info in fields(LettersWanted)}
 
 
 def test_every_call_of_the_description_is_answered() -> None:
@@ -88,7 +86,7 @@ def test_every_call_of_the_description_is_answered() -> None:
         assert described[name].input_type.full_name == call.request.DESCRIPTOR.full_name
         words = (Path(__file__).parents[3] / "src/embermq/admin/queue_admin.proto").read_text()
         comment = words.partition(f"  rpc {name}(")[0].rstrip().rpartition("\n")[2]
-        assert comment.endswith(f"Scope {call.scope}."), name
+        assert comment.endswith(f"Scope {call.operation.scope}."), name
 
 
 @pytest.mark.promise("queues-41")
@@ -131,7 +129,11 @@ def test_settings_that_cannot_be_are_refused_by_name(tmp_path: Path) -> None:
         ):
             code, words = await ask.refused("PutQueue", pb.PutQueueRequest(name="a", settings=settings))
             assert code == "INVALID_ARGUMENT" and told in words, words
-        for name, told in (("a//b", "empty level"), ("responses/me", "responses/"), ("", "name: is empty")):
+        for name, told in (
+            ("a//b", "empty level"),
+            ("responses/me", "responses/"),
+            ("", "name: is empty"),
+        ):
             code, words = await ask.refused("PutQueue", pb.PutQueueRequest(name=name))
             assert code == "INVALID_ARGUMENT" and told in words, words
         assert [one.name for one in (await ask("ListQueues", pb.ListQueuesRequest())).queues] == ["q"]
@@ -146,7 +148,7 @@ def test_settings_that_cannot_be_are_refused_by_name(tmp_path: Path) -> None:
 def test_messages_consumers_groups_and_why(tmp_path: Path) -> None:
     bench = DeskBench()
     bench.bodies = {
-        0: Message("$queue/q", b"one", 1, False, "p", 5, START_MS),
+        0: Message("$queue/q", b"one", 1, False, "p", 5, START_MS, 0, WITH_COLOUR),
         1: Message("$queue/q", b"\xff", 1, False, "p", 5, START_MS),
         2: None,
         3: Message("$queue/q", "ä".encode() * 40_000, 1, False, "p", 4, START_MS),
@@ -162,6 +164,7 @@ def test_messages_consumers_groups_and_why(tmp_path: Path) -> None:
         assert peeked[3].payload_bytes == 80_000 and peeked[3].payload == "ä".encode() * 32_768
         assert [one.about.HasField("key") for one in peeked] == [True, False, False, False]
         assert peeked[0].publisher == "p"
+        assert ["colour", "red"] in list(map(list, peeked[0].properties["user_properties"]))
         behind = await ask("PeekMessages", pb.PeekMessagesRequest(name="q", after=1, limit=1))
         assert [one.about.sequence for one in behind.messages] == [2]
         request = pb.GetMessageRequest(name="q", message_id=peeked[0].about.id)
@@ -262,14 +265,18 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
 
     async def work(ask: Asking) -> None:
         for name, request, told in (
-            ("ListQueues", pb.ListQueuesRequest(limit=1_001), "limit: 1001 is more than 1000"),
-            ("ListQueues", pb.ListQueuesRequest(match="?" * 301), "match: has 301 characters"),
-            ("PeekMessages", pb.PeekMessagesRequest(name="q", limit=101), "limit: 101 is more than 100"),
+            ("ListQueues", pb.ListQueuesRequest(limit=1_001), "limit: is 1001, expected `int` <= 1000"),
+            ("ListQueues", pb.ListQueuesRequest(match="?" * 301), "expected `str` of length <= 300"),
+            (
+                "PeekMessages",
+                pb.PeekMessagesRequest(name="q", limit=101),
+                "limit: is 101, expected `int` <= 100",
+            ),
             ("ListGroups", pb.ListGroupsRequest(name="q", limit=1_001), "limit"),
             ("ListConsumers", pb.ListConsumersRequest(name="q", limit=1_001), "limit"),
             (letters, pb.ListDeadLettersRequest(name="q", limit=1_001), "limit"),
-            (letters, pb.ListDeadLettersRequest(name="q", after="x" * 81), "after: has 81 characters"),
-            (letters, pb.ListDeadLettersRequest(name="q", filter={"error": "*" * 301}), "filter.error"),
+            (letters, pb.ListDeadLettersRequest(name="q", after="x" * 81), "expected `str` of length <= 80"),
+            (letters, pb.ListDeadLettersRequest(name="q", filter={"error": "*" * 301}), "error: is"),
             (letters, pb.ListDeadLettersRequest(name="q", filter={"message_id": "1" * 81}), "message_id"),
             (letters, pb.ListDeadLettersRequest(name="q", filter={"moved_after": far}), "moved_after: -1 s"),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=-1), "rate: is -1"),
@@ -287,11 +294,19 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
                 "reason: is 'timeuot'",
             ),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=1, limit=5), "together with a rate"),
-            (retry, pb.RetryDeadLettersRequest(name="q", limit=100_001), "limit: 100001"),
+            (retry, pb.RetryDeadLettersRequest(name="q", limit=100_001), "limit: is 100001"),
             ("GetQueue", pb.QueueRequest(), "name: is empty"),
-            ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="q"), "ids: there are 0"),
-            ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="q", ids=["x"] * 1_001), "are 1001"),
-            ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="q", ids=["x" * 81]), "81 characters"),
+            (
+                "RedriveDeadLetters",
+                pb.RedriveDeadLettersRequest(name="q"),
+                "ids: is []",
+            ),
+            (
+                "RedriveDeadLetters",
+                pb.RedriveDeadLettersRequest(name="q", ids=["x"] * 1_001),
+                "of length <= 1000",
+            ),
+            ("RedriveDeadLetters", pb.RedriveDeadLettersRequest(name="q", ids=["x" * 81]), "ids[0]: is 'xxx"),
         ):
             code, words = await ask.refused(name, request)
             assert code == "INVALID_ARGUMENT" and told in words, (name, words)
@@ -338,7 +353,7 @@ def test_tokens_have_scopes(tmp_path: Path) -> None:
             answer = {"ListQueues": "OK", "PutQueue": "INVALID_ARGUMENT"}.get(name, "NOT_FOUND")
             for scope, secret in secrets.items():
                 code = await ask.code(name, request, authorization=f"Bearer {secret}")
-                if ranks[scope] < ranks[call.scope]:
+                if ranks[scope] < ranks[call.operation.scope]:
                     assert code == "PERMISSION_DENIED", (name, scope)
                 else:
                     assert code == answer, (name, scope)
@@ -387,7 +402,7 @@ def test_without_a_token_this_machine_alone_gets_in(
 def test_a_store_that_does_not_answer_and_a_fault_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("embermq.app.queue_desk.STORE_WAIT_S", 0.01)
+    monkeypatch.setattr("embermq.admin.queue_desk.STORE_WAIT_S", 0.01)
     bench = DeskBench()
 
     async def work(ask: Asking) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tests.support.queue_desk import DeskBench
 
-from embermq.admin.queue_service import QUEUES_NAMED_MAX, PutBack, QueueRefused, Retried
+from embermq.admin.errors import Refused
+from embermq.admin.queue_values import QUEUES_NAMED_MAX, PutBack, Retried
 from embermq.queues.consumer import Newcomer
 from embermq.queues.inspection import LetterFilter
 from embermq.queues.names import Verb
@@ -75,7 +76,7 @@ def test_dead_letters_make_no_queue_by_going_back() -> None:
         ids = [letter.id for letter in letters]
         for letter_id in (ids[0], letters[0].message_id):
             with pytest.raises(
-                QueueRefused, match="comes from queue q, which is not there any more; make it first"
+                Refused, match="comes from queue q, which is not there any more; make it first"
             ):
                 await desk.retry("dlq/q", letter_id)
         assert await desk.retry_all("dlq/q", ANY, 100) == retried(0, 3, "q")
@@ -132,7 +133,7 @@ def test_orphaned_ones_are_in_nobodys_way() -> None:
         (task,) = desk._running.values()
         await asyncio.wait([task])
         ended = desk.retry_job("dlq/shared")
-        assert ended is not None and (ended.retried, ended.orphaned, ended.running) == (1, 3, False)
+        assert (ended.retried, ended.orphaned, ended.running) == (1, 3, False)
         assert desk.stats("b").depth == 3
 
     asyncio.run(work())
@@ -163,7 +164,7 @@ def test_dead_letters_make_no_group_past_the_limit() -> None:
         await desk.remove_group("q", "g")
         bench.queues.open_group("q", "h", bench.now_ms)
         letters = await desk.dead_letters("q", ANY, "", 9)
-        with pytest.raises(QueueRefused, match=r"group 'g' of queue q, .*groups_max is 1"):
+        with pytest.raises(Refused, match=r"group 'g' of queue q, .*groups_max is 1"):
             await desk.retry("q", letters[0].id)
         assert await desk.retry_all("q", ANY, 100) == retried(0, crowded=2)
         job = await desk.retry_slowly("q", ANY, 1_000)
@@ -251,7 +252,7 @@ def test_room_that_is_taken_on_the_way_is_not_taken_twice() -> None:
         (task,) = desk._running.values()
         await asyncio.wait([task])
         ended = desk.retry_job("q")
-        assert ended is not None and not ended.running and ended.full_queues == ("q",)
+        assert not ended.running and ended.full_queues == ("q",)
         assert ended.crowded == 3 - ended.retried > 0
         assert list(bench.queues.queue("q").groups) == ["h"]
 
@@ -270,7 +271,7 @@ def test_a_retry_with_a_rate_makes_no_queue_that_is_deleted_on_the_way() -> None
         (task,) = desk._running.values()
         await asyncio.wait([task])
         ended = desk.retry_job("dlq/q")
-        assert ended is not None and not ended.running and ended.missing_queues == ("q",)
+        assert not ended.running and ended.missing_queues == ("q",)
         assert bench.queues.find("q") is None
         left = await desk.dead_letters("dlq/q", ANY, "", 100)
         assert ended.orphaned == len(left) == 3 - ended.retried > 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote
-
 import httpx
 import pytest
 
-from embermq.admin.late_api import named_path
+from embermq.admin.http_api import _part
 from embermq.app.errors import UserError
 from embermq.cli.dead_letters import _path
 from embermq.cli.paths import queue_path
@@ -19,8 +17,8 @@ from embermq.cli.paths import queue_path
 def test_any_name_reaches_its_own_queue(name: str) -> None:
     for path in (queue_path(name), _path(name)):
         raw = httpx.URL(f"http://broker{path}/purge").raw_path
-        part = named_path(raw).removeprefix("/api/v1/queues/").partition("/")[0]
-        assert unquote(part) == name
+        part = raw.decode().removeprefix("/api/v1/queues/").partition("/")[0]
+        assert _part("name", part) == name
 
 
 def test_a_name_that_is_no_utf_8_is_asked_for_as_it_is() -> None:

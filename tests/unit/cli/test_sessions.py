@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from embermq.admin.session_service import ApplicationLogView
+from embermq.admin.session_values import ApplicationLogView
 from embermq.cli import sessions
 from embermq.cli.main import main
 

@@ -57,7 +57,10 @@ def test_the_broker_says_what_becomes_of_the_log(tmp_path: Path, body: str, gene
     with broker(places, "200 OK", body) as asked:
         assert BrokerSessions(places).restore("e.msg.app.one") == generation
     head, _, question = asked[0].partition(b"\r\n\r\n")
-    assert head.startswith(b"POST /application-logs/restore ") and question == b'{"topic":"e.msg.app.one"}'
+    assert (
+        head.startswith(b"POST /api/v1/application-logs/restore ")
+        and question == b'{"topic":"e.msg.app.one"}'
+    )
 
 
 @pytest.mark.promise("pipeline-14")
@@ -65,7 +68,7 @@ def test_the_broker_makes_all_logs_again_that_are_missing(tmp_path: Path) -> Non
     places = Places(tmp_path / "data")
     with broker(places, "200 OK", '{"logs": ["b", "a"]}') as asked:
         assert BrokerSessions(places).restore_missing() == ("b", "a")
-    assert asked[0].startswith(b"POST /application-logs/restore-missing ")
+    assert asked[0].startswith(b"POST /api/v1/application-logs/restore-missing ")
 
 
 @pytest.mark.promise("pipeline-14")
@@ -77,8 +80,8 @@ def test_the_broker_says_which_logs_it_has_made_since_it_was_asked_before(tmp_pa
         assert sessions.lately() == (), "what was there before is none of a producer's that begins now"
         assert sessions.lately() == ("b", "a")
     assert [one.split(b" HTTP")[0] for one in asked] == [
-        b"GET /application-logs/late?since=0",
-        b"GET /application-logs/late?since=70",
+        b"GET /api/v1/application-logs/late?since=0",
+        b"GET /api/v1/application-logs/late?since=70",
     ]
 
 

@@ -17,9 +17,9 @@ from embermq.pipeline.places import Places
 ANSWER_S = 20.0
 LATE_S = 2.0
 """For what is asked at every look, and need not be known at each."""
-_RESTORE = "/application-logs/restore"
-_RESTORE_MISSING = "/application-logs/restore-missing"
-_LATE = "/application-logs/late"
+_RESTORE = "/api/v1/application-logs/restore"
+_RESTORE_MISSING = "/api/v1/application-logs/restore-missing"
+_LATE = "/api/v1/application-logs/late"
 
 _Answer = TypeVar("_Answer")
 

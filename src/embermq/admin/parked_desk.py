@@ -1,18 +1,17 @@
-"""Parked messages as an operator sees them and what may be done to them; see `admin.parked_service`."""
+"""Parked messages as an operator sees them and what may be done to them."""
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 import msgspec
 
-from embermq.admin.parked_service import ParkedClientView, ParkedDetail, ParkedView
+from embermq.admin.durable import Clock, Durable
+from embermq.admin.errors import NotFound
+from embermq.admin.parked_values import ParkedClientView, ParkedCount, ParkedDetail, ParkedView
 from embermq.delivery.application.parking import Parking
-from embermq.edge.tick_loop import TickLoop
 from embermq.formats.log_record import decode_record, is_sound
 from embermq.intake.broker import Broker
 from embermq.model.parked_message import ParkedMessage, ParkedStage
@@ -24,57 +23,56 @@ Numbers = Sequence[int] | None
 
 
 class ParkedDesk:
-    """See the façade."""
+    """Called on the event loop. `numbers` None is all of a client's messages; those that are not there, or are being
+    sent again, are passed over. Raises NotFound for a client id without a session, and StoreError."""
 
-    def __init__(self, broker: Broker, ticks: TickLoop, parking: Parking) -> None:
+    def __init__(self, broker: Broker, ticks: Clock, parking: Parking) -> None:
         self._broker = broker
         self._ticks = ticks
+        self._durable = Durable(broker.state.tick, ticks)
         self._parking = parking
 
     def clients(self) -> Sequence[ParkedClientView]:
+        """Who has something here, by client id."""
         return [
             ParkedClientView(client_id=client_id, messages=messages, parked=parked)
             for client_id, messages, parked in self._parking.clients()
         ]
 
-    def page(self, client_id: str, after: int, limit: int) -> Sequence[ParkedView] | None:
-        session = self._session(client_id)
-        if session is None:
-            return None
-        return [_view(found) for found in self._parking.page(session, after, limit)]
+    def page(self, client_id: str, after: int, limit: int) -> Sequence[ParkedView]:
+        """Up to `limit` of a client's messages with greater numbers."""
+        return [_view(found) for found in self._parking.page(self._find(client_id), after, limit)]
 
-    def message(self, client_id: str, number: int) -> ParkedDetail | None:
-        session = self._session(client_id)
+    def message(self, client_id: str, number: int) -> ParkedDetail:
+        """One of them."""
+        session = self._broker.state.sessions.get(client_id)
         found = None if session is None else self._parking.read(session, number)
-        return None if found is None else _detail(found)
+        if found is None:
+            raise NotFound(f"the client {client_id!r} has no parked message {number}")
+        return _detail(found)
 
-    async def redrive(self, client_id: str, numbers: Numbers) -> int | None:
+    async def redrive(self, client_id: str, numbers: Numbers) -> ParkedCount:
+        """Have messages sent again; returns when that is durable."""
         return await self._do(self._parking.redrive, client_id, numbers)
 
-    async def delete(self, client_id: str, numbers: Numbers) -> int | None:
+    async def delete(self, client_id: str, numbers: Numbers) -> ParkedCount:
+        """Delete messages for good; returns when that is durable."""
         return await self._do(self._parking.delete, client_id, numbers)
 
     async def _do(
         self, what: Callable[[Session, Numbers], int], client_id: str, numbers: Numbers
-    ) -> int | None:
-        session = self._session(client_id)
-        if session is None:
-            return None
+    ) -> ParkedCount:
+        session = self._find(client_id)
         self._ticks.look_at_clock()
         count = what(session, numbers)
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker.state.tick.batch.after_commit.append(partial(_tell, durable))
-        self._ticks.wake()
-        await durable
-        return count
+        await self._durable()
+        return ParkedCount(count)
 
-    def _session(self, client_id: str) -> Session | None:
-        return self._broker.state.sessions.get(client_id)
-
-
-def _tell(durable: asyncio.Future[None]) -> None:
-    if not durable.done():  # who asked may have left
-        durable.set_result(None)
+    def _find(self, client_id: str) -> Session:
+        found = self._broker.state.sessions.get(client_id)
+        if found is None:
+            raise NotFound(f"there is no session of the client id {client_id!r}")
+        return found
 
 
 def _view(found: ParkedMessage) -> ParkedView:

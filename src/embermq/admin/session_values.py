@@ -1,12 +1,15 @@
-"""The façade of sessions: what the broker tells of them, and what an operator may do to them."""
+"""What operations on sessions and application logs take and answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
+
+USER_BYTES_MAX = 65_535
+"""What MQTT takes as a user name."""
 
 
 class SessionView(Struct, frozen=True, kw_only=True):
@@ -92,59 +95,58 @@ class LateLogView(Struct, frozen=True, kw_only=True):
     logs: Sequence[str]
 
 
-class LogsRefused(Exception):
-    """Application logs cannot be told of: why."""
+class RestoredLog(Struct, frozen=True):
+    """`generation`: nobody up to it reads the log; None: it is there again."""
+
+    generation: int | None
 
 
-class SessionService(Protocol):
-    """Implemented in app; called on the event loop. Reading answers from memory."""
+class RestoredLogs(Struct, frozen=True):
+    """Those that are there again."""
 
-    def sessions(self, after: str, limit: int) -> Sequence[SessionView]:
-        """Up to `limit` sessions whose client id sorts behind `after`, in that order."""
-        ...
+    logs: Sequence[str]
 
-    def session(self, client_id: str) -> SessionDetail | None:
-        """One of them; None when there is none of that id."""
-        ...
 
-    def pins(self) -> Sequence[PinView]:
-        """Who reads the message log, furthest behind first."""
-        ...
+class NoRequest(Struct, frozen=True):
+    """Nothing need be said."""
 
-    def disconnect(self, client_id: str) -> bool | None:
-        """End the client's connection with 0x98; a kept session stays. False when it has none, None when there is no
-        such session."""
-        ...
 
-    async def delete(self, client_id: str) -> bool:
-        """End session and connection, queue and subscriptions included; returns when that is durable. False when there
-        is no such session."""
-        ...
+class ListSessionsRequest(Struct, frozen=True, kw_only=True):
+    """A page of sessions."""
 
-    async def give(self, client_id: str, username: str) -> bool | None:
-        """From now on the session belongs to this user; returns when that is durable. False when it is not kept, None
-        when there is no such session."""
-        ...
+    after: Annotated[str, Meta(description="Client ids behind this one")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
 
-    async def application_logs(self) -> Sequence[ApplicationLogView]:
-        """Every application log that is kept in a store of its own, by name. Raises LogsRefused."""
-        ...
 
-    async def clean_application_logs(self, names: Sequence[str]) -> Sequence[str]:
-        """Delete those that nobody reads; returns which they were. Raises LogsRefused."""
-        ...
+class ClientRequest(Struct, frozen=True, kw_only=True):
+    """One client. Client ids are parameters, since they may hold any character."""
 
-    async def restore_application_log(self, name: str) -> int | None:
-        """The pipeline has a record for a log that is not there: make it again and return None; or, when nobody wants
-        it, the newest session generation there has been. Raises LogsRefused."""
-        ...
+    client_id: str = ""
 
-    async def restore_missing_application_logs(self) -> Sequence[str]:
-        """For the pipeline: make every log again that is wanted and not there; returns which they were. Raises
-        LogsRefused."""
-        ...
 
-    def late_application_logs(self, since: int) -> LateLogView:
-        """For the pipeline: the logs that were made or found lately, and not deleted by the broker. Raises
-        LogsRefused."""
-        ...
+class GiveRequest(ClientRequest, frozen=True, kw_only=True):
+    """To whom the client's session belongs from now on."""
+
+    user: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.user or "\0" in self.user or len(self.user.encode()) > USER_BYTES_MAX:
+            raise ValueError(f"a user name has 1 to {USER_BYTES_MAX} bytes in UTF-8, and no U+0000")
+
+
+class LogsRequest(Struct, frozen=True, kw_only=True):
+    """Application logs by name."""
+
+    name: tuple[str, ...] = ()
+
+
+class RestoreRequest(Struct, frozen=True, kw_only=True):
+    """One application log."""
+
+    topic: str
+
+
+class LateLogsRequest(Struct, frozen=True, kw_only=True):
+    """Those behind a number."""
+
+    since: Annotated[int, Meta(ge=0)]

@@ -1,32 +1,30 @@
-"""Durable queues as an operator sees them and what may be done to them; see `admin.queue_service`."""
+"""Durable queues as an operator sees them and what may be done to them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from heapq import nlargest, nsmallest
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from msgspec.structs import replace
 
-from embermq.admin.queue_service import (
+from embermq.admin.durable import Clock, Durable
+from embermq.admin.errors import IsThere, NotFound, Refused, RequestRefused
+from embermq.admin.queue_bodies import ShownBody, peeked, shown_body
+from embermq.admin.queue_values import (
     QUEUES_NAMED_MAX,
     Configured,
-    NoSuchQueue,
+    Done,
     PeekedMessage,
     PutBack,
     QueueDetail,
-    QueueRefused,
-    QueueService,
-    RequestRefused,
     Retried,
     RetryJob,
 )
-from embermq.app.queue_bodies import ShownBody, peeked, shown_body
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.queues.dead_letter_quota import LetterRoom
@@ -77,18 +75,6 @@ DELETE_TRIES = 50
 BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
 
 
-class Clock(Protocol):
-    """What drives ticks: `server.tick_loop`."""
-
-    def look_at_clock(self) -> int:
-        """Set the tick's time and return it."""
-        ...
-
-    def wake(self) -> None:
-        """Have a tick run."""
-        ...
-
-
 class MessageBodies(Protocol):
     """Where bodies are read."""
 
@@ -97,8 +83,10 @@ class MessageBodies(Protocol):
         ...
 
 
-class QueueDesk(QueueService):
-    """See the façade. `core` writes into the present batch of `tick`."""
+class QueueDesk:
+    """Called on the event loop. Reading answers from memory; what changes something returns when that is durable, or
+    raises StoreError when the store takes too long: it may be done all the same. All but `queues` and `configure`
+    raise NotFound. `core` writes into the present batch of `tick`."""
 
     def __init__(
         self,
@@ -111,8 +99,8 @@ class QueueDesk(QueueService):
         groups_max: int,
     ) -> None:
         self._core = core
-        self._tick = tick
         self._ticks = ticks
+        self._commits = Durable(tick, ticks)
         self._bodies = bodies
         self._queues_max = queues_max
         self._groups_max = groups_max
@@ -121,6 +109,7 @@ class QueueDesk(QueueService):
         self._is_closed = False
 
     def queues(self, after: str, limit: int, match: str) -> Sequence[QueueStats]:
+        """Up to `limit` queues whose name sorts behind `after` and fits the shell pattern `match`, in that order."""
         after, match = queue_name(after), queue_name(match)
         names = nsmallest(
             limit, (name for name in self._core.names() if name > after and fnmatchcase(name, match))
@@ -128,11 +117,13 @@ class QueueDesk(QueueService):
         return [self.stats(name) for name in names]
 
     def queue(self, name: str) -> QueueDetail:
+        """One of them."""
         queue = self._find(name)
         groups = groups_of(queue, "", GROUPS_IN_DETAIL_MAX)
         return QueueDetail(settings=queue.settings, stats=self.stats(name), groups=groups)
 
     def stats(self, name: str) -> QueueStats:
+        """Its figures alone."""
         return stats_of(self._find(name), self._ticks.look_at_clock())
 
     def figures(self) -> QueueFigures:
@@ -156,20 +147,24 @@ class QueueDesk(QueueService):
         return self._core.room
 
     def groups(self, name: str, after: str, limit: int) -> Sequence[GroupView]:
+        """Up to `limit` of its groups whose names sort behind `after`, in that order."""
         return groups_of(self._find(name), after, limit)
 
     def consumers(self, name: str, after: tuple[str, str], limit: int) -> Sequence[ConsumerView]:
+        """Up to `limit` of its consumers that sort behind `after`, a group and a client id, in that order."""
         return consumers_of(self._find(name), after, limit)
 
     def message(self, name: str, message_id: str) -> MessageView:
+        """A message with its state in every group."""
         found = message_of(self._find(name), message_id)
         if found is None:
-            raise NoSuchQueue(
+            raise NotFound(
                 f"queue {name} has no message {message_id[:80]!r}: it never had, or all have settled it"
             )
         return found
 
     async def peek(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
+        """Up to `limit` messages behind the sequence `after`, with their bodies. Raises StoreError."""
         queue = self._find(name)
         sequences = messages_after(queue, after, at_a_time(limit, len(queue.groups)))
         return await self._with_bodies(
@@ -177,6 +172,8 @@ class QueueDesk(QueueService):
         )
 
     async def delayed(self, name: str, after: int, limit: int) -> Sequence[PeekedMessage]:
+        """Up to `limit` messages whose time has not come, behind the sequence `after`, with their bodies. Raises
+        StoreError."""
         queue = self._find(name)
         rows = queue.delayed.after(after, limit)
         return await self._with_bodies([(delayed_at(queue, row), row.offset) for row in rows])
@@ -186,11 +183,14 @@ class QueueDesk(QueueService):
         return [peeked(view, bodies.get(offset)) for view, offset in views]
 
     def explain(self, name: str) -> Sequence[Reason]:
+        """Why nothing is delivered."""
         return explain(self._find(name), self._ticks.look_at_clock())
 
     async def dead_letters(
         self, name: str, wanted: LetterFilter, after: str, limit: int
     ) -> Sequence[DeadLetterView]:
+        """Dead letters of the queue, or in it when it is a queue of dead letters, behind the one with the id `after`;
+        nobody consumes them by looking at them."""
         found = self._letters(name, wanted)
         if found is None:
             return []
@@ -201,7 +201,13 @@ class QueueDesk(QueueService):
         letters = (letter_at(dead, sequence) for sequence in await _search(dead, wanted, limit, begin))
         return [letter for letter in letters if letter is not None]
 
-    async def configure(self, name: str, given: Mapping[str, object]) -> Configured:
+    async def configure(
+        self, name: str, given: Mapping[str, object], *, only_new: bool = False
+    ) -> Configured:
+        """Make the queue, or give it these settings instead of those it has. Raises SettingsRefused and, when there are
+        too many queues, Refused."""
+        if only_new and self._core.find(name) is not None:
+            raise IsThere(f"there is a queue {name!r} already")
         settings = operator_settings(name, given)
         created = self.apply(settings)
         await self._durable()
@@ -209,18 +215,19 @@ class QueueDesk(QueueService):
 
     def apply(self, settings: QueueSettings) -> bool:
         """Make the queue or give it these settings, without waiting; True when it was made. Raises SettingsRefused and
-        QueueRefused."""
+        Refused."""
         queue = self._core.find(settings.name)
         count = len(self._core.names())
         if queue is None and count >= self._queues_max:
-            raise QueueRefused(f"there are {count} queues, queues.queues_max is {self._queues_max}")
+            raise Refused(f"there are {count} queues, queues.queues_max is {self._queues_max}")
         if queue is None or queue.settings != settings:
             self._ticks.look_at_clock()
             self._core.configure(settings)
             self._ticks.wake()
         return queue is None
 
-    async def delete(self, name: str) -> int:
+    async def delete(self, name: str) -> Done:
+        """Empty it and let go of it; returns how many messages it had. Raises Refused while it has consumers."""
         queue = self._find(name)
         count = 0
         _check_unused(queue)
@@ -231,17 +238,18 @@ class QueueDesk(QueueService):
             _check_unused(queue)  # who came meanwhile would have subscribed to nothing
             self._ticks.look_at_clock()
             if self._core.delete(name):
-                self.stop_retry(name)
+                self._stop(name)
                 self._jobs.pop(name, None)
                 await self._durable()
-                return count
+                return Done(count)
             await self._durable()
         else:
-            raise QueueRefused(f"queue {name} cannot be deleted while messages are published to it")
-        return count
+            raise Refused(f"queue {name} cannot be deleted while messages are published to it")
+        return Done(count)
 
-    async def purge(self, name: str) -> int:
-        return await self._purge(name, self._find(name))
+    async def purge(self, name: str) -> Done:
+        """Let go of every message that is there now, held and delayed ones too; returns how many."""
+        return Done(await self._purge(name, self._find(name)))
 
     async def _purge(self, name: str, queue: Queue) -> int:
         end, count = queue.end(), 0
@@ -256,67 +264,69 @@ class QueueDesk(QueueService):
         return count
 
     async def delete_message(self, name: str, message_id: str) -> None:
+        """Let go of one message, for all groups; a held or delayed one too."""
         self.message(name, message_id)  # raises for one that is not there
         self._ticks.look_at_clock()
         self._core.delete_message(name, message_id)
         await self._durable()
 
     async def pause(self, name: str, group: str, *, is_paused: bool) -> None:
+        """Have a group wait, or go on; with "" the whole queue. Nothing is handed out meanwhile."""
         self._find(name)
         self._ticks.look_at_clock()
         if not self._core.pause(name, group, is_paused=is_paused):
-            raise NoSuchQueue(f"queue {name} has no group {group[:80]!r}")
+            raise NotFound(f"queue {name} has no group {group[:80]!r}")
         await self._durable()
 
     async def remove_group(self, name: str, group: str) -> None:
+        """Let go of a group without consumers, and of what it alone owed. Raises Refused while it has some."""
         found = self._find(name).groups.get(group)
         if found is None:
-            raise NoSuchQueue(f"queue {name} has no group {group[:80]!r}")
+            raise NotFound(f"queue {name} has no group {group[:80]!r}")
         if found.members:
             shown = ", ".join(repr(client_id) for client_id in nsmallest(NAMED_MAX, found.members))
             more = f" and {len(found.members) - NAMED_MAX} more" if len(found.members) > NAMED_MAX else ""
-            raise QueueRefused(f"group {group} of queue {name} has consumers: {shown}{more}")
+            raise Refused(f"group {group} of queue {name} has consumers: {shown}{more}")
         self._core.remove_group(name, group)
         await self._durable()
 
-    async def retry(self, name: str, letter_id: str) -> int:
+    async def retry(self, name: str, letter_id: str) -> Done:
+        """Put one dead letter back, or all that the message of this id has, one a group. Those that a consumer of the
+        dead-letter queue holds stay; raises Refused when all do, when their queue is not there any more, and when
+        one of them is for a group that would be one too many: none of them moves then."""
         found = self._letters(name, LetterFilter(message_id=letter_id))
         sequences = [] if found is None else await _search_id(found[0], found[1], letter_id)
         if found is None or not sequences:
-            raise NoSuchQueue(f"queue {name} has no dead letter {letter_id[:80]!r}")
+            raise NotFound(f"queue {name} has no dead letter {letter_id[:80]!r}")
         for letter in filter(None, map(found[0].dead_letter, sequences)):
             if self._core.find(letter.queue) is None:
-                raise QueueRefused(
+                raise Refused(
                     f"dead letter {letter_id} comes from queue {letter.queue}, which is not there any more; make it"
                     " first, then it can go back"
                 )
         self._check_groups(found[0], sequences)
         done = self._put_back(found[0], sequences)
         if not done.put_back:
-            raise QueueRefused(f"dead letter {letter_id} is held by a consumer of {found[0].settings.name}")
+            raise Refused(f"dead letter {letter_id} is held by a consumer of {found[0].settings.name}")
         await self._durable()
-        return done.put_back
+        return Done(done.put_back)
 
     async def retry_all(self, name: str, wanted: LetterFilter, limit: int) -> Retried:
+        """Put dead letters back, the oldest first: of `limit` at most those that can go."""
         found, done = self._letters(name, wanted), Returned()
         if found is not None:
             sequences, done = await self._search_ways_back(*found, limit)
             for begin in range(0, len(sequences), PIECE):
                 done.add(self._put_back(found[0], sequences[begin : begin + PIECE]))
                 await self._durable()
-        return Retried(
-            messages=done.put_back,
-            held=done.held,
-            orphaned=done.orphaned.total(),
-            missing_queues=_named(done.orphaned),
-            crowded=done.crowded.total(),
-            full_queues=_named(done.crowded),
-        )
+        return Retried(messages=done.put_back, **_staying(done))
 
     async def put_back(self, name: str, letter_ids: Sequence[str]) -> PutBack:
+        """Put back those of these ids that are dead letters still, in their order and in one transaction: asking again
+        for what had no answer moves nothing twice. Raises StoreError."""
         found = self._letters(name, LetterFilter())
         if found is None:
-            return _of_ids(Returned(), gone=len(letter_ids))
+            return PutBack(put_back=0, gone=len(letter_ids), **_staying(Returned()))
         dead, wanted = found
         sequences: list[int] = []
         for letter_id in dict.fromkeys(letter_ids):
@@ -327,16 +337,19 @@ class QueueDesk(QueueService):
         done = self._put_back(dead, sequences)
         # Also when there was nothing to do: this answer stands for one that was lost.
         await self._durable()
-        return _of_ids(done, gone=len(letter_ids) - len(sequences))
+        return PutBack(put_back=done.put_back, gone=len(letter_ids) - len(sequences), **_staying(done))
 
     async def retry_slowly(self, name: str, wanted: LetterFilter, rate: float) -> RetryJob:
+        """Begin to put dead letters back, at most `rate` a second; what is left when the broker ends is a dead letter
+        still. What is orphaned or crowded at the beginning is told at once, and has no turn. Raises Refused while
+        another one runs for this queue."""
         found, sequences, done = self._letters(name, wanted), list[int](), Returned()
         if found is not None and not self._is_running(name):
             sequences, done = await self._search_ways_back(*found)
         if self._is_running(name):
-            raise QueueRefused(f"dead letters of queue {name} are being retried already")
+            raise Refused(f"dead letters of queue {name} are being retried already")
         if self._is_closed:
-            raise QueueRefused("the broker stops")
+            raise Refused("the broker stops")
         matched = len(sequences) + done.orphaned.total() + done.crowded.total()
         job = RetryJob(queue=name, rate=rate, matched=matched)
         job = self._jobs[name] = _job(job, done, running=bool(sequences))
@@ -347,22 +360,31 @@ class QueueDesk(QueueService):
             task.add_done_callback(partial(self._ended, name))
         return job
 
-    def retry_job(self, name: str) -> RetryJob | None:
+    def retry_job(self, name: str) -> RetryJob:
+        """The one that runs, or ended last."""
         self._find(name)
-        return self._jobs.get(name)
+        if name not in self._jobs:
+            raise NotFound("no retry with a rate has been started")
+        return self._jobs[name]
 
-    def stop_retry(self, name: str) -> bool:
+    def stop_retry(self, name: str) -> RetryJob:
+        """End the one that runs."""
+        self._find(name)
         if not self._is_running(name):
-            return False
-        self._running.pop(name).cancel()
-        self._jobs[name] = replace(self._jobs[name], running=False)
-        return True
+            raise NotFound("no retry runs")
+        self._stop(name)
+        return self._jobs[name]
+
+    def _stop(self, name: str) -> None:
+        if self._is_running(name):
+            self._running.pop(name).cancel()
+            self._jobs[name] = replace(self._jobs[name], running=False)
 
     def close(self) -> None:
         """What goes on by itself ends, and nothing more begins."""
         self._is_closed = True
         for name in list(self._running):
-            self.stop_retry(name)
+            self._stop(name)
 
     def _is_running(self, name: str) -> bool:
         task = self._running.get(name)
@@ -384,7 +406,7 @@ class QueueDesk(QueueService):
             if due > done:
                 found.add(self._put_back(dead, sequences[done:due]))
                 done = due
-                await self._committed()
+                await self._commits()
                 self._jobs[job.queue] = _job(job, found, running=True)
             if done < len(sequences):
                 next_s = began_s + done / job.rate
@@ -401,7 +423,7 @@ class QueueDesk(QueueService):
 
     def _check_groups(self, dead: Queue, sequences: Sequence[int]) -> None:
         """Whoever puts a single dead letter back is told when that would make a group past the limit. Raises
-        QueueRefused."""
+        Refused."""
         ways: dict[str, set[str]] = {}
         for letter in filter(None, map(dead.dead_letter, sequences)):
             ways.setdefault(letter.queue, set()).add(letter.group)
@@ -411,7 +433,7 @@ class QueueDesk(QueueService):
                 continue  # orphaned: they stay
             new = groups - queue.groups.keys() - {""}
             if new and len(queue.groups) + len(new) > self._groups_max:
-                raise QueueRefused(
+                raise Refused(
                     f"dead letters in {dead.settings.name} are for group {min(new)[:80]!r} of queue {name}, which is"
                     f" not there any more, and with {len(queue.groups)} consumer groups there is no room for it"
                     f" (queues.groups_max is {self._groups_max})"
@@ -468,7 +490,7 @@ class QueueDesk(QueueService):
     def _find(self, name: str) -> Queue:
         queue = self._core.find(name)
         if queue is None:
-            raise NoSuchQueue(f"there is no queue {name[:255]!r}")
+            raise NotFound(f"there is no queue {name[:255]!r}")
         return queue
 
     async def _durable(self) -> None:
@@ -476,18 +498,11 @@ class QueueDesk(QueueService):
         StoreUnavailable."""
         try:
             async with asyncio.timeout(STORE_WAIT_S):
-                await self._committed()
+                await self._commits()
         except TimeoutError:
             raise StoreUnavailable(
                 f"the store has not confirmed it in {STORE_WAIT_S:g} s; it is tried again until it does"
             ) from None
-
-    async def _committed(self) -> None:
-        """However long it takes."""
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._tick.batch.after_commit.append(partial(_tell, durable))
-        self._ticks.wake()
-        await durable
 
     async def _read(self, offsets: Sequence[int]) -> Mapping[int, ShownBody | None]:
         """Raises StoreError."""
@@ -517,48 +532,37 @@ class QueueDesk(QueueService):
         return found
 
 
-def _named(queues: Counter[str]) -> tuple[str, ...]:
-    return tuple(nsmallest(QUEUES_NAMED_MAX, queues))
+class _Staying(TypedDict):
+    held: int
+    orphaned: int
+    missing_queues: Sequence[str]
+    crowded: int
+    full_queues: Sequence[str]
 
 
-def _of_ids(done: Returned, *, gone: int) -> PutBack:
-    return PutBack(
-        put_back=done.put_back,
+def _staying(done: Returned) -> _Staying:
+    """What did not go back."""
+    return _Staying(
         held=done.held,
-        gone=gone,
         orphaned=done.orphaned.total(),
-        missing_queues=_named(done.orphaned),
+        missing_queues=tuple(nsmallest(QUEUES_NAMED_MAX, done.orphaned)),
         crowded=done.crowded.total(),
-        full_queues=_named(done.crowded),
+        full_queues=tuple(nsmallest(QUEUES_NAMED_MAX, done.crowded)),
     )
 
 
 def _job(of: RetryJob, done: Returned, *, running: bool) -> RetryJob:
-    return replace(
-        of,
-        retried=done.put_back,
-        running=running,
-        held=done.held,
-        orphaned=done.orphaned.total(),
-        missing_queues=_named(done.orphaned),
-        crowded=done.crowded.total(),
-        full_queues=_named(done.crowded),
-    )
+    return replace(of, retried=done.put_back, running=running, **_staying(done))
 
 
 def _check_unused(queue: Queue) -> None:
-    """Raises QueueRefused when it has consumers."""
+    """Raises Refused when it has consumers."""
     consumers = sum(len(group.members) for group in queue.groups.values())
     if consumers:
-        raise QueueRefused(
+        raise Refused(
             f"queue {queue.settings.name} has {consumers} consumer{'s' if consumers > 1 else ''}; they have to"
             " unsubscribe before it can be deleted"
         )
-
-
-def _tell(durable: asyncio.Future[None]) -> None:
-    if not durable.done():  # who asked may have left
-        durable.set_result(None)
 
 
 async def _search(dead: Queue, wanted: LetterFilter, limit: int | None = None, after: int = 0) -> list[int]:

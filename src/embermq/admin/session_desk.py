@@ -1,4 +1,4 @@
-"""Sessions as an operator sees them and what may be done to them; see `admin.session_service`."""
+"""Sessions as an operator sees them and what may be done to them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from embermq.admin.session_service import (
+from embermq.admin.durable import Clock, Waiter
+from embermq.admin.errors import LogsRefused, NotFound, Refused
+from embermq.admin.session_values import (
     ApplicationLogView,
     LateLogView,
-    LogsRefused,
     PinView,
+    RestoredLog,
+    RestoredLogs,
     SessionDetail,
     SessionView,
     SubscriptionView,
 )
 from embermq.delivery.application.log_lifecycle import LogLife
 from embermq.durability.retention import RetentionState
-from embermq.edge.tick_loop import TickLoop
 from embermq.intake.broker import Broker
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
@@ -42,7 +44,7 @@ class SessionDesk:
     def __init__(
         self,
         broker: Broker,
-        ticks: TickLoop,
+        ticks: Clock,
         retained: Callable[[], RetentionState | None],
         log_life: LogLife | None = None,
     ) -> None:
@@ -52,19 +54,20 @@ class SessionDesk:
         self._life = log_life
 
     def sessions(self, after: str, limit: int) -> Sequence[SessionView]:
+        """Up to `limit` sessions whose client id sorts behind `after`, in that order."""
         sessions = self._broker.state.sessions
         behind = self._behind()
         ids = nsmallest(limit, (client_id for client_id in sessions if client_id > after))
         return [self._view(sessions[client_id], behind) for client_id in ids]
 
-    def session(self, client_id: str) -> SessionDetail | None:
-        found = self._broker.state.sessions.get(client_id)
-        if found is None:
-            return None
+    def session(self, client_id: str) -> SessionDetail:
+        """One of them. Raises NotFound."""
+        found = self._find(client_id)
         subscriptions = [_subscription(*item) for item in sorted(found.subscriptions.items(), key=_by_filter)]
         return SessionDetail(session=self._view(found, self._behind()), subscriptions=subscriptions)
 
     def pins(self) -> Sequence[PinView]:
+        """Who reads the message log, furthest behind first."""
         retained = self._retained()
         if retained is None:
             return []
@@ -77,42 +80,39 @@ class SessionDesk:
             for pin in retained.pins
         ]
 
-    def disconnect(self, client_id: str) -> bool | None:
-        session = self._broker.state.sessions.get(client_id)
-        if session is None:
-            return None
+    def disconnect(self, client_id: str) -> None:
+        """End the client's connection with 0x98; a kept session stays. Raises NotFound, and Refused without one."""
+        session = self._find(client_id)
         link = session.link or session.claimant
         if link is None or link.closing:
-            return False
+            raise Refused(f"the client {client_id!r} is not connected")
         self._ticks.look_at_clock()
         link.disconnect(ReasonCode.ADMINISTRATIVE_ACTION)
         self._ticks.wake()
-        return True
 
-    async def delete(self, client_id: str) -> bool:
-        session = self._broker.state.sessions.get(client_id)
-        if session is None:
-            return False
+    async def delete(self, client_id: str) -> None:
+        """End session and connection, queue and subscriptions included; returns when that is durable. Raises
+        NotFound."""
+        session = self._find(client_id)
         self._ticks.look_at_clock()
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broker.connecting.remove(session, partial(_tell, durable))
+        durable = Waiter()
+        self._broker.connecting.remove(session, durable)
         self._ticks.wake()
         await durable
-        return True
 
-    async def give(self, client_id: str, username: str) -> bool | None:
-        session = self._broker.state.sessions.get(client_id)
-        if session is None:
-            return None
+    async def give(self, client_id: str, username: str) -> None:
+        """From now on the session belongs to this user; returns when that is durable. Raises NotFound, and Refused
+        when it is not kept."""
+        session = self._find(client_id)
         self._ticks.look_at_clock()
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not self._broker.connecting.give(session, username, partial(_tell, durable)):
-            return False
+        durable = Waiter()
+        if not self._broker.connecting.give(session, username, durable):
+            raise Refused(f"the session of {client_id!r} is not kept: it ends with its connection")
         self._ticks.wake()
         await durable
-        return True
 
     async def application_logs(self) -> Sequence[ApplicationLogView]:
+        """Every application log that is kept in a store of its own, by name. Raises LogsRefused."""
         found = await self._ask(self._log_life().overview)
         return [
             ApplicationLogView(
@@ -127,17 +127,30 @@ class SessionDesk:
         ]
 
     async def clean_application_logs(self, names: Sequence[str]) -> Sequence[str]:
+        """Delete those that nobody reads; returns which they were. Raises LogsRefused."""
         return await self._ask(partial(self._log_life().clean, names))
 
-    async def restore_application_log(self, name: str) -> int | None:
-        return await self._ask(partial(self._log_life().restore, name))
+    async def restore_application_log(self, name: str) -> RestoredLog:
+        """The pipeline has a record for a log that is not there: make it again and return None; or, when nobody wants
+        it, the newest session generation there has been. Raises LogsRefused."""
+        return RestoredLog(await self._ask(partial(self._log_life().restore, name)))
 
-    async def restore_missing_application_logs(self) -> Sequence[str]:
-        return await self._ask(self._log_life().restore_missing)
+    async def restore_missing_application_logs(self) -> RestoredLogs:
+        """For the pipeline: make every log again that is wanted and not there; returns which they were. Raises
+        LogsRefused."""
+        return RestoredLogs(await self._ask(self._log_life().restore_missing))
 
     def late_application_logs(self, since: int) -> LateLogView:
+        """For the pipeline: the logs that were made or found lately, and not deleted by the broker. Raises
+        LogsRefused."""
         found = self._log_life().lately(since)
         return LateLogView(number=found.number, logs=found.logs)
+
+    def _find(self, client_id: str) -> Session:
+        found = self._broker.state.sessions.get(client_id)
+        if found is None:
+            raise NotFound(f"there is no session of the client id {client_id!r}")
+        return found
 
     def _view(self, session: Session, behind: dict[int, int]) -> SessionView:
         view = _view(session, behind, self._broker.state.tick)
@@ -173,11 +186,6 @@ class SessionDesk:
             for pin in retained.pins
             if pin.generation
         }
-
-
-def _tell(durable: asyncio.Future[None]) -> None:
-    if not durable.done():  # who asked may have left
-        durable.set_result(None)
 
 
 def _by_filter(item: tuple[str, Subscriber]) -> str:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.admin.queue_service import PeekedMessage
+from embermq.admin.queue_values import PeekedMessage
 from embermq.model.message import Message
 from embermq.queues.inspection import MessageView
 

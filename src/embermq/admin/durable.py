@@ -1,0 +1,44 @@
+"""How an operation waits for the commit of what it has decided."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from embermq.sessions.tick import Tick
+
+
+class Clock(Protocol):
+    """What drives ticks: `server.tick_loop`."""
+
+    def look_at_clock(self) -> int:
+        """Set the tick's time and return it."""
+        ...
+
+    def wake(self) -> None:
+        """Have a tick run."""
+        ...
+
+
+class Waiter(asyncio.Future[None]):
+    """Done when it is called; who waits may have left by then."""
+
+    def __call__(self) -> None:
+        """The commit is durable."""
+        if not self.done():
+            self.set_result(None)
+
+
+class Durable:
+    """Waits for the commit of what was decided in the present tick, however long it takes."""
+
+    def __init__(self, tick: Tick, ticks: Clock) -> None:
+        self._tick = tick
+        self._ticks = ticks
+
+    async def __call__(self) -> None:
+        """Return when it is durable."""
+        durable = Waiter(loop=asyncio.get_running_loop())
+        self._tick.batch.after_commit.append(durable)
+        self._ticks.wake()
+        await durable

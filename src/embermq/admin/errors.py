@@ -1,0 +1,58 @@
+"""What an operation answers when it does not do what was asked, whatever the protocol."""
+
+from http import HTTPStatus
+
+from embermq.ports.errors import StoreError
+from embermq.queues.errors import SettingsRefused
+
+
+class Refused(Exception):
+    """It cannot be done now: why."""
+
+
+class NotFound(Refused):
+    """There is nothing of that name."""
+
+
+class IsThere(Refused):
+    """Only a new one was wanted, and there is one."""
+
+
+class LogsRefused(Exception):
+    """Application logs cannot be told of: why."""
+
+
+class RequestRefused(Exception):
+    """What was asked cannot be meant: which field, why."""
+
+
+class TooLarge(RequestRefused):
+    """The request has too many bytes."""
+
+
+class AccessRefused(Exception):
+    """`status` is 401 when another token may help, else 403."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+    (NotFound, HTTPStatus.NOT_FOUND),
+    (IsThere, HTTPStatus.PRECONDITION_FAILED),
+    (Refused, HTTPStatus.CONFLICT),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (RequestRefused, HTTPStatus.BAD_REQUEST),
+    (SettingsRefused, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (LogsRefused, HTTPStatus.SERVICE_UNAVAILABLE),
+)
+"""The first that fits; AccessRefused has its own. gRPC has a code for each status."""
+
+
+def status_of(error: Exception) -> HTTPStatus | None:
+    """None for a fault of the broker's."""
+    if isinstance(error, AccessRefused):
+        return HTTPStatus(error.status)
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), None)

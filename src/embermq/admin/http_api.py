@@ -1,0 +1,164 @@
+"""Operations under /api/v1 as HTTP [queues-40], with OpenAPI and a page that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from http import HTTPStatus
+from inspect import isawaitable
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from embermq.admin.access import Access, Everything
+from embermq.admin.api_docs import docs_page
+from embermq.admin.api_schema import described, parameters
+from embermq.admin.asking import request_of
+from embermq.admin.errors import STATUSES, AccessRefused, Refused, RequestRefused, TooLarge, status_of
+from embermq.admin.http import json_answer, mounted, problem, problem_handlers
+from embermq.admin.http_caller import HttpCaller
+from embermq.admin.operations import OPERATIONS, Operation
+from embermq.queues.settings import OFF, json_object
+
+Api = ASGIApp
+BODY_BYTES_MAX = 64 * 1024
+ONLY_NEW = ("if-none-match", "*")
+
+
+def create_api(
+    desks: Mapping[str, object], access: Access, operations: Sequence[Operation] = OPERATIONS
+) -> Api:
+    """The application, to be mounted at /api/v1. Operations whose desk is not there are refused."""
+
+    async def openapi(_: Request) -> Response:
+        return json_answer(described(operations), HTTPStatus.OK)
+
+    async def docs(_: Request) -> Response:
+        return docs_page(described(operations))
+
+    api = Starlette(
+        routes=[
+            Route("/openapi.json", openapi),
+            Route("/docs", docs),
+            *(
+                Route(
+                    path, _endpoint(operation, desks.get(operation.desk), access), methods=[operation.method]
+                )
+                for operation in operations
+                for path in operation.paths
+            ),
+        ],
+        exception_handlers={
+            **problem_handlers(),
+            **dict.fromkeys([AccessRefused, *(kind for kind, _ in STATUSES)], _refused),
+        },
+    )
+    api.router.redirect_slashes = False
+
+    async def by_raw_path(scope: Scope, receive: Receive, send: Send) -> None:
+        """Names in it may hold any character, `/` and the end of a line too."""
+        raw_path: bytes = scope.get("raw_path") or b""
+        await api({**scope, "path": raw_path.decode("ascii", "replace")}, receive, send)
+
+    return by_raw_path
+
+
+def create_control_app(desks: Mapping[str, object]) -> Starlette:
+    """For a socket that only the operator can open."""
+    return Starlette(routes=[mounted(create_api(desks, Everything()))], exception_handlers=problem_handlers())
+
+
+def _endpoint(operation: Operation, desk: object, access: Access) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        if desk is None:
+            raise Refused(OFF)
+        access.check(HttpCaller(request), operation.scope)
+        said = await _said(operation, request)
+        answer = operation.do(desk, request_of(operation, said, as_text=True))
+        if isawaitable(answer):
+            answer = await answer
+        status = operation.status(answer) if operation.status is not None else next(iter(operation.answers))
+        if status == HTTPStatus.NO_CONTENT:
+            return Response(status_code=status)
+        content = msgspec.json.encode(answer, enc_hook=str)  # durations as they are written
+        return Response(content, status, media_type="application/json")
+
+    return endpoint
+
+
+async def _said(operation: Operation, request: Request) -> dict[str, Any]:
+    """Raises RequestRefused, and SettingsRefused for a body that is no object."""
+    said: dict[str, Any] = {name: _part(name, text) for name, text in request.path_params.items()}
+    _add_query(said, operation, request)
+    if operation.body is not None:
+        body = await _body(request)
+        if operation.body_as:
+            said[operation.body_as] = json_object(said.get("name", ""), body or b"{}")
+        else:
+            try:
+                given = msgspec.json.decode(body, type=operation.body)
+            except msgspec.MsgspecError as error:
+                raise RequestRefused(f"the body is not understood: {error}") from None
+            said |= msgspec.to_builtins(given)
+    if "only_new" in operation.request.__struct_fields__:
+        said["only_new"] = request.headers.get(ONLY_NEW[0]) == ONLY_NEW[1]
+    return said
+
+
+@cache
+def _known(operation_name: str) -> dict[str, Any]:
+    (operation,) = (each for each in OPERATIONS if each.name == operation_name)
+    return {each.name: each for each in parameters(operation) if not each.is_in_path}
+
+
+def _add_query(said: dict[str, Any], operation: Operation, request: Request) -> None:
+    """What is misspelt would be left out, and a filter that is left out is one for everything."""
+    known = _known(operation.name)
+    for name, text in request.query_params.multi_items():
+        if name not in known:
+            there_are = f"there are {', '.join(sorted(known))}" if known else "there is none"
+            raise RequestRefused(f"{name[:80]}: is no parameter here, {there_are}")
+        place = said.setdefault(known[name].inside, {}) if known[name].inside else said
+        if known[name].is_list:
+            place.setdefault(name, []).append(text)
+        elif name in place:
+            raise RequestRefused(f"{name}: is given twice")
+        elif text == "null" and not known[name].is_text:  # would be no filter
+            raise RequestRefused(f"{name}: is {text!r}")
+        else:
+            place[name] = text
+
+
+def _part(name: str, raw: str) -> str:
+    """In the name of a queue `$` stands for `/`, `%24` for itself, and a leading `$queue/` says nothing."""
+    try:
+        if name != "name":
+            return unquote_to_bytes(raw).decode()
+        return unquote_to_bytes(raw.replace("$", "/")).decode().removeprefix("/queue/")
+    except UnicodeDecodeError:
+        raise RequestRefused(f"the {name} in the path is not UTF-8") from None
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise TooLarge(f"the body has more than {BODY_BYTES_MAX} bytes")
+    return body
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    status = status_of(error)
+    assert status is not None
+    headers = {
+        HTTPStatus.UNAUTHORIZED: {"www-authenticate": "Bearer"},
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE: {"connection": "close"},
+    }
+    return problem(status, str(error), headers.get(status, {}))

@@ -1,0 +1,521 @@
+"""The one table of operations: HTTP with its OpenAPI, gRPC, the control socket and the commands are made from it.
+
+Commands read it too, so it loads no desk and no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import Struct
+
+from embermq.admin.access import Scope
+from embermq.admin.parked_values import (
+    ParkedClientView,
+    ParkedCount,
+    ParkedDetail,
+    ParkedNumbersRequest,
+    ParkedPageRequest,
+    ParkedRequest,
+    ParkedView,
+)
+from embermq.admin.queue_values import (
+    RETRY_MAX,
+    Configured,
+    Done,
+    GroupRequest,
+    LettersAsked,
+    ListConsumersRequest,
+    ListDeadLettersRequest,
+    ListGroupsRequest,
+    ListQueuesRequest,
+    MessageRequest,
+    PeekedMessage,
+    PeekRequest,
+    PutBack,
+    PutQueueRequest,
+    QueueDetail,
+    QueueRequest,
+    RedriveDeadLettersRequest,
+    Retried,
+    RetryDeadLetterRequest,
+    RetryDeadLettersRequest,
+    RetryJob,
+)
+from embermq.admin.session_values import (
+    ApplicationLogView,
+    ClientRequest,
+    GiveRequest,
+    LateLogsRequest,
+    LateLogView,
+    ListSessionsRequest,
+    LogsRequest,
+    NoRequest,
+    PinView,
+    RestoredLog,
+    RestoredLogs,
+    RestoreRequest,
+    SessionDetail,
+    SessionView,
+)
+from embermq.queues.explaining import Reason
+from embermq.queues.inspection import ConsumerView, DeadLetterView, GroupView, MessageView, QueueStats
+from embermq.queues.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from embermq.admin.parked_desk import ParkedDesk
+    from embermq.admin.queue_desk import QueueDesk
+    from embermq.admin.session_desk import SessionDesk
+
+D = TypeVar("D")
+R = TypeVar("R", bound=Struct)
+
+READ, OPERATE, ADMIN = Scope.READ, Scope.OPERATE, Scope.ADMIN
+STAYS = (
+    "What comes from a queue that is not there any more stays, and is counted as orphaned; so does what is for a group"
+    " that was removed where there is no room for another one, and is counted as crowded."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What can be asked of a broker. `name` is also the call of gRPC, where `queue_admin.proto` has one.
+
+    `do` takes the desk and a `request` that has been checked, on the event loop; it returns an answer or an awaitable
+    of it, or raises what `admin.errors` has a status for. Over HTTP, fields of the request are parts of one of the
+    `paths`, else query parameters; those of a field that is a struct itself are parameters too. `body` is what the
+    HTTP request brings as JSON: fields of the request, or all of the field `body_as`. `answers` are what there can be
+    by status of HTTP, where 204 has no content; `status` chooses where there are several. `pages` are the fields of a
+    request for the next page, and what the last entry of a page has for them.
+    """
+
+    desk: str
+    name: str
+    method: str
+    paths: tuple[str, ...]
+    scope: Scope
+    request: type[Struct]
+    answers: Mapping[int, Any]
+    do: Callable[[Any, Any], Any]
+    summary: str
+    about: str = ""
+    body: type[Struct] | None = None
+    body_as: str = ""
+    status: Callable[[Any], int] | None = None
+    pages: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Of(Generic[D]):
+    """Makes operations of one desk."""
+
+    def __init__(self, desk: str) -> None:
+        self._desk = desk
+
+    def __call__(
+        self,
+        name: str,
+        at: str,
+        scope: Scope,
+        request: type[R],
+        answer: Any,
+        *,
+        do: Callable[[D, R], object],
+        summary: str,
+        **more: Any,
+    ) -> Operation:
+        """`at`: the method, and paths. `answer`: a type, None for nothing, or types by status."""
+        method, *paths = at.split()
+        answers = answer if isinstance(answer, dict) else {204 if answer is None else 200: answer}
+        return Operation(
+            desk=self._desk,
+            name=name,
+            method=method,
+            paths=tuple(paths),
+            scope=scope,
+            request=request,
+            answers=answers,
+            do=do,
+            summary=summary,
+            **more,
+        )
+
+
+QUEUES, SESSIONS, PARKED = "queues", "sessions", "parked"
+"""Desks."""
+_queues: _Of[QueueDesk] = _Of(QUEUES)
+_sessions: _Of[SessionDesk] = _Of(SESSIONS)
+_parked: _Of[ParkedDesk] = _Of(PARKED)
+
+LIST_QUEUES = _queues(
+    "ListQueues",
+    "GET /queues",
+    READ,
+    ListQueuesRequest,
+    list[QueueStats],
+    do=lambda desk, asked: desk.queues(asked.after, asked.limit, asked.match),
+    summary="Queues by name",
+    pages={"after": "name"},
+)
+GET_QUEUE = _queues(
+    "GetQueue",
+    "GET /queues/{name}",
+    READ,
+    QueueRequest,
+    QueueDetail,
+    do=lambda desk, asked: desk.queue(asked.queue),
+    summary="A queue with its settings",
+)
+GET_QUEUE_STATS = _queues(
+    "GetQueueStats",
+    "GET /queues/{name}/stats",
+    READ,
+    QueueRequest,
+    QueueStats,
+    do=lambda desk, asked: desk.stats(asked.queue),
+    summary="Its figures",
+)
+LIST_GROUPS = _queues(
+    "ListGroups",
+    "GET /queues/{name}/groups",
+    READ,
+    ListGroupsRequest,
+    list[GroupView],
+    do=lambda desk, asked: desk.groups(asked.queue, asked.after, asked.limit),
+    summary="Its consumer groups",
+    pages={"after": "name"},
+)
+LIST_CONSUMERS = _queues(
+    "ListConsumers",
+    "GET /queues/{name}/consumers",
+    READ,
+    ListConsumersRequest,
+    list[ConsumerView],
+    do=lambda desk, asked: desk.consumers(asked.queue, (asked.after_group, asked.after), asked.limit),
+    summary="Its consumers",
+    pages={"after_group": "group", "after": "client_id"},
+)
+PEEK_MESSAGES = _queues(
+    "PeekMessages",
+    "GET /queues/{name}/messages",
+    READ,
+    PeekRequest,
+    list[PeekedMessage],
+    do=lambda desk, asked: desk.peek(asked.queue, asked.after, asked.limit),
+    summary="Messages with their bodies, without consuming them",
+)
+LIST_DELAYED = _queues(
+    "ListDelayed",
+    "GET /queues/{name}/delayed",
+    READ,
+    PeekRequest,
+    list[PeekedMessage],
+    do=lambda desk, asked: desk.delayed(asked.queue, asked.after, asked.limit),
+    summary="Messages whose time has not come, with their bodies",
+)
+GET_MESSAGE = _queues(
+    "GetMessage",
+    "GET /queues/{name}/messages/{message_id}",
+    READ,
+    MessageRequest,
+    MessageView,
+    do=lambda desk, asked: desk.message(asked.queue, asked.message_id),
+    summary="A message: its state in each group, holder, next retry",
+)
+DELETE_MESSAGE = _queues(
+    "DeleteMessage",
+    "DELETE /queues/{name}/messages/{message_id}",
+    OPERATE,
+    MessageRequest,
+    None,
+    do=lambda desk, asked: desk.delete_message(asked.queue, asked.message_id),
+    summary="Delete one message, held and delayed ones too",
+)
+EXPLAIN_QUEUE = _queues(
+    "ExplainQueue",
+    "GET /queues/{name}/explain",
+    READ,
+    QueueRequest,
+    list[Reason],
+    do=lambda desk, asked: desk.explain(asked.queue),
+    summary="Why nothing is delivered",
+)
+LIST_DEAD_LETTERS = _queues(
+    "ListDeadLetters",
+    "GET /queues/{name}/dlq",
+    READ,
+    ListDeadLettersRequest,
+    list[DeadLetterView],
+    do=lambda desk, asked: desk.dead_letters(asked.queue, asked.filter.filter, asked.after, asked.limit),
+    summary="Its dead letters, without consuming them",
+    pages={"after": "id"},
+)
+RETRY_DEAD_LETTER = _queues(
+    "RetryDeadLetter",
+    "POST /queues/{name}/dlq/{id}/retry",
+    OPERATE,
+    RetryDeadLetterRequest,
+    Done,
+    do=lambda desk, asked: desk.retry(asked.queue, asked.id),
+    summary="Put a dead letter back",
+)
+REDRIVE_DEAD_LETTERS = _queues(
+    "RedriveDeadLetters",
+    "POST /queues/{name}/dlq/redrive",
+    OPERATE,
+    RedriveDeadLettersRequest,
+    PutBack,
+    do=lambda desk, asked: desk.put_back(asked.queue, asked.ids),
+    summary="Put dead letters back by their ids, all in one transaction",
+    about="What is no dead letter any more counts as gone: a request without an answer may be repeated. "
+    + STAYS,
+    body=LettersAsked,
+)
+RETRY_DEAD_LETTERS = _queues(
+    "RetryDeadLetters",
+    "POST /queues/{name}/dlq/retry",
+    OPERATE,
+    RetryDeadLettersRequest,
+    {200: Retried, 202: RetryJob},
+    do=lambda desk, asked: (
+        desk.retry_all(asked.queue, asked.filter.filter, asked.limit or RETRY_MAX)
+        if asked.rate is None
+        else desk.retry_slowly(asked.queue, asked.filter.filter, asked.rate)
+    ),
+    summary="Put dead letters back: all, or those of a filter; with a rate, in the background",
+    about=STAYS,
+    status=lambda done: 202 if isinstance(done, RetryJob) else 200,
+)
+GET_RETRY = _queues(
+    "GetRetry",
+    "GET /queues/{name}/dlq/retry",
+    READ,
+    QueueRequest,
+    RetryJob,
+    do=lambda desk, asked: desk.retry_job(asked.queue),
+    summary="The retry that runs, or ran last",
+)
+STOP_RETRY = _queues(
+    "StopRetry",
+    "DELETE /queues/{name}/dlq/retry",
+    OPERATE,
+    QueueRequest,
+    {204: RetryJob},
+    do=lambda desk, asked: desk.stop_retry(asked.queue),
+    summary="End the retry that runs",
+)
+PUT_QUEUE = _queues(
+    "PutQueue",
+    "PUT /queues/{name}",
+    ADMIN,
+    PutQueueRequest,
+    {200: Configured, 201: Configured},
+    do=lambda desk, asked: desk.configure(asked.queue, asked.settings, only_new=asked.only_new),
+    summary="Make a queue, or give it other settings",
+    about="What is not named has its default; the name may be left out. With `If-None-Match: *` a queue that is there"
+    " stays as it is: 412.",
+    body=QueueSettings,
+    body_as="settings",
+    status=lambda done: 201 if done.created else 200,
+)
+DELETE_QUEUE = _queues(
+    "DeleteQueue",
+    "DELETE /queues/{name}",
+    ADMIN,
+    QueueRequest,
+    Done,
+    do=lambda desk, asked: desk.delete(asked.queue),
+    summary="Empty a queue and delete it",
+)
+PURGE_QUEUE = _queues(
+    "PurgeQueue",
+    "POST /queues/{name}/purge",
+    OPERATE,
+    QueueRequest,
+    Done,
+    do=lambda desk, asked: desk.purge(asked.queue),
+    summary="Delete every message that is there",
+)
+PAUSE_QUEUE = _queues(
+    "PauseQueue",
+    "POST /queues/{name}/pause /queues/{name}/groups/{group}/pause",
+    OPERATE,
+    GroupRequest,
+    None,
+    do=lambda desk, asked: desk.pause(asked.queue, asked.group, is_paused=True),
+    summary="Hand out nothing, until resumed; of a queue, or to one group",
+)
+RESUME_QUEUE = _queues(
+    "ResumeQueue",
+    "POST /queues/{name}/resume /queues/{name}/groups/{group}/resume",
+    OPERATE,
+    GroupRequest,
+    None,
+    do=lambda desk, asked: desk.pause(asked.queue, asked.group, is_paused=False),
+    summary="Hand out messages again",
+)
+REMOVE_GROUP = _queues(
+    "RemoveGroup",
+    "DELETE /queues/{name}/groups/{group}",
+    OPERATE,
+    GroupRequest,
+    None,
+    do=lambda desk, asked: desk.remove_group(asked.queue, asked.group),
+    summary="Remove a group without consumers",
+)
+
+LIST_SESSIONS = _sessions(
+    "ListSessions",
+    "GET /sessions",
+    READ,
+    ListSessionsRequest,
+    list[SessionView],
+    do=lambda desk, asked: desk.sessions(asked.after, asked.limit),
+    summary="Sessions by client id",
+    pages={"after": "client_id"},
+)
+GET_SESSION = _sessions(
+    "GetSession",
+    "GET /session",
+    READ,
+    ClientRequest,
+    SessionDetail,
+    do=lambda desk, asked: desk.session(asked.client_id),
+    summary="A session with its subscriptions",
+)
+DELETE_SESSION = _sessions(
+    "DeleteSession",
+    "DELETE /session",
+    ADMIN,
+    ClientRequest,
+    None,
+    do=lambda desk, asked: desk.delete(asked.client_id),
+    summary="End a session and its connection; its queue and subscriptions go",
+)
+DISCONNECT_CLIENT = _sessions(
+    "DisconnectClient",
+    "POST /session/disconnect",
+    OPERATE,
+    ClientRequest,
+    None,
+    do=lambda desk, asked: desk.disconnect(asked.client_id),
+    summary="End a client's connection; a kept session stays",
+)
+GIVE_SESSION = _sessions(
+    "GiveSession",
+    "POST /session/give",
+    ADMIN,
+    GiveRequest,
+    None,
+    do=lambda desk, asked: desk.give(asked.client_id, asked.user),
+    summary="Give a kept session to a user",
+)
+LIST_PINS = _sessions(
+    "ListPins",
+    "GET /pins",
+    READ,
+    NoRequest,
+    list[PinView],
+    do=lambda desk, _: desk.pins(),
+    summary="Who reads the message log, furthest behind first",
+)
+LIST_APPLICATION_LOGS = _sessions(
+    "ListApplicationLogs",
+    "GET /application-logs",
+    READ,
+    NoRequest,
+    list[ApplicationLogView],
+    do=lambda desk, _: desk.application_logs(),
+    summary="Application logs that are kept in a store of their own",
+)
+CLEAN_APPLICATION_LOGS = _sessions(
+    "CleanApplicationLogs",
+    "DELETE /application-logs",
+    ADMIN,
+    LogsRequest,
+    list[str],
+    do=lambda desk, asked: desk.clean_application_logs(asked.name),
+    summary="Delete those of these logs that nobody reads",
+)
+RESTORE_APPLICATION_LOG = _sessions(
+    "RestoreApplicationLog",
+    "POST /application-logs/restore",
+    ADMIN,
+    RestoreRequest,
+    RestoredLog,
+    do=lambda desk, asked: desk.restore_application_log(asked.topic),
+    summary="For the pipeline: make a log again that a session wants",
+    body=RestoreRequest,
+)
+RESTORE_MISSING_LOGS = _sessions(
+    "RestoreMissingLogs",
+    "POST /application-logs/restore-missing",
+    ADMIN,
+    NoRequest,
+    RestoredLogs,
+    do=lambda desk, _: desk.restore_missing_application_logs(),
+    summary="For the pipeline: make every log again that is wanted and not there",
+)
+LIST_LATE_LOGS = _sessions(
+    "ListLateLogs",
+    "GET /application-logs/late",
+    READ,
+    LateLogsRequest,
+    LateLogView,
+    do=lambda desk, asked: desk.late_application_logs(asked.since),
+    summary="For the pipeline: logs that were made or found lately",
+)
+
+LIST_PARKED_CLIENTS = _parked(
+    "ListParkedClients",
+    "GET /parked/clients",
+    READ,
+    NoRequest,
+    list[ParkedClientView],
+    do=lambda desk, _: desk.clients(),
+    summary="Clients that have parked messages",
+)
+LIST_PARKED = _parked(
+    "ListParked",
+    "GET /parked",
+    READ,
+    ParkedPageRequest,
+    list[ParkedView],
+    do=lambda desk, asked: desk.page(asked.client_id, asked.after, asked.limit),
+    summary="Parked messages of a client",
+    pages={"after": "number"},
+)
+GET_PARKED = _parked(
+    "GetParked",
+    "GET /parked/message",
+    READ,
+    ParkedRequest,
+    ParkedDetail,
+    do=lambda desk, asked: desk.message(asked.client_id, asked.number),
+    summary="A parked message with its payload",
+)
+REDRIVE_PARKED = _parked(
+    "RedriveParked",
+    "POST /parked/redrive",
+    OPERATE,
+    ParkedNumbersRequest,
+    ParkedCount,
+    do=lambda desk, asked: desk.redrive(asked.client_id, asked.number or None),
+    summary="Have parked messages sent again",
+)
+DELETE_PARKED = _parked(
+    "DeleteParked",
+    "DELETE /parked",
+    OPERATE,
+    ParkedNumbersRequest,
+    ParkedCount,
+    do=lambda desk, asked: desk.delete(asked.client_id, asked.number or None),
+    summary="Delete parked messages for good",
+)
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    each for each in list(vars().values()) if isinstance(each, Operation)
+)
+QUEUE_OPERATIONS = tuple(each for each in OPERATIONS if each.desk == QUEUES)
+"""Those that listeners offer to other machines; the control socket offers all."""

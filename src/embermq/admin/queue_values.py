@@ -1,0 +1,245 @@
+"""What operations on durable queues take and answer, whatever the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from embermq.queues.inspection import REASONS, GroupView, LetterFilter, MessageView, QueueStats
+from embermq.queues.names import queue_name
+from embermq.queues.settings import QueueSettings
+
+LETTERS_MAX = 1_000
+"""Dead letters that one request puts back by their ids, in one transaction."""
+RETRY_MAX = 100_000
+QUEUES_NAMED_MAX = 100
+"""Queues that are named as missing: a queue of dead letters may be that of very many."""
+
+LetterId = Annotated[str, Meta(max_length=80)]
+Name = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        description="The queue: percent-encoded, or with $ for /",
+        examples=["$queue$tasks$images"],
+    ),
+]
+Limit = Annotated[int, Meta(ge=1, le=1_000, description="How many at most")]
+PeekLimit = Annotated[int, Meta(ge=1, le=100, description="How many at most")]
+BehindName = Annotated[str, Meta(description="Names behind this one: the last of the page before")]
+BehindSequence = Annotated[int, Meta(ge=0, description="Sequences behind this one")]
+Moment = Annotated[datetime, Meta(tz=True)]
+
+
+class ListQueuesRequest(Struct, frozen=True, kw_only=True):
+    """A page of queues."""
+
+    limit: Limit = 100
+    after: BehindName = ""
+    match: Annotated[str, Meta(max_length=300, description="Shell wildcards over names")] = "*"
+
+
+class QueueRequest(Struct, frozen=True, kw_only=True):
+    """One queue, by its name or its topic, `$queue/` and the name."""
+
+    name: Name
+
+    @property
+    def queue(self) -> str:
+        """Its name."""
+        return queue_name(self.name)
+
+
+class ListGroupsRequest(QueueRequest, frozen=True, kw_only=True):
+    """A page of its groups."""
+
+    limit: Limit = 100
+    after: BehindName = ""
+
+
+class ListConsumersRequest(QueueRequest, frozen=True, kw_only=True):
+    """A page of its consumers."""
+
+    limit: Limit = 100
+    after_group: Annotated[
+        str, Meta(description="Behind this group, or in it behind after: of the last of the page before")
+    ] = ""
+    after: Annotated[str, Meta(description="In that group, client ids behind this one")] = ""
+
+
+class PeekRequest(QueueRequest, frozen=True, kw_only=True):
+    """A page of messages with their bodies."""
+
+    after: BehindSequence = 0
+    limit: PeekLimit = 10
+
+
+class MessageRequest(QueueRequest, frozen=True, kw_only=True):
+    """One message."""
+
+    message_id: str
+
+
+class GroupRequest(QueueRequest, frozen=True, kw_only=True):
+    """One group; "" is the whole queue where that can be meant."""
+
+    group: str = ""
+
+
+class LettersWanted(Struct, frozen=True, kw_only=True):
+    """Which dead letters; what is not given is for any."""
+
+    group: Annotated[str, Meta(description="Of this group")] = ""
+    reason: Annotated[str, Meta(description=f"One of {', '.join(REASONS)}")] = ""
+    error: Annotated[str, Meta(max_length=300, description="The last error, with * and ?")] = ""
+    message_id: Annotated[str, Meta(max_length=80, description="The dead letter's id, or the one it had")] = (
+        ""
+    )
+    moved_after: Annotated[Moment | None, Meta(description="Moved later, ISO 8601 with zone")] = None
+    moved_before: Annotated[Moment | None, Meta(description="Moved earlier, with zone too")] = None
+
+    def __post_init__(self) -> None:
+        if self.reason not in ("", *REASONS):
+            raise ValueError(f"reason: is {self.reason[:40]!r}, there are {', '.join(REASONS)}")
+
+    @property
+    def filter(self) -> LetterFilter:
+        """As queues understand it."""
+        return LetterFilter(
+            group=self.group,
+            reason=self.reason,
+            error=self.error,
+            message_id=self.message_id,
+            moved_after_ms=_ms(self.moved_after),
+            moved_before_ms=_ms(self.moved_before),
+        )
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.astimezone(UTC).timestamp() * 1_000)
+
+
+class ListDeadLettersRequest(QueueRequest, frozen=True, kw_only=True):
+    """A page of dead letters."""
+
+    filter: LettersWanted = LettersWanted()
+    limit: Limit = 100
+    after: Annotated[LetterId, Meta(description="Behind the one with this id")] = ""
+
+
+class RetryDeadLetterRequest(QueueRequest, frozen=True, kw_only=True):
+    """One dead letter, by its id or the one that the message had."""
+
+    id: str
+
+
+class RetryDeadLettersRequest(QueueRequest, frozen=True, kw_only=True):
+    """All dead letters of a filter; with a rate, one after another."""
+
+    filter: LettersWanted = LettersWanted()
+    rate: Annotated[float, Meta(ge=0.001, le=1_000_000, description="Messages a second")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=RETRY_MAX, description="How many at most, without a rate")] | None = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and self.limit is not None:
+            raise ValueError("limit: cannot be given together with a rate")
+
+
+class RedriveDeadLettersRequest(QueueRequest, frozen=True, kw_only=True):
+    """Dead letters by their own ids."""
+
+    ids: Annotated[tuple[LetterId, ...], Meta(min_length=1, max_length=LETTERS_MAX)]
+
+
+class PutQueueRequest(QueueRequest, frozen=True, kw_only=True):
+    """Settings of a queue; with `only_new` a queue that is there stays as it is."""
+
+    settings: dict[str, Any] = {}
+    only_new: bool = False
+
+
+class QueueDetail(Struct, frozen=True, kw_only=True):
+    """A queue with its settings, and its first 100 groups by name."""
+
+    settings: QueueSettings
+    stats: QueueStats
+    groups: Sequence[GroupView]
+
+
+class PeekedMessage(Struct, frozen=True, kw_only=True):
+    """A message with its body, which nobody consumes by looking at it. `payload` is text, or `payload_base64` where it
+    is not UTF-8, of large ones the first 64 KiB; neither when the body cannot be read any more."""
+
+    about: MessageView
+    publisher: str
+    payload_bytes: int
+    properties: Mapping[str, object]
+    payload: str | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class Configured(Struct, frozen=True):
+    """Whether the queue was made by it, and its settings now."""
+
+    created: bool
+    settings: QueueSettings
+
+
+class Done(Struct, frozen=True):
+    """How many messages it was done to."""
+
+    messages: int
+
+
+class LettersAsked(Struct, frozen=True, forbid_unknown_fields=True):
+    """Dead letters by their own ids, as a list of them tells: 1 to 1,000."""
+
+    ids: Annotated[tuple[LetterId, ...], Meta(min_length=1, max_length=LETTERS_MAX)]
+
+
+class PutBack(Struct, frozen=True, kw_only=True):
+    """What became of dead letters that were asked for by id: `put_back` into their queues; `held` by a consumer of the
+    dead-letter queue, where they stay; `gone`, no dead letters any more, also when they had been put back before;
+    `orphaned`, which stay as well, since the queues that they come from, `missing_queues`, are not there any more: the
+    first 100 by name; and `crowded`, which stay since their consumer group was removed and the queues, `full_queues`,
+    have as many others as may be."""
+
+    put_back: int
+    held: int
+    gone: int
+    orphaned: int
+    missing_queues: Sequence[str]
+    crowded: int
+    full_queues: Sequence[str]
+
+
+class Retried(Struct, frozen=True, kw_only=True):
+    """What became of all dead letters of a filter: `messages` are back in their queues, the others see `PutBack`."""
+
+    messages: int
+    held: int
+    orphaned: int
+    missing_queues: Sequence[str]
+    crowded: int
+    full_queues: Sequence[str]
+
+
+class RetryJob(Struct, frozen=True, kw_only=True):
+    """Dead letters that go back one after another, `rate` a second, of which `retried` have; the others see
+    `PutBack`."""
+
+    queue: str
+    rate: float
+    matched: int
+    retried: int = 0
+    running: bool = False
+    held: int = 0
+    orphaned: int = 0
+    missing_queues: Sequence[str] = ()
+    crowded: int = 0
+    full_queues: Sequence[str] = ()

@@ -1,0 +1,46 @@
+"""The one table of operations: what HTTP, gRPC, the control socket and the commands are made from."""
+
+from __future__ import annotations
+
+import re
+
+from embermq.admin import queue_admin_pb2 as pb
+from embermq.admin.api_schema import described
+from embermq.admin.errors import STATUSES
+from embermq.admin.operations import OPERATIONS, QUEUE_OPERATIONS
+from embermq.admin.rpc_server import CODES
+
+
+def test_names_and_addresses_are_those_of_one_operation() -> None:
+    names = [each.name for each in OPERATIONS]
+    addresses = [(each.method, path) for each in OPERATIONS for path in each.paths]
+    assert len(set(names)) == len(names) and len(set(addresses)) == len(addresses)
+
+
+def test_an_address_has_fields_of_the_request() -> None:
+    for each in OPERATIONS:
+        for path in each.paths:
+            assert set(re.findall(r"\{(\w+)\}", path)) <= set(each.request.__struct_fields__), each.name
+        assert not each.body_as or each.body_as in each.request.__struct_fields__, each.name
+        assert set(each.pages) <= set(each.request.__struct_fields__), each.name
+
+
+def test_http_and_grpc_have_the_same_operations_of_queues() -> None:
+    calls = pb.DESCRIPTOR.services_by_name["QueueAdmin"].methods_by_name
+    assert {each.name for each in QUEUE_OPERATIONS} == set(calls)
+
+
+def test_what_is_refused_over_http_has_a_code_of_grpc() -> None:
+    assert {status for _, status in STATUSES} <= set(CODES)
+
+
+def test_all_operations_can_be_described() -> None:
+    document = described(OPERATIONS)
+    ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(ids) == len(set(ids)) == sum(len(each.paths) for each in OPERATIONS)
+    queue = document["paths"]["/queues/{name}/dlq"]["get"]
+    assert {(one["name"], one["in"]) for one in queue["parameters"]} >= {
+        ("name", "path"),
+        ("reason", "query"),
+    }
+    assert document["components"]["schemas"]["Limits"]["properties"]["message_ttl"]["default"] == "168h"
