@@ -30,7 +30,6 @@ SETTINGS = {
     "device.queue_limit": 60_000,
     "session_store.connect_wait_s": 1,
     "redis.command_timeout_s": 1,
-    "redis.breaker_pause_s": 0.1,
 }
 SLOW_DISK = [
     *("strace", "-D", "-f", "--seccomp-bpf", "-qqq", "-o", "/dev/null"),
@@ -185,9 +184,7 @@ def test_broker_and_redis_are_killed(seed: int, redis_server: RedisServer, tmp_p
 def test_a_master_of_the_cluster_is_killed(seed: int, redis_cluster: RedisCluster, tmp_path: Path) -> None:
     """With one replica each, what is stored in the dead master's slots waits until it is back as a replica."""
     random = Random(seed)
-    with broker_on(
-        redis_cluster.url, tmp_path, **{"redis.wait_replicas": 1, "redis.wait_timeout_ms": 300}
-    ) as broker:
+    with broker_on(redis_cluster.url, tmp_path, **{"redis.wait_replicas": 1}) as broker:
 
         async def trouble() -> None:
             key = client_keys(random.choice(("slow-5", "restless-5", "restless-3.1.1"))).session

@@ -32,7 +32,6 @@ def broker(redis_server: RedisServer, tmp_path: Path) -> Iterator[BrokerProcess]
             "stores.session": redis_server.url,
             "session_store.connect_wait_s": 1,
             "redis.command_timeout_s": 1,
-            "redis.breaker_pause_s": 0.1,
             "device.queue_limit": 20_000,
         },
     )

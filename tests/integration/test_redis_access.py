@@ -21,7 +21,7 @@ PASSWORD = "correct-horse/battery@staple"
 QUOTED = "correct-horse%2Fbattery%40staple"
 WRONG = "wrong-horse"
 RIGHTS = "~* +@all -@dangerous +info +client|kill +client|list"
-QUICK = RedisSettings(breaker_pause_s=0.05, connect_timeout_s=10.0)
+QUICK = RedisSettings()
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +173,7 @@ async def test_tls_where_there_is_none_and_the_other_way_round(
     redis_server: RedisServer, veiled: RedisServer
 ) -> None:
     no_tls = redis_server.url.replace("redis:", "rediss:")
-    hurried = RedisSettings(breaker_pause_s=0.05, connect_timeout_s=1.0)
-    assert await complaint(no_tls, hurried) == "no connection within 1 s (does it speak TLS?)"
+    assert await complaint(no_tls) == "no connection within 2 s (does it speak TLS?)"
     tls = veiled.url.replace("rediss:", "redis:")
     assert await complaint(tls) == "ends the connection at once (does it want TLS? then write rediss)"
 
@@ -236,7 +235,7 @@ async def test_a_master_that_becomes_a_replica_is_waited_for(
 
 @on_the_loop
 async def test_writes_count_when_the_replica_has_them(redis_server: RedisServer, tmp_path: Path) -> None:
-    settings = RedisSettings(wait_replicas=1, wait_timeout_ms=50)
+    settings = RedisSettings(wait_replicas=1)
     async with linked(redis_server.url, settings) as link:
         asking = Asking(link, 5)
         asking.append(each=5)

@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from tests.support.redis_asking import Asking, linked, on_the_loop
 from tests.support.redis_cluster import NODE_TIMEOUT_MS, RedisCluster
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
+from embermq.adapters.redis import channel
 from embermq.adapters.redis.settings import RedisSettings
 
 KEYS = 60
-BUSY = RedisSettings(breaker_failures=3, breaker_pause_s=0.2, command_timeout_s=1.0, wait_timeout_ms=300)
+BUSY = RedisSettings(command_timeout_s=1.0)
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for as long as in earnest."""
+    monkeypatch.setattr(channel, "BREAKER_FAILURES", 3)
+    monkeypatch.setattr(channel, "BREAKER_PAUSE_S", 0.2)
+    monkeypatch.setattr(channel, "WAIT_TIMEOUT_MS", 300)
 
 
 def lists(cluster: RedisCluster, asking: Asking) -> dict[str, list[bytes]]:
@@ -27,7 +37,7 @@ def other_master(cluster: RedisCluster, than: RedisServer) -> RedisServer:
 
 @on_the_loop
 async def test_each_client_is_asked_at_its_node(redis_cluster: RedisCluster) -> None:
-    async with linked(redis_cluster.url, RedisSettings(connections=2)) as link:
+    async with linked(redis_cluster.url) as link:
         asking = Asking(link, KEYS)
         asking.append(each=50)
         await asking.all_answered()
@@ -40,9 +50,7 @@ async def test_each_client_is_asked_at_its_node(redis_cluster: RedisCluster) -> 
 async def test_nothing_acknowledged_is_lost_with_a_master_when_a_replica_had_to_have_it(
     redis_cluster: RedisCluster,
 ) -> None:
-    settings = RedisSettings(
-        breaker_failures=3, breaker_pause_s=0.2, command_timeout_s=1.0, wait_replicas=1, wait_timeout_ms=300
-    )
+    settings = RedisSettings(command_timeout_s=1.0, wait_replicas=1)
     async with linked(redis_cluster.url, settings) as link:
         asking = Asking(link, KEYS)
         replica = None

@@ -10,6 +10,7 @@ from tests.support.redis_asking import APPEND, FREE, Asking, linked, on_the_loop
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
+from embermq.adapters.redis import channel
 from embermq.adapters.redis.answers import Answer, Refused
 from embermq.adapters.redis.script import script
 from embermq.adapters.redis.settings import RedisSettings
@@ -20,6 +21,14 @@ BREAK = script("break", b"return redis.call('GET', KEYS[1])")
 
 def stumble(answer: Answer) -> None:
     raise RuntimeError(f"not {answer!r}")
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for as long as in earnest."""
+    monkeypatch.setattr(channel, "BREAKER_FAILURES", 3)
+    monkeypatch.setattr(channel, "BREAKER_PAUSE_S", 0.1)
+    monkeypatch.setattr(channel, "WAIT_TIMEOUT_MS", 50)
 
 
 @pytest.mark.promise("device-10")
@@ -111,7 +120,7 @@ async def test_scripts_that_the_server_forgot_are_loaded_again(redis_server: Red
 
 @on_the_loop
 async def test_a_killed_server_comes_back(redis_server: RedisServer) -> None:
-    async with linked(redis_server.url, RedisSettings(breaker_failures=3, breaker_pause_s=0.1)) as link:
+    async with linked(redis_server.url, RedisSettings()) as link:
         asking = Asking(link, KEYS)
         for number in range(60):
             asking.append(each=10)
@@ -131,8 +140,11 @@ async def test_a_killed_server_comes_back(redis_server: RedisServer) -> None:
 
 
 @on_the_loop
-async def test_a_server_that_stands_still_is_given_up_and_asked_again(redis_server: RedisServer) -> None:
-    patience = RedisSettings(command_timeout_s=0.3, connect_timeout_s=0.2, breaker_pause_s=0.1)
+async def test_a_server_that_stands_still_is_given_up_and_asked_again(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "CONNECT_TIMEOUT_S", 0.2)
+    patience = RedisSettings(command_timeout_s=0.3)
     async with linked(redis_server.url, patience) as link:
         asking = Asking(link, KEYS)
         asking.append()
@@ -201,16 +213,6 @@ async def test_a_server_that_cannot_save_is_told_of_and_waited_for(redis_server:
         redis_server.ask("CONFIG", "SET", "min-replicas-to-write", "0")
         await asking.all_answered()
         await wait_for(lambda: not link.failing)
-    asking.assert_done(asking.lists(redis_server))
-
-
-@on_the_loop
-async def test_several_connections_keep_the_order_of_each_client(redis_server: RedisServer) -> None:
-    async with linked(redis_server.url, RedisSettings(connections=4)) as link:
-        asking = Asking(link, KEYS)
-        asking.append(each=100)
-        await asking.all_answered()
-        assert link.statistics().connections == 4
     asking.assert_done(asking.lists(redis_server))
 
 

@@ -201,6 +201,13 @@ def test_a_queue_may_have_as_many_messages_as_there_are_packet_ids() -> None:
     assert with_set("device.queue_limit=65535", "mqtt.inflight_max=65535").device.queue_limit == 65_535
 
 
+def test_a_wait_for_replicas_ends_before_patience_with_the_connection() -> None:
+    with_set("redis.wait_replicas=1", "redis.command_timeout_s=0.6")
+    with_set("redis.command_timeout_s=0.5")
+    (problem,) = refused("redis.wait_replicas=1", "redis.command_timeout_s=0.5")
+    assert problem.startswith("redis.command_timeout_s: 0.5 is not more than 500 ms, which one WAIT")
+
+
 def test_queue_and_window_share_the_packet_ids_in_redis() -> None:
     redis = "stores.session=redis://127.0.0.1:6379"
     with_set(redis, "device.queue_limit=64511", "mqtt.inflight_max=1024")

@@ -18,6 +18,8 @@ from embermq.adapters.redis.script import Script
 from embermq.adapters.redis.settings import RedisSettings
 from embermq.ports.errors import StoreError, StoreUnavailable
 
+CONNECT_TIMEOUT_S = 2.0
+"""As for the connections of a running broker."""
 SCAN_COUNT = 2_000
 PIPELINED = 1_000
 """Operations on the wire at a time."""
@@ -32,7 +34,7 @@ class BlockingRedis:
             "username": address.username or None,
             "password": address.password or None,
             "socket_timeout": settings.command_timeout_s,
-            "socket_connect_timeout": settings.connect_timeout_s,
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "protocol": 2,
         }
         if address.tls:

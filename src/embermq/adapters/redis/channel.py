@@ -14,7 +14,7 @@ from embermq.adapters.redis.answers import Answer, ErrorReply
 from embermq.adapters.redis.handshake import Greeting, NodeUnusable, log_in
 from embermq.adapters.redis.lane import Lane
 from embermq.adapters.redis.script import Script
-from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.settings import WAIT_TIMEOUT_MS, RedisSettings
 from embermq.adapters.redis.settling import Settling
 from embermq.adapters.redis.wire import (
     ASKING,
@@ -31,6 +31,12 @@ from embermq.adapters.redis.wire import (
 from embermq.ports.store_node import Node
 
 LOG = logging.getLogger("embermq.redis")
+CONNECT_TIMEOUT_S = 2.0
+"""A connection that is not open and logged in after that is given up, and tried again."""
+BREAKER_FAILURES = 5
+"""After so many failures one after the other, some 0.6 s, a node counts as away: nobody waits for it."""
+BREAKER_PAUSE_S = 1.0
+"""How often a node that is away is tried. Before that, tries follow one another faster."""
 BATCH_BYTES_MAX = 1024 * 1024
 SETTLE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes that are kept for `redis.settle_s` at most; past it the oldest go before their time."""
@@ -59,7 +65,7 @@ class Plan:
         self.settling = Settling(settings.settle_s, SETTLE_BYTES_MAX)
         self.wait = Operation(
             "",
-            pack(("WAIT", settings.wait_replicas, settings.wait_timeout_ms)),
+            pack(("WAIT", settings.wait_replicas, WAIT_TIMEOUT_MS)),
             ignore,
             "WAIT",
             kind=Kind.WAIT,
@@ -131,7 +137,7 @@ class Channel(WireEnds):
     @property
     def is_away(self) -> bool:
         """Whether so many tries failed that nobody should wait for it."""
-        return self.failures >= self._plan.settings.breaker_failures
+        return self.failures >= BREAKER_FAILURES
 
     @property
     def is_idle(self) -> bool:
@@ -346,7 +352,7 @@ class Channel(WireEnds):
                 self._opened(await self._open())
             except TimeoutError:  # one of OSError's, so it comes first
                 tls = " (does it speak TLS?)" if self._plan.tls else ""
-                self._failed(f"no connection within {self._plan.settings.connect_timeout_s:g} s{tls}")
+                self._failed(f"no connection within {CONNECT_TIMEOUT_S:g} s{tls}")
             except (OSError, NodeUnusable) as error:
                 self._failed(_reason(error))
             else:
@@ -355,7 +361,7 @@ class Channel(WireEnds):
 
     async def _open(self) -> Wire:
         plan = self._plan
-        async with asyncio.timeout(plan.settings.connect_timeout_s):
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, wire = await self._loop.create_connection(
                 lambda: Wire(self, plan.ledger, plan.held, waits=bool(self._waits)),
                 self.node.host,
@@ -414,7 +420,7 @@ class Channel(WireEnds):
         self._owner.went(self)
 
     def _pause_s(self) -> float:
-        longest_s = self._plan.settings.breaker_pause_s
+        longest_s = BREAKER_PAUSE_S
         if self.is_away:
             return longest_s
         return min(longest_s, FIRST_PAUSE_S * 2.0 ** min(self.failures, 20))

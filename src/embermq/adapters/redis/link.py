@@ -77,7 +77,7 @@ class RedisLink(RouteOwner):
         self._ledger = self._plan.ledger
         self._held = self._plan.held
         self._routes: Routes
-        self._slotted = address.cluster or settings.connections > 1
+        self._slotted = address.cluster
         self._sweep: asyncio.TimerHandle | None = None
         self._told: dict[str, str] = {}
         self._resending = 0
@@ -274,7 +274,7 @@ class RedisLink(RouteOwner):
             self._dissolve(key, lane)
             return
         probe = lane.ops[0]
-        channel = self._routes.channel_at(lane.ask, probe.slot) if lane.ask else None
+        channel = self._routes.channel_at(lane.ask) if lane.ask else None
         probe.asking = channel is not None
         channel = channel or self._routes.channel_of(probe.slot)
         if channel is None:

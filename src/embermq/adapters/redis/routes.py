@@ -48,7 +48,7 @@ class Routes(ABC):
         """Who has a slot, None as long as nobody is known."""
 
     @abstractmethod
-    def channel_at(self, node: Node, slot: int) -> Channel:
+    def channel_at(self, node: Node) -> Channel:
         """The channel to a node by which operations of a slot go."""
 
     @property
@@ -78,24 +78,24 @@ class OneNode(Routes):
 
     def __init__(self, plan: Plan, owner: RouteOwner) -> None:
         (self._node,) = plan.address.nodes
-        self._channels = [Channel(self._node, plan, owner) for _ in range(plan.settings.connections)]
+        self._channel = Channel(self._node, plan, owner)
 
     def put(self, operation: Operation) -> None:
         """See the base."""
-        self._channels[operation.slot % len(self._channels)].put(operation)
+        self._channel.put(operation)
 
     def channel_of(self, slot: int) -> Channel | None:
         """See the base."""
-        return self._channels[slot % len(self._channels)]
+        return self._channel
 
-    def channel_at(self, node: Node, slot: int) -> Channel:
+    def channel_at(self, node: Node) -> Channel:
         """See the base."""
-        return self._channels[slot % len(self._channels)]
+        return self._channel
 
     @property
     def failing(self) -> str:
         """See the base."""
-        return next(_troubles(self._channels), "")
+        return next(_troubles([self._channel]), "")
 
     def refresh(self, channel: Channel) -> None:
         """Nothing can have changed."""
@@ -108,7 +108,7 @@ class OneNode(Routes):
 
     async def close(self) -> None:
         """See the base."""
-        await asyncio.gather(*(channel.close() for channel in self._channels))
+        await self._channel.close()
 
 
 class ClusterRoutes(Routes):
@@ -121,7 +121,7 @@ class ClusterRoutes(Routes):
         self._plan = plan
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._channels: dict[tuple[Node, int], Channel] = {}
+        self._channels: dict[Node, Channel] = {}
         self._owners: list[Channel | None] = [None] * SLOTS
         self._unrouted: deque[Operation] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -143,12 +143,11 @@ class ClusterRoutes(Routes):
         """See the base."""
         return self._owners[slot]
 
-    def channel_at(self, node: Node, slot: int) -> Channel:
+    def channel_at(self, node: Node) -> Channel:
         """See the base."""
-        place = (node, slot % self._plan.settings.connections)
-        channel = self._channels.get(place)
+        channel = self._channels.get(node)
         if channel is None:
-            channel = self._channels[place] = Channel(node, self._plan, self._owner)
+            channel = self._channels[node] = Channel(node, self._plan, self._owner)
         return channel
 
     @property
@@ -181,7 +180,7 @@ class ClusterRoutes(Routes):
 
     def _seek(self) -> None:
         for node in self._plan.address.nodes:
-            self.channel_at(node, 0)
+            self.channel_at(node)
 
     def _in_use(self) -> set[Channel]:
         return {channel for channel in self._owners if channel is not None}
@@ -224,7 +223,7 @@ class ClusterRoutes(Routes):
             self._timer = None
         moved: set[int] = set()
         for slot, node in masters.items():
-            before, channel = self._owners[slot], self.channel_at(node, slot)
+            before, channel = self._owners[slot], self.channel_at(node)
             if before is not None and before is not channel:
                 moved.add(slot)
             self._owners[slot] = channel
@@ -266,9 +265,9 @@ class ClusterRoutes(Routes):
     def _retire(self) -> None:
         """Close the channels that nobody needs."""
         in_use = self._in_use()
-        for place, channel in list(self._channels.items()):
+        for node, channel in list(self._channels.items()):
             if channel not in in_use and channel.is_idle:
-                del self._channels[place]
+                del self._channels[node]
                 task = self._loop.create_task(channel.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)

@@ -4,6 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+WAIT_TIMEOUT_MS = 500
+"""How long one WAIT may take, well below any patience with a command; a write that too few replicas have by then is
+asked for again, as often as needed."""
+
 
 class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How Redis is spoken to when `stores.session` names one; see [stores](stores.md)."""
@@ -12,20 +16,10 @@ class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """So many commands are sent at once, as soon as they are there."""
     batch_ms: Annotated[float, Meta(ge=0, le=1_000)] = 1.0
     """How long a command may wait for company after the last batch. The first one after a pause never waits."""
-    connections: Annotated[int, Meta(ge=1, le=16)] = 1
-    """Connections to each node; the keys of a client always take the same one."""
-    connect_timeout_s: Annotated[float, Meta(gt=0, le=60)] = 2.0
-    """A connection that is not open and logged in after that is given up, and tried again."""
     command_timeout_s: Annotated[float, Meta(gt=0, le=600)] = 5.0
     """A connection on which nothing is answered for that long is closed, and all that waits is sent again."""
-    breaker_failures: Annotated[int, Meta(ge=1, le=1_000)] = 5
-    """After so many failures one after the other a node counts as away."""
-    breaker_pause_s: Annotated[float, Meta(ge=0.01, le=60)] = 1.0
-    """How often a node that is away is tried. Before that, tries follow one another faster."""
     wait_replicas: Annotated[int, Meta(ge=0, le=16)] = 0
     """So many replicas must have a write before it counts as stored (WAIT); 0 does not ask them."""
-    wait_timeout_ms: Annotated[int, Meta(ge=1, le=60_000)] = 1_000
-    """How long one WAIT may take; a write that too few replicas have by then is asked for again, as often as needed."""
     settle_s: Annotated[float, Meta(ge=0, le=60)] = 3.0
     """What Redis has confirmed is kept until it has answered so much later, and sent again when a server turns out to
     have been restarted or replaced: it may have lost it, with `appendfsync everysec` a little more than 2 s. The
@@ -41,8 +35,8 @@ class RedisSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def check_settings(settings: RedisSettings) -> None:
     """Raise ValueError, naming the setting, for limits that contradict one another."""
-    if settings.wait_replicas and settings.wait_timeout_ms >= settings.command_timeout_s * 1000:
+    if settings.wait_replicas and settings.command_timeout_s * 1000 <= WAIT_TIMEOUT_MS:
         raise ValueError(
-            f"redis.wait_timeout_ms: {settings.wait_timeout_ms} is not less than redis.command_timeout_s, "
-            f"{settings.command_timeout_s} s: each WAIT would look like a dead connection"
+            f"redis.command_timeout_s: {settings.command_timeout_s:g} is not more than {WAIT_TIMEOUT_MS} ms, which one "
+            "WAIT for redis.wait_replicas may take: each would look like a dead connection"
         )
