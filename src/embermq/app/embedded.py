@@ -324,7 +324,6 @@ def _open_queues(
     alerts = WebhookAlerts(settings.webhook, data_dir)
     queues = MqttQueues(
         broker.state,
-        broker.publishing.refusing,
         settings.queues,
         store,
         times.find if log_side.is_apart else partial(_find_date, times, broker.state.tick),

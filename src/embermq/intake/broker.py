@@ -52,7 +52,9 @@ class Broker:
         self.subscribing = Subscribing(state)
         self.wills = Wills(state, self.publishing)
         self.system = SystemTopics(state, self.publishing)
-        self.connecting = Connecting(state, self.wills, holding, self._opened)
+        self.connecting = Connecting(
+            state, self.wills, holding, self.publishing.refusing.objection_to_will, self._opened
+        )
         self.authenticating = Authenticating(state, self.connecting)
         handlers: dict[type, Callable[[Link, Any], None]] = {
             Publish: self.publishing.accept,
@@ -138,9 +140,8 @@ class Broker:
         state.tick.give_back(batch)
         self.connecting.store_failed()
         self.subscribing.cap_offsets(state.tick.writes.cap_offsets(state.log_end))
-        if batch.enqueued and state.queues is not None:
-            state.queues.refused(batch)
-        self.publishing.refused(batch, error)
+        lost = state.queues.refused(batch) if batch.enqueued and state.queues is not None else set()
+        self.publishing.refused(batch, error, lost)
 
     def restore(self, stored: StoredState, retained: list[RetainedRow]) -> list[Session]:
         """Take over what the store holds; returns the sessions. Clients that were connected when the broker ended

@@ -1,31 +1,70 @@
-"""Accepting a PUBLISH: match, log record; and what its commit or its failure sets off."""
+"""The way in, one for all: admit, record, batch; then what the commit of the batch or its failure sets off.
+
+What is asked of a message before it has its record, in this order; the first that objects decides. Messages of clients
+are asked everything, wherever they lead. A will is owed from its CONNACK on: what it is was asked at CONNECT (*), and
+what passes with time is not asked of it. When nobody can be told (QoS 0, wills), a refusal is counted and the message
+dropped; MQTT 3 loses the connection where MQTT 5 gets a PUBACK or PUBREC with the code.
+
+     asked                                   of              MQTT 5
+     topic alias                             PUBLISH         DISCONNECT 0x94, 0x82
+     repeat of a QoS 2 message that is held  PUBLISH         acknowledged, nothing else is asked
+     Receive Maximum                         PUBLISH         DISCONNECT 0x93
+     packet id of a QoS 2 message            PUBLISH QoS 1   0x91 (MQTT 3: taken)
+     retain, QoS: offered at all             PUBLISH, *      DISCONNECT 0x9A, 0x9B; *: CONNACK
+     size, UTF-8 of the payload              PUBLISH, *      0x97, 0x99 (QoS 0: DISCONNECT 0x99)
+     name of the topic, of the queue         PUBLISH, *      0x90; 0x83 where queues are switched off
+     rate                                    PUBLISH         0x97 (MQTT 3: taken, and not read for a while)
+     right to publish (settling, settings:   all, *          0x87
+     rights of their own)
+     queues: what leaves no record           all             settled, configured or put into its queue of responses now
+     topics: QoS 0, not retained             all             delivered now
+     log and session store keep up           PUBLISH         0x97 (log at a stand: DISCONNECT 0x97)
+     room to retain                          PUBLISH, will   0x97; a will goes out without being retained
+     size of the record                      all             0x97
+     queues: properties, right to make it,   all             0x83, 0x87, 0x97, or acknowledged and not enqueued
+     size, dedup-id, depth
+
+$SYS and what is moved between queues (dead letters, redrive) bring no new message: they do not come by here.
+"""
+
+from collections.abc import Set
 
 from msgspec.structs import replace
 
 from embermq.access.authorization.rule_set import Permissions
-from embermq.formats.log_record import Origin, decode_record, encode_record
-from embermq.intake.refusing import Refusing
+from embermq.access.authorization.rules import Principal
+from embermq.formats.log_record import Origin, encode_record
+from embermq.intake.refusing import RETAINED_FULL, Refusing
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import RetainedWrite
 from embermq.mqtt.wire.encoder import puback, pubrec
 from embermq.mqtt.wire.packets import Publish
 from embermq.mqtt.wire.properties import Properties
-from embermq.mqtt.wire.reason_codes import ReasonCode
+from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError, StoreFull
+from embermq.routing.queue_target import QueueAim, QueueTarget
 from embermq.routing.retain_sources import source_of
 from embermq.routing.router import NO_MATCH, Match, Receiver
 from embermq.routing.shared_choice import choose_member
 from embermq.sessions.awaiting_pubrel import Holding
-from embermq.sessions.durable_queues import PUBLISHED_PREFIXES, QUEUE_PREFIX
+from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Batch, Verdict
+from embermq.sessions.tick import Accepted, Batch, Enqueued, Own, Refusal, Verdict
 from embermq.sessions.topic_aliases import resolve_alias
 
 NOBODY = Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS)
+RETAIN_IGNORED = Verdict(ReasonCode.SUCCESS, "queues retain nothing: the retain flag is ignored")
+NO_ROOM = Refusal(ReasonCode.QUOTA_EXCEEDED, "no room to store the message")
+NOT_COMMITTED = Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message could not be stored")
+NOT_STORED = Refusal(
+    ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message that this one repeats could not be stored"
+)
+PUBLISHED = frozenset({QueueAim.ENQUEUE, QueueAim.RESPOND})
+"""What needs the right to publish."""
 PART_BYTES = 1024 * 1024
 """Records that are handed on before links are written."""
 
@@ -58,91 +97,87 @@ class Publishing:
         properties = packet.properties
         topic = packet.topic
         if properties is not None or not topic:
-            if properties is None or (properties.topic_alias is not None or not topic):
-                resolved = resolve_alias(link, topic, properties, self._state.settings.topic_alias_maximum)
-                if resolved is None:
-                    return
-                topic = resolved
+            resolved = resolve_alias(link, topic, properties, self._state.settings.topic_alias_maximum)
+            if resolved is None:
+                return
+            topic = resolved
             properties = kept_properties(properties) if properties is not None else None
+        qos = packet.qos
+        receiving = session.receiving
+        if qos:
+            if receiving and qos == 2 and packet.packet_id in receiving:
+                self._repeat(link, packet, receiving)
+                return
+            unanswered = link.unanswered = link.unanswered + 1
+            if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
+                self.refusing.end_at_receive_maximum(link)
+                return
+            if receiving and qos == 1 and self.refusing.is_in_use(link, session, packet):
+                return
         if (link.terms is not None or not self._takes_all) and self.refusing.is_unwanted(link, packet):
             return
         match = self._match(link, session, packet, topic)
         if match is None:
             return
+        queue = match.queue
         tick = self._tick
         payload = packet.payload
         counters = self._counters
         counters.messages_received += 1
         counters.payload_bytes_received += len(payload)
-        qos = packet.qos
-        date_ms = tick.date_ms
         due_ms = deadline_of(properties, tick.now_ms) if properties is not None else 0
-        retain, publisher = packet.retain, session.client_id
-        message = Message(topic, payload, qos, retain, publisher, link.version, date_ms, due_ms, properties)
-        if qos == 0 and not retain:
+        retain, publisher = packet.retain and queue is None, session.client_id
+        message = Message(
+            topic, payload, qos, retain, publisher, link.version, tick.date_ms, due_ms, properties
+        )
+        if queue is not None and queue.aim is not QueueAim.ENQUEUE:
+            self._ask_queue(link, session, packet, message, queue)
+            return
+        if qos == 0 and not retain and queue is None:
             if not match.is_empty:
                 self._deliver_now(Accepted(message, b"", match, None, 0))
             return
-        receiving = None
-        if qos == 2:
-            receiving = session.receiving
-            if receiving is None:
-                receiving = session.receiving = set()
-            if packet.packet_id in receiving:
-                again = Message("", b"", 2, False, "", link.version, 0)  # its payload would wait in vain
-                repeated = Accepted(again, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
-                tick.batch.accepted.append(repeated)
-                return
-        elif session.receiving and self.refusing.is_in_use(link, session, packet):
-            return
-        if retain and not self.refusing.has_room(message):
-            self.refusing.refuse_retained(link, packet)
-            return
-        if qos:
-            unanswered = link.unanswered = link.unanswered + 1
-            if unanswered > self._receive_maximum and link.version is ProtocolVersion.V5:
-                self.refusing.end_at_receive_maximum(link)
-                return
         state = self._state
         if (
             state.refuse_all or state.refused_generations or state.session_store_full or state.log_full
         ) and self.refusing.is_pinned(link, packet, match):
             return
-        generation, packet_id = session.generation, packet.packet_id
-        origin = Origin(generation, packet_id) if qos == 2 and session.persistent else None
-        # What is QoS 0 has reached applications already, so its record names none.
-        source = source_of(state, session.permissions) if retain else ()
-        record = encode_record(message, match.stamps if qos else b"", origin, source)
-        if len(record) > state.record_bytes_sure and self.refusing.is_too_large(link, packet, record):
+        if retain and not self.refusing.has_room(message):
+            self.refusing.refuse(link, qos, packet.packet_id, RETAINED_FULL)
             return
-        if receiving is not None:
-            receiving.add(packet_id)
-            if origin is not None:
-                tick.session_writes.receiving.append((generation, packet_id, len(tick.writes.records)))
-        self._take(Accepted(message, record, match, link, packet_id, receiving=receiving))
+        origin = None
+        if qos == 2:
+            if receiving is None:
+                receiving = session.receiving = set()
+            if session.persistent:
+                origin = Origin(session.generation, packet.packet_id)
+        else:
+            receiving = None
+        accepted = Accepted(message, b"", match, link, packet.packet_id, receiving=receiving)
+        if queue is not None and packet.retain:
+            accepted.verdict = RETAIN_IGNORED
+        self._record(accepted, origin, session.permissions)
 
-    def accept_own(
-        self, message: Message, origin: Origin | None = None, permissions: Permissions | None = None
-    ) -> None:
-        """Take a message that no client waits for: a will. `permissions` are those of who left it."""
-        queues = self._state.queues
-        if queues is not None and message.topic.startswith(QUEUE_PREFIX):
-            queues.publish_own(message, origin, permissions)
-            return
-        match = self._state.router.match_for(message.topic, message.publisher)
-        self._counters.deliveries_denied += match.denied
-        if message.qos == 0 and not message.retain:
+    def accept_own(self, message: Message, origin: Origin, principal: Principal) -> bool:
+        """Take a message that no client waits for: a will, left by `principal`. False when it is refused."""
+        state = self._state
+        permissions = state.permissions(principal)
+        if self.refusing.is_will_denied(message.topic, principal, permissions):
+            return False
+        match = self._match_of_own(message)
+        if isinstance(match, Refusal):  # it was left when other settings held
+            self.refusing.refuse(None, message.qos, 0, match)
+            return False
+        queue = match.queue
+        if queue is None and message.qos == 0 and not message.retain:
             self._deliver_now(Accepted(message, b"", match, None, 0))
-            return
-        if message.retain and not self.refusing.has_room(message):
-            self._counters.refused_retained += 1
+            return True
+        if message.retain and (queue is not None or not self.refusing.has_room(message)):
             message = replace(message, retain=False)
-        source = source_of(self._state, permissions) if message.retain else ()
-        record = encode_record(message, match.stamps if message.qos else b"", origin, source)
-        if len(record) > self._state.record_bytes_sure and self._state.record_objection(record):
-            self._counters.publishes_refused += 1  # nobody can be told
-            return
-        self._take(Accepted(message, record, match, None, 0))
+        accepted = Accepted(message, b"", match, None, 0, own=Own(origin, principal))
+        if queue is not None and queue.aim is QueueAim.RESPOND and state.queues is not None:
+            return self._answer(accepted, state.queues.respond(queue, message))
+        return self._record(accepted, origin, permissions)
 
     def publish_unstored(self, message: Message) -> None:
         """Deliver a message of QoS 0 that is nobody's and stays nowhere."""
@@ -150,42 +185,144 @@ class Publishing:
         if not match.is_empty:
             self._deliver_now(Accepted(message, b"", match, None, 0))
 
-    def _take(self, accepted: Accepted) -> None:
-        batch = self._tick.batch
-        message = accepted.message
-        if message.retain:
-            record = accepted.record if message.payload else b""
-            retained = RetainedWrite(message.topic, len(batch.writes.records), record)
-            batch.writes.session.retained.append(retained)
-            self._state.retained.announce(message.topic)
-        batch.writes.records.append(accepted.record)
-        batch.record_bytes += len(accepted.record)
-        batch.accepted.append(accepted)
-        if message.qos == 0 or (message.qos == 1 and accepted.match.direct):
-            self._deliver_now(accepted)
+    def _repeat(self, link: Link, packet: Publish, receiving: set[int]) -> None:
+        """A QoS 2 message that is held already: it is acknowledged in its place, and nothing else is asked."""
+        again = Message("", b"", 2, False, "", link.version, 0)  # its payload would wait in vain
+        self._tick.batch.accepted.append(
+            Accepted(again, b"", NO_MATCH, link, packet.packet_id, receiving=receiving)
+        )
 
     def _match(self, link: Link, session: Session, packet: Publish, topic: str) -> Match | None:
-        """Who gets it; None when it was refused, or went to a durable queue."""
+        """Who gets it; None when it was refused."""
         router = self._router
         match = router.known(topic)
         if match is None:
-            if self.refusing.is_refused(link, packet, topic):
+            match = self._look_up(link, packet, topic)
+            if match is None:
                 return None
-            queues = self._state.queues
-            # Never remembered, so it always comes here.
-            if queues is not None and topic.startswith(PUBLISHED_PREFIXES):
-                queues.publish(link, session, packet, topic)
-                return None
-            match = router.match(topic)
-        if self._limits_rate and self.refusing.is_too_fast(link, session, packet):
+        if self._limits_rate and self.refusing.is_too_fast(link, packet):
             return None
-        if session.permissions is not None and self.refusing.is_denied(link, session, packet, topic):
+        if (
+            session.permissions is not None
+            and (match.queue is None or match.queue.aim in PUBLISHED)
+            and self.refusing.is_denied(link, session, packet, topic)
+        ):
             return None
         if match.is_special:
             if match.no_local:
                 match = router.match_for(topic, session.client_id)
             self._counters.deliveries_denied += match.denied
         return match
+
+    def _look_up(self, link: Link, packet: Publish, topic: str) -> Match | None:
+        """Where a topic leads that is not remembered; None when it was refused."""
+        if self.refusing.is_refused(link, packet, topic):
+            return None
+        queues = self._state.queues
+        if queues is None or not topic.startswith(PUBLISHED_PREFIXES):
+            return self._router.match(topic)
+        target = queues.look_up(topic)
+        if isinstance(target, Refusal):
+            self.refusing.refuse(link, packet.qos, packet.packet_id, target)
+            return None
+        match = _leads_to(target)
+        if target.aim is not QueueAim.RESPOND:  # those are seldom used twice
+            self._router.remember(topic, match)
+        return match
+
+    def _match_of_own(self, message: Message) -> Match | Refusal:
+        topic, queues = message.topic, self._state.queues
+        if queues is not None and topic.startswith(PUBLISHED_PREFIXES):
+            refusal = queues.refuses_will(topic)
+            target = queues.look_up(topic) if refusal is None else refusal
+            return target if isinstance(target, Refusal) else _leads_to(target)
+        match = self._router.match_for(topic, message.publisher)
+        self._counters.deliveries_denied += match.denied
+        return match
+
+    def _ask_queue(
+        self, link: Link, session: Session, packet: Publish, message: Message, target: QueueTarget
+    ) -> None:
+        """What asks something of durable queues and leaves no record: decided at once, answered with the tick."""
+        queues = self._state.queues
+        assert queues is not None, "it has named the target"
+        if target.aim is QueueAim.RESPOND:
+            outcome = queues.respond(target, message)
+        else:
+            outcome = queues.control(link, session, packet, target)
+        receiving = session.receiving
+        if message.qos == 2 and receiving is None:
+            receiving = session.receiving = set()
+        self._answer(Accepted(message, b"", NO_MATCH, link, packet.packet_id, receiving=receiving), outcome)
+
+    def _answer(self, accepted: Accepted, outcome: Verdict | Refusal) -> bool:
+        """Nothing of the message is stored: acknowledge it, or refuse it, in its place; False when it is refused. Its
+        packet id is kept in memory alone: after a crash the repeat is judged anew."""
+        message, link, own = accepted.message, accepted.link, accepted.own
+        qos, packet_id = message.qos, accepted.packet_id
+        if isinstance(outcome, Refusal):
+            if link is not None and outcome.code is ReasonCode.NOT_AUTHORIZED:
+                self.refusing.note_denied(link, outcome, message.topic)
+            self.refusing.refuse(link, qos, packet_id, outcome)
+            return False
+        receiving = None
+        if link is None:
+            if outcome.repeats is None:
+                return True
+        elif not qos:
+            return True
+        # PUBREC with an error is the end of a message [MQTT-4.3.3-4]; MQTT 3 has no such thing.
+        elif qos == 2 and (outcome.code < FIRST_ERROR or link.version is not ProtocolVersion.V5):
+            receiving = accepted.receiving
+            assert receiving is not None, "that of a QoS 2 message"
+            receiving.add(packet_id)
+        if link is not None:
+            message = Message("", b"", qos, False, "", link.version, 0)  # its payload would wait in vain
+        waiting = Accepted(
+            message, b"", NO_MATCH, link, packet_id, receiving=receiving, verdict=outcome, own=own
+        )
+        self._tick.batch.accepted.append(waiting)
+        return True
+
+    def _record(self, accepted: Accepted, origin: Origin | None, permissions: Permissions | None) -> bool:
+        """Make the record of an admitted message and put it into the batch. `permissions` are the publisher's. False
+        when it is refused after all."""
+        state, tick, message = self._state, self._tick, accepted.message
+        match, link, qos = accepted.match, accepted.link, message.qos
+        # What is QoS 0 has reached applications already, so its record names none.
+        source = source_of(state, permissions) if message.retain else ()
+        record = encode_record(message, match.stamps if qos else b"", origin, source)
+        if len(record) > state.record_bytes_sure:
+            refusal = self.refusing.objection_to_record(record)
+            if refusal is not None:
+                self.refusing.refuse(link, qos, accepted.packet_id, refusal)
+                return False
+        accepted.record = record
+        batch = tick.batch
+        writes = batch.writes
+        if match.queue is not None:
+            assert state.queues is not None, "it has named the target"
+            outcome = state.queues.put(match.queue, accepted, permissions)
+            if not isinstance(outcome, Enqueued):
+                return self._answer(accepted, outcome)
+            batch.enqueued.append(outcome)
+            if accepted.verdict is not None:
+                accepted.match = NO_MATCH  # there is something to say in its acknowledgement
+        if accepted.receiving is not None:
+            accepted.receiving.add(accepted.packet_id)
+            if origin is not None:
+                row = (origin.generation, accepted.packet_id, len(writes.records))
+                tick.session_writes.receiving.append(row)
+        if message.retain:
+            kept = record if message.payload else b""
+            writes.session.retained.append(RetainedWrite(message.topic, len(writes.records), kept))
+            state.retained.announce(message.topic)
+        writes.records.append(record)
+        batch.record_bytes += len(record)
+        batch.accepted.append(accepted)
+        if qos == 0 or (qos == 1 and match.direct):
+            self._deliver_now(accepted)
+        return True
 
     def _deliver_now(self, accepted: Accepted) -> None:
         """The direct way: receivers that keep nothing, up to QoS 1, and everybody's QoS 0."""
@@ -306,11 +443,8 @@ class Publishing:
         link = accepted.link
         if link is None:
             return False
-        if accepted.refusal:
-            message = accepted.message
-            self.refusing.answer(
-                link, message.qos, accepted.packet_id, accepted.refusal_code, accepted.refusal
-            )
+        if accepted.refusal is not None:
+            self.refusing.answer(link, accepted.message.qos, accepted.packet_id, accepted.refusal)
             return False
         if accepted.verdict is not None:
             return True
@@ -319,11 +453,11 @@ class Publishing:
             return False
         return True
 
-    def refused(self, batch: Batch, error: StoreError) -> None:
-        """The batch could not be stored: tell the publishers; nothing of its records has taken effect."""
-        full = isinstance(error, StoreFull)
-        reason = ReasonCode.QUOTA_EXCEEDED if full else ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-        text = "no room to store the message" if full else "the message could not be stored"
+    def refused(self, batch: Batch, error: StoreError, lost: Set[tuple[str, str]]) -> None:
+        """The batch could not be stored, and the tick is given back already: tell the publishers. Nothing of its
+        records has taken effect; `lost` is what repeats in the present tick must not count on."""
+        refusal = NO_ROOM if isinstance(error, StoreFull) else NOT_COMMITTED
+        waiting = self._tick.batch.accepted[:]
         for accepted in batch.accepted:
             message, link = accepted.message, accepted.link
             if not accepted.record and accepted.verdict is None:
@@ -332,12 +466,32 @@ class Publishing:
                 continue
             if message.retain:
                 self._state.retained.settle(message.topic)
-            if link is None:
-                self.accept_own(message, decode_record(accepted.record).origin)
+            if accepted.own is not None:
+                self.accept_own(message, accepted.own.origin, accepted.own.principal)
                 continue
+            assert link is not None, "a message is a client's or the broker's own"
             if accepted.receiving is not None:
                 accepted.receiving.discard(accepted.packet_id)
-            self.refusing.answer(link, message.qos, accepted.packet_id, reason, text)
+            self.refusing.answer(link, message.qos, accepted.packet_id, refusal)
+        for accepted in waiting:
+            if accepted.verdict is not None and accepted.verdict.repeats in lost:
+                self._refuse_repeat(accepted)
+
+    def _refuse_repeat(self, accepted: Accepted) -> None:
+        """What it counted on is not stored; it waits for the present tick."""
+        accepted.verdict = None
+        own, receiving = accepted.own, accepted.receiving
+        if own is not None:  # nobody sends it again
+            self.accept_own(accepted.message, own.origin, own.principal)
+            return
+        accepted.refusal = NOT_STORED
+        if receiving is not None:
+            receiving.discard(accepted.packet_id)
+
+
+def _leads_to(target: QueueTarget) -> Match:
+    """Nobody in particular gets it now, and somebody may later: no 0x10."""
+    return Match([], [], [], [], b"", False, False, queue=target)
 
 
 def deadline_of(properties: Properties, now_ms: int) -> int:

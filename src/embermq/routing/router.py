@@ -10,6 +10,7 @@ from msgspec import Struct
 from embermq.formats.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
 from embermq.mqtt.topics.trie import SubscriptionTrie
 from embermq.routing.match_cache import MatchCache
+from embermq.routing.queue_target import QueueTarget
 from embermq.routing.shared_logs import SharedLogs, stamps_of
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Match(Struct):
     from the log; `applications` get their QoS 1 and 2 messages by way of the pipeline, named in `stamps`.
     `no_local` is True when some subscription excludes its client's own messages: ask `Router.match_for` then. `denied`
     counts those who have subscribed and may not receive it. `is_special` is True when one of the two has to be looked
-    at.
+    at. `queue` is the durable queue that a topic below `$queue/` names, or what else such a topic asks for; subscribers
+    of the router get nothing of it.
     """
 
     direct: list[Receiver]
@@ -89,6 +91,7 @@ class Match(Struct):
     is_empty: bool
     denied: int = 0
     is_special: bool = False
+    queue: QueueTarget | None = None
 
 
 NO_MATCH = Match([], [], [], [], b"", False, True)
@@ -150,12 +153,16 @@ class Router:
         """What `match` remembers of a topic."""
         return self._matches.get(topic)
 
+    def remember(self, topic: str, match: Match) -> None:
+        """Have `known` find it."""
+        self._matches.put(topic, match, _memory(topic, match))
+
     def match(self, topic: str) -> Match:
         """Receivers of a topic. The result is shared: do not change it."""
         found = self._matches.get(topic)
         if found is None:
             found = self._find(topic, None, -1)
-            self._matches.put(topic, found, _memory(topic, found))
+            self.remember(topic, found)
         return found
 
     def match_for(self, topic: str, publisher: str, offset: int = -1) -> Match:

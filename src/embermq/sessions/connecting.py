@@ -8,14 +8,12 @@ from msgspec.structs import replace
 
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import Permissions
-from embermq.access.authorization.rules import ADMIN_PREFIX, Principal
+from embermq.access.authorization.rules import Principal
 from embermq.formats.application_logs import ApplicationLogNames, NoApplicationLog
 from embermq.model.client_type import ClientType
 from embermq.model.session import SessionRow
-from embermq.mqtt.topics.errors import TopicError
-from embermq.mqtt.topics.names import SERVED_BYTES_MAX, SERVED_LEVELS_MAX, is_system_topic, validate_topic
 from embermq.mqtt.wire.packets import Connack, Connect, Disconnect, Packet, Will
-from embermq.mqtt.wire.properties import Properties, is_payload_format_valid
+from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode, to_connect_return_code
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreFull
@@ -23,7 +21,6 @@ from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.client_events import EventKind, words
 from embermq.sessions.connack import connack_properties
 from embermq.sessions.credentials import Credentials
-from embermq.sessions.durable_queues import QUEUE_PREFIX
 from embermq.sessions.handover import Handover
 from embermq.sessions.keep_alive import KeepAlive
 from embermq.sessions.link import UNLIMITED_PACKET_BYTES, Link
@@ -32,9 +29,9 @@ from embermq.sessions.ownership import ANOTHER_USERS, may_keep, objection_to_use
 from embermq.sessions.session import PACKET_IDS, Delivery, Session
 from embermq.sessions.session_end import SessionEnd
 from embermq.sessions.session_expiry import SessionExpiry
-from embermq.sessions.settings import payload_too_large
 from embermq.sessions.state import BrokerState
 from embermq.sessions.takeover import Takeover, is_kept, leave_queues
+from embermq.sessions.tick import Refusal
 from embermq.sessions.wills import Wills
 
 UNSPEAKABLE_IN_3 = frozenset(
@@ -52,6 +49,7 @@ STORE_AWAY = "sessions cannot be stored or read now"
 NO_ROOM = "the disk is full: neither a new session nor a will can be stored"
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
+RefusesWill = Callable[[Link, Will, Permissions | None], Refusal | None]
 
 
 class _Entrant(Struct, frozen=True):
@@ -70,11 +68,15 @@ class _Entrant(Struct, frozen=True):
 
 
 class Connecting:
-    """Births, takeovers and ends. `opened` is called when CONNACK has been queued on a link."""
+    """Births, takeovers and ends. `refuses_will` says why a will cannot be left, `opened` is called when CONNACK has
+    been queued on a link."""
 
-    def __init__(self, state: BrokerState, wills: Wills, holding: Holding, opened: Opened) -> None:
+    def __init__(
+        self, state: BrokerState, wills: Wills, holding: Holding, refuses_will: RefusesWill, opened: Opened
+    ) -> None:
         self._state = state
         self._wills = wills
+        self._refuses_will = refuses_will
         self._holding = holding
         self._handover = Handover(state)
         self._keep_alive = KeepAlive(state)
@@ -271,39 +273,10 @@ class Connecting:
         method = packet.properties.authentication_method if packet.properties is not None else None
         if method is not None and link.authentication is None:  # [MQTT-4.12.0-1]
             return ReasonCode.BAD_AUTHENTICATION_METHOD, UNKNOWN_METHOD
-        return self._objection_to_will(link, packet.will, permissions) if packet.will is not None else None
-
-    def _objection_to_will(
-        self, link: Link, will: Will, permissions: Permissions | None
-    ) -> tuple[ReasonCode, str] | None:
-        settings = self._state.settings
-        max_qos = self._state.terms_of(link).max_qos
-        if will.qos > max_qos:  # [MQTT-3.2.2-12]
-            return ReasonCode.QOS_NOT_SUPPORTED, f"will of QoS {will.qos}, the maximum is {max_qos}"
-        if settings.payload_bytes_max and len(will.payload) > settings.payload_bytes_max:
-            return ReasonCode.QUOTA_EXCEEDED, f"the will has {payload_too_large(will.payload, settings)}"
-        if will.retain and not settings.retain_available:  # [MQTT-3.2.2-13]
-            return ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here"
-        try:
-            validate_topic(will.topic, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
-        except TopicError as error:
-            return ReasonCode.TOPIC_NAME_INVALID, str(error)
-        if is_system_topic(will.topic):
-            return ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own"
-        if will.topic.startswith(ADMIN_PREFIX):
-            return (
-                ReasonCode.TOPIC_NAME_INVALID,
-                f"topics below {ADMIN_PREFIX} are settings, which no will changes",
-            )
-        if settings.validate_payload_format and not is_payload_format_valid(will.properties, will.payload):
-            return ReasonCode.PAYLOAD_FORMAT_INVALID, "the will's payload is not UTF-8"
-        if permissions is not None and not permissions.may_publish(will.topic):
-            self._state.counters.publishes_denied += 1
-            return ReasonCode.NOT_AUTHORIZED, "not allowed to publish the will there"
-        queues = self._state.queues
-        if queues is not None and will.topic.startswith(QUEUE_PREFIX):
-            return queues.refuses_will(will.topic)
-        return None
+        if packet.will is None:
+            return None
+        found = self._refuses_will(link, packet.will, permissions)
+        return (found.code, found.text) if found is not None else None
 
     def _set_window(self, session: Session, packet: Connect) -> None:
         asked = packet.properties.receive_maximum if packet.properties is not None else None

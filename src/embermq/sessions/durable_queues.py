@@ -8,19 +8,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embermq.access.authorization.rules import ADMIN_PREFIX
-from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreError
 
 if TYPE_CHECKING:
     from embermq.access.authorization.rule_set import Permissions
-    from embermq.formats.log_record import Origin
     from embermq.model.message import Message
     from embermq.model.session import SubscriptionRow
     from embermq.mqtt.wire.packets import Publish, Subscribe, Subscription
     from embermq.mqtt.wire.properties import Properties
+    from embermq.routing.queue_target import QueueTarget
     from embermq.sessions.link import Link
     from embermq.sessions.session import Delivery, Session
-    from embermq.sessions.tick import Batch
+    from embermq.sessions.tick import Accepted, Batch, Enqueued, Refusal, Verdict
 
 QUEUE_PREFIX = "$queue/"
 """Topics below it are names of queues, never matched by ordinary subscriptions."""
@@ -38,30 +37,43 @@ class QueueSide(ABC):
     the receipt of that tick, in its place.
     """
 
-    # The way in.
+    # The way in. `Publishing` has asked about rates, rights, packet ids and room.
 
     @abstractmethod
-    def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
-        """A PUBLISH below `$queue/`: a message, or one of the words by which consumers settle; or below
-        `$admin/queue/`: settings. `topic` is valid as a topic name, and what an alias stood for. Nothing has been asked
-        about rights, rates and packet ids."""
+    def look_up(self, topic: str) -> QueueTarget | Refusal:
+        """What a topic below `$queue/` or `$admin/queue/` stands for. It is valid as a topic name, and what an alias
+        stood for."""
 
     @abstractmethod
-    def publish_own(self, message: Message, origin: Origin | None, permissions: Permissions | None) -> None:
-        """A message that no client waits for: a will. `permissions` are those of who left it. Whether it may be
-        published there has been asked, whether it may make a queue has not."""
+    def put(
+        self, target: QueueTarget, accepted: Accepted, permissions: Permissions | None
+    ) -> Enqueued | Verdict | Refusal:
+        """A message with its record, which is to be the next one of the tick; or why it is not to be stored. Whether
+        the publisher may make the queue has not been asked; `permissions` are the publisher's."""
 
     @abstractmethod
-    def refuses_will(self, topic: str) -> tuple[ReasonCode, str] | None:
-        """Why a will below `$queue/` cannot be left, None when it can: asked at CONNECT."""
+    def respond(self, target: QueueTarget, message: Message) -> Verdict | Refusal:
+        """A response, which waits in memory alone."""
+
+    @abstractmethod
+    def control(
+        self, link: Link, session: Session, packet: Publish, target: QueueTarget
+    ) -> Verdict | Refusal:
+        """A word by which a consumer settles, or settings of a queue. Rights have not been asked: there are others for
+        it than to publish."""
+
+    @abstractmethod
+    def refuses_will(self, topic: str) -> Refusal | None:
+        """Why a will cannot be left for a topic, None when it can: asked at CONNECT, of any topic."""
 
     @abstractmethod
     def committed(self, batch: Batch, base_offset: int) -> None:
         """A tick that has enqueued is durable; its first record stands at `base_offset`."""
 
     @abstractmethod
-    def refused(self, batch: Batch) -> None:
-        """It is not, and its publishers are about to be told."""
+    def refused(self, batch: Batch) -> set[tuple[str, str]]:
+        """It is not, and its publishers are about to be told. Returns what no repeat may count on any more, see
+        `Verdict.repeats`."""
 
     # The way out.
 

@@ -79,8 +79,3 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     queued_bytes_max: Annotated[int, Meta(ge=0, le=1024 * 1024 * 1024)] = 16 * 1024 * 1024
     """Bytes of their topics, payloads and properties. Past either, what is for a kept session is stored, else
     dropped."""
-
-
-def payload_too_large(payload: bytes, settings: MqttSettings) -> str:
-    """What is told of a payload over the limit."""
-    return f"a payload of {len(payload)} bytes, the largest allowed is {settings.payload_bytes_max}"

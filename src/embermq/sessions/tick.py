@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from msgspec import Struct, field
 
+from embermq.access.authorization.rules import Principal
+from embermq.formats.log_record import Origin
 from embermq.model.message import Message, said_bytes
 from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -13,10 +15,27 @@ from embermq.sessions.link import Link
 
 class Verdict(Struct, frozen=True):
     """What the acknowledgement of a PUBLISH says; the text is for its reason string, "" for none. MQTT 3 is told
-    nothing of it."""
+    nothing of it. `repeats` names the queue and the `dedup-id` of an earlier message that counts for this one, while
+    that may still be refused."""
 
     code: ReasonCode
     text: str = ""
+    repeats: tuple[str, str] | None = None
+
+
+class Refusal(Struct, frozen=True):
+    """Why a PUBLISH is not taken. MQTT 5 is told; a client of MQTT 3 loses its connection."""
+
+    code: ReasonCode
+    text: str
+
+
+class Own(Struct, frozen=True):
+    """What the broker remembers of a message that no client waits for, a will: it is published again when its tick
+    could not be stored. `principal` left it."""
+
+    origin: Origin
+    principal: Principal
 
 
 class Enqueued(Struct, frozen=True):
@@ -35,10 +54,9 @@ class Accepted(Struct, gc=False):
 
     `record` is empty for a repeated QoS 2 PUBLISH: nothing to store, only an acknowledgement in its place; and for a
     PUBLISH that is refused, where `refusal` says why: it too is answered in its place. `verdict` is what a durable
-    queue says of one that it has taken, with a record or without; `repeats` names the queue and the id of the message
-    that it is known to repeat, when that may still be refused.
-    `link` is None for messages that no client waits for (wills). `receiving` is where the packet id of a QoS 2 PUBLISH
-    is remembered: the client may be gone before a refusal frees the id.
+    queue says of one that it has taken, with a record or without. `link` is None for what no client waits for, `own`
+    tells then whose it is. `receiving` is where the packet id of a QoS 2 PUBLISH is remembered: the client may be gone
+    before a refusal frees the id.
     """
 
     message: Message
@@ -47,11 +65,10 @@ class Accepted(Struct, gc=False):
     link: Link | None
     packet_id: int
     offset: int = -1
-    refusal: str = ""
-    refusal_code: ReasonCode = ReasonCode.QUOTA_EXCEEDED
+    refusal: Refusal | None = None
     receiving: set[int] | None = None
     verdict: Verdict | None = None
-    repeats: tuple[str, str] | None = None
+    own: Own | None = None
     frame_key: tuple[bool, int, bool, tuple[int, ...]] | None = None
     frame: tuple[bytes, bytes] = (b"", b"")
     counted_bytes: int = 0

@@ -13,6 +13,8 @@ ALIAS_BYTES = 3
 def resolve_alias(link: Link, topic: str, properties: Properties | None, alias_max: int) -> str | None:
     """The topic that a PUBLISH of the client means; None when the connection was ended for its alias."""
     alias = properties.topic_alias if properties is not None else None
+    if alias is None and topic:
+        return topic
     if alias is None or alias > alias_max:
         link.disconnect(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}, the maximum is {alias_max}")
         return None

@@ -16,7 +16,6 @@ from embermq.model.message import Message
 from embermq.model.session import WillRow
 from embermq.mqtt.wire.packets import Will
 from embermq.mqtt.wire.properties import Properties
-from embermq.sessions.client_events import ClientEvent, EventKind
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -123,26 +122,9 @@ class Wills:
     def _publish(self, generation: int) -> None:
         pending = self._wills[generation]
         self._drop(generation)
-        permissions = self._state.permissions(pending.principal)
-        if permissions is not None and not permissions.may_publish(pending.message.topic):
-            self._state.counters.publishes_denied += 1
-            principal = pending.principal
-            self._state.tell(
-                ClientEvent(
-                    kind=EventKind.DENIED,
-                    peer="",
-                    listener="",
-                    client_id=principal.client_id,
-                    user=principal.user,
-                    reason="not allowed to publish the will there",
-                    topic=pending.message.topic,
-                )
-            )
-            return
-        now_ms = self._state.tick.now_ms
-        self._state.counters.wills_published += 1
-        message = _published_at(pending.message, now_ms, self._state.tick.date_ms)
-        self._publishing.accept_own(message, Origin(generation, WILL_ID), permissions)
+        message = _published_at(pending.message, self._state.tick.now_ms, self._state.tick.date_ms)
+        if self._publishing.accept_own(message, Origin(generation, WILL_ID), pending.principal):
+            self._state.counters.wills_published += 1
 
     def _drop(self, generation: int) -> None:
         self._state.timers.cancel(self._wills.pop(generation).timer)

@@ -41,7 +41,6 @@ class Hand(HandDrivenBroker):
         self.told = Told()
         self.queues = MqttQueues(
             self.state,
-            self.broker.publishing.refusing,
             BrokerQueueSettings(),
             StandInQueueStore(self.store),
             lambda _ms, then: then(0),

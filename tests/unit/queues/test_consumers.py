@@ -32,7 +32,6 @@ class Hand(HandDrivenBroker):
         super().__init__()
         self.queues = MqttQueues(
             self.state,
-            self.broker.publishing.refusing,
             settings or BrokerQueueSettings(),
             StandInQueueStore(self.store),
             lambda _ms, then: then(0),

@@ -22,7 +22,6 @@ class Hand(HandDrivenBroker):
         super().__init__()
         self.queues = MqttQueues(
             self.state,
-            self.broker.publishing.refusing,
             BrokerQueueSettings(groups_max=1),
             StandInQueueStore(self.store),
             lambda time_ms, then: then(0),

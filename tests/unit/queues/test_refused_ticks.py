@@ -24,7 +24,6 @@ class Hand(HandDrivenBroker):
         state = self.state
         self.queues = MqttQueues(
             state,
-            self.broker.publishing.refusing,
             BrokerQueueSettings(),
             StandInQueueStore(self.store),
             lambda _ms, then: then(0),

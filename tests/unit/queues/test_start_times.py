@@ -28,7 +28,6 @@ class Hand(HandDrivenBroker):
         self.ticks_begun = 0
         self.queues = MqttQueues(
             self.state,
-            self.broker.publishing.refusing,
             BrokerQueueSettings(),
             StandInQueueStore(self.store),
             lambda time_ms, then: self.asked.append((time_ms, then)),

@@ -1,20 +1,15 @@
 """`$admin/queue/<name>/config`: settings of a queue by a publish, for those whom a rule allows it [queues-33]."""
 
 from embermq.access.authorization.rules import ADMIN_PREFIX
-from embermq.intake.refusing import Refusing
 from embermq.mqtt.topics.names import shown
-from embermq.mqtt.wire.packets import Publish
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import QueueRefusal, SettingsRefused
-from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.names import queue_name
 from embermq.queues.queues import Queues
 from embermq.queues.settings import parse_operator_settings
-from embermq.sessions.link import Link
 from embermq.sessions.session import Session
-from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Verdict
+from embermq.sessions.tick import Refusal, Verdict
 
 SUFFIX = "/config"
 
@@ -22,26 +17,16 @@ SUFFIX = "/config"
 class Configuring:
     """The body is what the API takes: JSON; the answer comes when it is durable."""
 
-    def __init__(self, state: BrokerState, core: Queues, refusing: Refusing, creating: Creating) -> None:
+    def __init__(self, core: Queues, creating: Creating) -> None:
         self._core = core
-        self._refusing = refusing
         self._creating = creating
-        self._arriving = Arriving(state, refusing)
 
-    def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
-        """A PUBLISH below `$admin/queue/`; never delivered to anybody."""
-        if self._refusing.limits_rate and self._refusing.is_too_fast(link, session, packet):
-            return
-        if not self._arriving.takes(link, session, packet):
-            return
+    def configure(self, session: Session, topic: str, payload: bytes) -> Verdict | Refusal:
+        """What a PUBLISH below `$admin/queue/` comes to; it is never delivered to anybody."""
         try:
-            said = self._configure(session, topic, packet.payload)
+            return Verdict(ReasonCode.SUCCESS, self._configure(session, topic, payload))
         except QueueRefusal as refusal:
-            if packet.qos:
-                self._refusing.answer_later(link, packet, refusal.reason_code, refusal.message)
-            return
-        if packet.qos:
-            self._arriving.answer(link, session, packet, Verdict(ReasonCode.SUCCESS, said))
+            return Refusal(refusal.reason_code, refusal.message)
 
     def _configure(self, session: Session, topic: str, payload: bytes) -> str:
         """What was done, in words. Raises QueueRefusal."""

@@ -1,10 +1,8 @@
 """Control messages: `$ack`, `$nack`, `$reject` and `$extend` of consumers [queues-5] [queues-28]."""
 
-from embermq.intake.refusing import Refusing
 from embermq.mqtt.wire.packets import Publish
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.queues.errors import PropertyRefused
-from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.names import QUEUE_PREFIX, Verb
 from embermq.queues.queues import Queues
@@ -22,25 +20,13 @@ NO_BODY = "a control message has no body"
 class Control:
     """Settles at once; the answer leaves when that is durable. Nobody is disconnected for what it says."""
 
-    def __init__(self, state: BrokerState, core: Queues, refusing: Refusing, deliveries: Deliveries) -> None:
+    def __init__(self, state: BrokerState, core: Queues, deliveries: Deliveries) -> None:
         self._state = state
         self._core = core
-        self._refusing = refusing
         self._deliveries = deliveries
-        self._arriving = Arriving(state, refusing)
 
-    def publish(self, link: Link, session: Session, packet: Publish, name: str, verb: Verb) -> None:
-        """A PUBLISH to a control topic."""
-        refusing = self._refusing
-        if refusing.limits_rate and refusing.is_too_fast(link, session, packet):
-            return
-        if not self._arriving.takes(link, session, packet):
-            return
-        verdict = self._settle(link, session, packet, name, verb)
-        if packet.qos:
-            self._arriving.answer(link, session, packet, verdict)
-
-    def _settle(self, link: Link, session: Session, packet: Publish, name: str, verb: Verb) -> Verdict:
+    def settle(self, link: Link, session: Session, packet: Publish, name: str, verb: Verb) -> Verdict:
+        """What a PUBLISH to a control topic comes to."""
         permissions = session.permissions
         if permissions is not None and not permissions.may_subscribe(QUEUE_PREFIX + name):
             self._state.counters.publishes_denied += 1

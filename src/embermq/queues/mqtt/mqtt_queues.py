@@ -6,8 +6,6 @@ from functools import partial
 
 from embermq.access.authorization.rule_set import Permissions
 from embermq.access.authorization.rules import ADMIN_PREFIX
-from embermq.formats.log_record import Origin
-from embermq.intake.refusing import Refusing
 from embermq.model.message import Message
 from embermq.model.session import SubscriptionRow
 from embermq.mqtt.wire.packets import Publish, Subscribe, Subscription
@@ -27,14 +25,18 @@ from embermq.queues.mqtt.deliveries import Deliveries
 from embermq.queues.mqtt.publishes import Publishes
 from embermq.queues.mqtt.responses import V3_FAILURE, Responses, is_of_responses
 from embermq.queues.mqtt.subscriptions import Subscriptions, note_filter
-from embermq.queues.names import QueueKind, kind_of, parse_topic
+from embermq.queues.names import QueueKind, Verb, kind_of, parse_topic
 from embermq.queues.queues import Queues
 from embermq.queues.settings import OFF, BrokerQueueSettings
-from embermq.sessions.durable_queues import OffsetFound, QueueSide
+from embermq.routing.queue_target import QueueAim, QueueTarget
+from embermq.sessions.durable_queues import QUEUE_PREFIX, OffsetFound, QueueSide
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Batch
+from embermq.sessions.tick import Accepted, Batch, Enqueued, Refusal, Verdict
+
+IS_OFF = Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
+WILL_SETTLES = Refusal(ReasonCode.TOPIC_NAME_INVALID, "a will cannot settle what a queue has delivered")
 
 
 class MqttQueues(QueueSide):
@@ -43,7 +45,6 @@ class MqttQueues(QueueSide):
     def __init__(
         self,
         state: BrokerState,
-        refusing: Refusing,
         settings: BrokerQueueSettings,
         store: QueueStore,
         find_offset: Callable[[int, OffsetFound], None],
@@ -63,7 +64,6 @@ class MqttQueues(QueueSide):
             lambda: state.tick.writes.queues,
             letter_bytes_max=letter_bytes_max,
         )
-        self._refusing = refusing
         self.creating = Creating(self.core, settings)
         self.bodies = Bodies(store, settings.body_cache_bytes, state.damaged)
         self.deliveries = Deliveries(state, self.core, self.bodies)
@@ -74,12 +74,12 @@ class MqttQueues(QueueSide):
             self.creating,
             allows_none=settings.allow_ack_mode_none,
         )
-        self._publishes = Publishes(state, self.core, refusing, self.creating, self.bodies)
-        self._responses = Responses(state, refusing, settings)
+        self._publishes = Publishes(state, self.core, self.creating, self.bodies)
+        self._responses = Responses(state, settings)
         self._is_enabled = settings.enabled
         self._is_stopping = False
-        self._configuring = Configuring(state, self.core, refusing, self.creating)
-        self._control = Control(state, self.core, refusing, self.deliveries)
+        self._configuring = Configuring(self.core, self.creating)
+        self._control = Control(state, self.core, self.deliveries)
 
     def restore(self) -> None:
         """Take over what the store holds; before sessions and wills are restored. Raises StoreError. Switched off,
@@ -90,51 +90,48 @@ class MqttQueues(QueueSide):
 
     # The way in.
 
-    def publish(self, link: Link, session: Session, packet: Publish, topic: str) -> None:
+    def look_up(self, topic: str) -> QueueTarget | Refusal:
         if not self._is_enabled:
-            self._refusing.refuse(link, packet, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
-            return
+            return IS_OFF
         if topic.startswith(ADMIN_PREFIX):
-            self._configuring.publish(link, session, packet, topic)
-            return
+            return QueueTarget(QueueAim.CONFIGURE, topic)
         try:
             parsed = parse_topic(topic)
         except NameRefused as refusal:
-            self._refusing.refuse(link, packet, refusal.reason_code, refusal.message)
-            return
+            return Refusal(refusal.reason_code, refusal.message)
         if parsed.verb is not None:
-            self._control.publish(link, session, packet, parsed.name, parsed.verb)
-        elif kind_of(parsed.name) is QueueKind.RESPONSES:
-            self._responses.publish(link, session, packet, topic, parsed.name)
-        else:
-            self._publishes.publish(link, session, packet, topic, parsed.name)
+            return QueueTarget(QueueAim.SETTLE, parsed.name, parsed.verb)
+        is_response = kind_of(parsed.name) is QueueKind.RESPONSES
+        return QueueTarget(QueueAim.RESPOND if is_response else QueueAim.ENQUEUE, parsed.name)
 
-    def publish_own(self, message: Message, origin: Origin | None, permissions: Permissions | None) -> None:
-        if self.refuses_will(message.topic) is not None:
-            self._state.counters.publishes_refused += 1  # it was left when other rules held
-            return
-        name = parse_topic(message.topic).name
-        if kind_of(name) is QueueKind.RESPONSES:
-            self._responses.publish_own(message, name)
-        else:
-            self._publishes.publish_own(message, name, origin, permissions)
+    def put(
+        self, target: QueueTarget, accepted: Accepted, permissions: Permissions | None
+    ) -> Enqueued | Verdict | Refusal:
+        return self._publishes.put(target.name, accepted, permissions)
 
-    def refuses_will(self, topic: str) -> tuple[ReasonCode, str] | None:
-        if not self._is_enabled:
-            return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF
-        try:
-            parsed = parse_topic(topic)
-        except NameRefused as refusal:
-            return refusal.reason_code, refusal.message
-        if parsed.verb is not None:
-            return ReasonCode.TOPIC_NAME_INVALID, "a will cannot settle what a queue has delivered"
-        return None
+    def respond(self, target: QueueTarget, message: Message) -> Verdict | Refusal:
+        return self._responses.put(message, target.name)
+
+    def control(
+        self, link: Link, session: Session, packet: Publish, target: QueueTarget
+    ) -> Verdict | Refusal:
+        if target.aim is QueueAim.CONFIGURE:
+            return self._configuring.configure(session, target.name, packet.payload)
+        return self._control.settle(link, session, packet, target.name, Verb(target.verb))
+
+    def refuses_will(self, topic: str) -> Refusal | None:
+        if not topic.startswith(QUEUE_PREFIX):
+            return None
+        target = self.look_up(topic)
+        if isinstance(target, Refusal):
+            return target
+        return WILL_SETTLES if target.aim is QueueAim.SETTLE else None
 
     def committed(self, batch: Batch, base_offset: int) -> None:
         self._publishes.committed(batch, base_offset)
 
-    def refused(self, batch: Batch) -> None:
-        self._publishes.refused(batch)
+    def refused(self, batch: Batch) -> set[tuple[str, str]]:
+        return self._publishes.refused(batch)
 
     # The way out.
 

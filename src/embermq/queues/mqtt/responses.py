@@ -12,17 +12,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from embermq.intake.publishing import deadline_of, kept_properties
-from embermq.intake.refusing import Refusing
 from embermq.model.message import Message, said_bytes
 from embermq.mqtt.topics.names import SHARE_PREFIX, shown
-from embermq.mqtt.wire.packets import Publish, Subscription
-from embermq.mqtt.wire.properties import Properties
+from embermq.mqtt.wire.packets import Subscription
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.durations import parse_delay
 from embermq.queues.errors import PropertyRefused, QueueRefusal
-from embermq.queues.mqtt.arriving import Arriving
 from embermq.queues.mqtt.frames import put_on_link
 from embermq.queues.names import QUEUE_PREFIX, RESPONSE_PREFIX, parse_filter
 from embermq.queues.publication import UserProperties, without_reserved
@@ -31,7 +27,7 @@ from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Verdict
+from embermq.sessions.tick import Refusal, Verdict
 from embermq.sessions.timers import Timer
 
 TIMEOUT = "timeout"
@@ -88,11 +84,9 @@ class ResponseQueue:
 class Responses:
     """All of them, by name."""
 
-    def __init__(self, state: BrokerState, refusing: Refusing, settings: BrokerQueueSettings) -> None:
+    def __init__(self, state: BrokerState, settings: BrokerQueueSettings) -> None:
         self._state = state
-        self._refusing = refusing
         self._settings = settings
-        self._arriving = Arriving(state, refusing)
         self._queues: dict[str, ResponseQueue] = {}
         self._of_client: dict[str, dict[str, ResponseQueue]] = {}
 
@@ -234,26 +228,8 @@ class Responses:
 
     # Who answers
 
-    def publish(self, link: Link, session: Session, packet: Publish, topic: str, name: str) -> None:
-        """A PUBLISH to a queue of responses."""
-        refusing = self._refusing
-        if refusing.limits_rate and refusing.is_too_fast(link, session, packet):
-            return
-        if session.permissions is not None and refusing.is_denied(link, session, packet, topic):
-            return
-        if not self._arriving.takes(link, session, packet):
-            return
-        verdict = self._take(_message(link, session, packet, topic, self._state.tick.now_ms), name)
-        if packet.qos and verdict.code is ReasonCode.QUOTA_EXCEEDED:
-            refusing.answer_later(link, packet, verdict.code, verdict.text)
-        elif packet.qos:
-            self._arriving.answer(link, session, packet, verdict)
-
-    def publish_own(self, message: Message, name: str) -> None:
-        """A will."""
-        self._take(replace(message, retain=False), name)
-
-    def _take(self, message: Message, name: str) -> Verdict:
+    def put(self, message: Message, name: str) -> Verdict | Refusal:
+        """What a PUBLISH to a queue of responses comes to, or a will."""
         queue = self._queues.get(name)
         counters = self._state.counters
         if queue is None:
@@ -261,8 +237,8 @@ class Responses:
             return Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS, LATE)
         if queue.waiting_bytes + said_bytes(message) > BYTES_MAX or (len(queue.waiting) >= WAITING_MAX):
             counters.queue_responses_dropped += 1
-            return Verdict(ReasonCode.QUOTA_EXCEEDED, FULL)
-        queue.put(message)
+            return Refusal(ReasonCode.QUOTA_EXCEEDED, FULL)
+        queue.put(_cleaned(message))
         self._pump(queue)
         return Verdict(ReasonCode.SUCCESS)
 
@@ -308,15 +284,10 @@ def is_of_responses(topic_filter: str) -> bool:
     return topic_filter.startswith(QUEUE_PREFIX + RESPONSE_PREFIX)
 
 
-def _message(link: Link, session: Session, packet: Publish, topic: str, now_ms: int) -> Message:
-    properties = kept_properties(packet.properties) if packet.properties is not None else None
-    due_ms = deadline_of(properties, now_ms) if properties is not None else 0
-    if properties is not None and properties.user_properties:
-        properties = _cleaned(properties)
-    return Message(
-        topic, packet.payload, packet.qos, False, session.client_id, link.version, now_ms, due_ms, properties
-    )
-
-
-def _cleaned(properties: Properties) -> Properties:
-    return replace(properties, user_properties=without_reserved(properties.user_properties))
+def _cleaned(message: Message) -> Message:
+    """Without user properties that are the broker's own [queues-3]."""
+    properties = message.properties
+    if properties is None or not properties.user_properties:
+        return message
+    kept = without_reserved(properties.user_properties)
+    return replace(message, properties=replace(properties, user_properties=kept))
