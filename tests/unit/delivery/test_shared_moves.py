@@ -8,6 +8,7 @@ from tests.unit.delivery.test_shared_readers import LOG, Play
 
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Puback, Pubcomp, Publish, Pubrec, Unsubscribe
+from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.application_logs import FoundLog
 
 pytestmark = pytest.mark.promise("application-11")
@@ -46,6 +47,23 @@ def test_what_was_not_sent_when_a_partition_goes_takes_no_room(play: Play, qos: 
         play.hand.settle()
     play.publishes("t/1", b"b", qos=qos)
     assert one.payloads[-1:] == [b"b"]
+
+
+def test_what_is_still_being_stored_when_its_partition_goes_is_not_sent_before_not_even_as_late() -> None:
+    play = Play(pack_timeout_s=1)
+    one = play.comes("one", 0, 1, acknowledges=False, version=ProtocolVersion.V311)
+    play.comes("two")
+    play.publishes("t/0", b"a", qos=2, dispatches=False)
+    play.hand.held = True
+    play.feeds.dispatch(play.hand.log, play.logs.names)
+    play.hand.settle()
+    play.give("two", 0)
+    play.hand.passes(s=3)
+    assert one.payloads == []
+    play.hand.held = False
+    play.hand.finish_commit()
+    play.hand.settle()
+    assert one.payloads == [b"a"] and not one.messages[0].dup
 
 
 def test_what_was_not_sent_before_unsubscribe_is_not_owed(play: Play) -> None:

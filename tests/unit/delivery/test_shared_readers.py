@@ -537,6 +537,29 @@ def test_qos_2_of_an_earlier_connection_is_sent_again_and_parked_like_any_other(
 
 
 @pytest.mark.promise("application-6")
+@pytest.mark.parametrize("version", [ProtocolVersion.V311, ProtocolVersion.V5])
+def test_qos_2_whose_partition_has_gone_is_late_like_any_other(version: ProtocolVersion) -> None:
+    play = Play(pack_timeout_s=1, retries=1)
+    one = play.comes("one", 0, 1, acknowledges=False, version=version)
+    one.in_flight = type("Any", (set,), {"__contains__": lambda *_: False})()
+    two = play.comes("two")
+    play.publishes("t/0", b"a", b"b", qos=2)
+    play.give("two", 0)
+    play.publishes("t/0", b"c", qos=2)
+    assert (one.payloads, two.payloads) == ([b"a", b"b"], [b"c"])
+    play.hand.passes(s=1.5)
+    if version is ProtocolVersion.V5:  # [MQTT-4.4.0-1]
+        assert one.ended and play.hand.state.counters.application_sent_away == 1
+        return
+    assert [(message.payload, message.dup) for message in one.messages[2:]] == [(b"a", True), (b"b", True)]
+    play.hand.passes(s=3)
+    assert (len(play.hand.parking), play.hand.store.shared.marks) == (2, {})
+    one.drops()
+    two.drops()
+    assert play.hand.parking.sender.remembered == 0
+
+
+@pytest.mark.promise("application-6")
 def test_qos_2_of_an_earlier_connection_ends_an_mqtt_5_client_and_is_parked_in_the_end(play: Play) -> None:
     play = Play(pack_timeout_s=1, retries=2)
     play.comes("one", 0, 1, acknowledges=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Protocol
 
 from embermq.delivery.application.overdue import Overdue
@@ -82,3 +83,35 @@ class Lane:
     def last(self) -> int:
         """The offset of the last that is under way, sent or still to be sent; -1 when nothing is."""
         return self.pending[-1].offset if self.pending else -1
+
+
+class SideLane(Lane):
+    """What a session has under way that is not read from a log on this connection. A message's offset is a number of
+    its own, the same on all connections: attempts are counted by it."""
+
+    __slots__ = ("in_flight",)
+
+    def __init__(self, session: Session, name: str) -> None:
+        super().__init__(session, 0, name)
+        self.in_flight: dict[int, Delivery] = {}
+        """By number."""
+
+    def put(self, number: int, delivery: Delivery) -> None:
+        """It is under way under this number."""
+        delivery.offset = number
+        self.in_flight[number] = delivery
+
+    def under_way(self) -> Iterable[Delivery]:
+        window = self.session.window
+        found = [one for one in self._unsettled() if window.get(one.packet_id) is one]
+        return sorted(found, key=attrgetter("offset"))
+
+    def lowest(self) -> int:
+        return min((one.offset for one in self._unsettled()), default=2**62)
+
+    def last(self) -> int:
+        return max((one.offset for one in self._unsettled()), default=-1)
+
+    def _unsettled(self) -> Iterable[Delivery]:
+        self.in_flight = {number: one for number, one in self.in_flight.items() if not one.settled}
+        return self.in_flight.values()

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from operator import attrgetter
 
 from msgspec.structs import replace
 
-from embermq.delivery.application.lane import NOTHING, SKIPPED, Lane
+from embermq.delivery.application.lane import NOTHING, SKIPPED, Lane, SideLane
 from embermq.delivery.application.lane_sender import LaneSender
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, send_pubrel
@@ -43,24 +42,15 @@ sent again without end."""
 """The lane's name; no log is called so."""
 
 
-class _ParkedLane(Lane):
-    """What is sent again of a session's parked messages; a message's offset is its number."""
+class _ParkedLane(SideLane):
+    """What is sent again of a session's parked messages, by their numbers."""
 
-    __slots__ = ("due", "in_flight")
+    __slots__ = ("due",)
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session, 0, PARKED_LOG)
+        super().__init__(session, PARKED_LOG)
         self.due: deque[int] = deque()
         """Numbers that wait for room."""
-        self.in_flight: dict[int, Delivery] = {}
-
-    def under_way(self) -> Iterable[Delivery]:
-        window = self.session.window
-        found = [one for one in self.in_flight.values() if window.get(one.packet_id) is one]
-        return sorted(found, key=attrgetter("offset"))
-
-    def lowest(self) -> int:
-        return min(self.in_flight, default=2**62)
 
 
 class Parking:
@@ -380,8 +370,7 @@ class Parking:
             self._change(replace(_at_stage(at, ParkedStage.UNDER_WAY), state=QueueState.RELEASED))
             if link is not None:
                 lane = self._lane(session, link)
-                lane.in_flight[at.number] = delivery
-                delivery.offset = at.number
+                lane.put(at.number, delivery)
                 self.sender.watch(lane, at.number)
         if link is not None:
             self._state.tick.batch.after_log.append(partial(self._release, session, link, delivery))

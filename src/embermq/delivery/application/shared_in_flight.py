@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
+from embermq.delivery.application.owed import OWED_LOG, owed_delivery
 from embermq.delivery.application.parking import Parking
-from embermq.delivery.application.resent_lane import OWED_LOG, owed_delivery
 from embermq.delivery.application.shared_lane import Member, SharedLane
 from embermq.formats.log_record import encode_record
 from embermq.model.session_writes import QueueState
@@ -21,8 +21,8 @@ from embermq.sessions.state import BrokerState
 
 
 class Sent(Struct, eq=False):
-    """One message under way to a session. `lane` is None when it comes from a connection before; `offset` is that in
-    the partition."""
+    """One message under way to a session. `lane` is None when it comes from a connection before, or its partition is
+    another member's; `offset` is that in the partition."""
 
     delivery: Delivery
     group: int
@@ -142,13 +142,16 @@ class SharedInFlight:
         if self._sent.get(session, {}).pop(delivery.packet_id, None) is not None:
             lane.member.under_way -= 1
 
-    def kept_of(self, lane: SharedLane) -> list[int]:
-        """Offsets of what stays with the session when its partition goes."""
-        return [
-            sent.offset
-            for sent in self._sent.get(lane.session, {}).values()
-            if sent.lane is lane and sent.delivery.qos == 2 and not sent.delivery.settled
-        ]
+    def keep(self, lane: SharedLane) -> list[Delivery]:
+        """Its partition goes: what is under way of QoS 2 stays with the session, and nobody else shall get it."""
+        kept: list[Delivery] = []
+        for sent in self._sent.get(lane.session, {}).values():
+            if sent.lane is lane and sent.delivery.qos == 2 and not sent.delivery.settled:
+                lane.partition.claim(sent.offset)
+                lane.member.under_way -= 1
+                sent.lane = None
+                kept.append(sent.delivery)
+        return kept
 
     def leave_to_queue(self, member: Member) -> None:
         """It has unsubscribed: QoS 1 that has been sent is owed without the subscription, also when the client goes and

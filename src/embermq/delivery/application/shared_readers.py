@@ -14,12 +14,11 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.delivery.application.lane import NOTHING, Lane
+from embermq.delivery.application.lane import NOTHING, Lane, SideLane
+from embermq.delivery.application.owed import OWED_LOG
 from embermq.delivery.application.parking import Parking
-from embermq.delivery.application.resent_lane import OwedLane
 from embermq.delivery.application.shared_in_flight import SharedInFlight
 from embermq.delivery.application.shared_lane import Group, Member, SharedLane
-from embermq.delivery.application.unsent import Unsent
 from embermq.delivery.application.window import PackEntry, SlidingWindow
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
@@ -69,10 +68,9 @@ class SharedReaders:
         self._members: dict[Session, dict[int, Member]] = {}
         """Of connected sessions, by the group's generation."""
         self._in_flight = SharedInFlight(parking, self._claim)
-        self._owed: dict[Session, OwedLane] = {}
+        self._owed: dict[Session, SideLane] = {}
         self._shared_logs: SharedLogs
         self._state: BrokerState
-        self._unsent = Unsent(self.settled)
         self._stored: dict[tuple[int, int], StoredPositions] = {}
         self._claims: dict[tuple[int, int], set[int]] = {}
         self._trimmed: dict[Place, int] = {}
@@ -240,30 +238,35 @@ class SharedReaders:
         for delivery in lane.unsent():
             if delivery.qos == 1:
                 self._in_flight.take_back(lane, delivery)
-        link = lane.link
+        link, kept = lane.link, self._in_flight.keep(lane)
         if link is not None:
-            self._keep_unsent(lane, link)
-            if lane.sending:
-                self._state.tick.batch.after_log.append(partial(self._keep_rest, lane, link))
+            storing = [one for one in kept if lane.sending and one.offset >= lane.packed_from]
+            self._owe(lane, link, [one for one in kept if one not in storing])
+            if storing:  # nothing of it may be sent before, not even as late
+                self._state.tick.batch.after_log.append(partial(self._owe, lane, link, storing))
         self._window.end(lane)
         freed = lane.clear()
         if freed:
             lane.member.feed.release(freed)
-        for offset in self._in_flight.kept_of(lane):
-            lane.partition.claim(offset)
 
-    def _keep_unsent(self, lane: SharedLane, link: Link) -> None:
-        """Of QoS 2 what is in store and waits for the socket."""
+    def _owe(self, lane: SharedLane, link: Link, kept: list[Delivery]) -> None:
+        """They are in store: sent and timed without the lane from now on, with what waits in its outbox."""
         session = lane.session
-        kept = [one for one in lane.outbox if not one.settled and one.qos == 2]
-        if kept and session.link is link and not link.closing:
-            self._unsent.keep(session, kept)
-            self._state.tick.batch.after_log.append(partial(self.pump, session))
-
-    def _keep_rest(self, lane: SharedLane, link: Link) -> None:
-        """The lane was over before its pack was stored, and what the socket took has been sent."""
-        self._keep_unsent(lane, link)
-        self._window.end(lane)
+        waiting = [one for one in lane.outbox if not one.settled and one.qos == 2]
+        lane.outbox.clear()
+        if not kept or session.link is not link or link.closing:
+            return
+        self.begin_tick()
+        owed = self._owed.get(session)
+        if owed is None:
+            owed = self._owed[session] = SideLane(session, OWED_LOG)
+            self._window.begin(owed, link)
+        for delivery in kept:
+            owed.put(delivery.packet_id, delivery)
+        sender = self._parking.sender
+        owed.overdue.postpone(self._state.tick.now_ms)  # packet ids do not say what was sent first
+        sender.watch(owed, owed.last())
+        sender.send(owed, link, waiting)
 
     def gone(self, member: Member, reason: str) -> None:
         self.begin_tick()
@@ -305,7 +308,9 @@ class SharedReaders:
             session.resend = session.resend or deque()
             session.resend.extend(deliveries)
         if deliveries and session.link is not None:
-            owed = self._owed[session] = OwedLane(session, deliveries)
+            owed = self._owed[session] = SideLane(session, OWED_LOG)
+            for delivery in deliveries:
+                owed.put(delivery.packet_id, delivery)
             self._window.begin(owed, session.link)
         if marks and not session.last_packet_id:
             session.last_packet_id = marks[-1].packet_id
@@ -318,7 +323,6 @@ class SharedReaders:
         for member in self._members.pop(session, {}).values():
             self._close(member)
         self._in_flight.end(session)
-        self._unsent.forget(session)
         owed = self._owed.pop(session, None)
         if owed is not None:
             self._window.end(owed)
@@ -362,7 +366,10 @@ class SharedReaders:
     def pump(self, session: Session) -> None:
         """Send what there is room for."""
         members = self._members.get(session)
-        if members is None or not self._unsent.send(session, self._state):
+        if members is None:
+            return
+        owed = self._owed.get(session)
+        if owed is not None and owed.link is not None and not self._parking.sender.drain(owed, owed.link):
             return
         for generation, member in list(members.items()):
             if self._pump(member):
