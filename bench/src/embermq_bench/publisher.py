@@ -51,7 +51,6 @@ class Publisher(BenchClient):
         self.sent = 0
         self.acknowledged = 0
         self.refused = 0
-        self.stray_acks = 0
         self.taken = bytearray()
         """One byte a sequence number: 1 when acknowledged."""
 
@@ -129,12 +128,10 @@ class Publisher(BenchClient):
                 break
             position += 4
             if intended_ns is None:
-                self.stray_acks += 1
                 continue
             # Identifiers follow the sequence numbers, so the newest number with this identifier is meant.
             sequence = last - (last + 1 - packet_id) % PACKET_IDS
             if taken[sequence]:
-                self.stray_acks += 1
                 continue
             taken[sequence] = 1
             self.acknowledged += 1
@@ -157,8 +154,8 @@ class Publisher(BenchClient):
             else:
                 intended_ns = self._outstanding.pop(packet.packet_id, None)
             if intended_ns is None:
-                self.stray_acks += 1
-            elif refused:
+                return
+            if refused:
                 self.refused += 1
             else:
                 self._note_taken(packet.packet_id, intended_ns)

@@ -14,7 +14,6 @@ from hashlib import sha256
 
 NAME_CHARACTERS_MAX = 249
 """Kafka's limit for a topic."""
-DIGEST_CHARACTERS = 64
 PREFIX_CHARACTERS_MAX = 160
 """So that every name of the broker fits behind it."""
 SHARE_BYTES_MAX = 255
@@ -97,10 +96,6 @@ class ApplicationLogNames:
         """
         fits = _PRINTABLE.fullmatch(share) and len(share) <= SHARE_BYTES_MAX and not _DIGEST.fullmatch(share)
         return f"{_GROUP}{share if fits else _digest(share)}-{self.shared_log(topic_filter)}"
-
-    def client_group(self, client_id: str) -> str:
-        """Under which the positions of a client's reader are shown in Kafka: the name of its log."""
-        return self.client_log(client_id)
 
     def plain_client(self, log: str) -> str | None:
         """The client whose log has this name, if that shows it; None for what is hashed or shared."""

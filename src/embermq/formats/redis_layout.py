@@ -44,8 +44,6 @@ UPTO = "upto"
 PUBLISH_HEAD = '{"packetType":"PUBLISH","packetId":%-5d,'
 PUBREL_TYPE = '"PUBREL" '
 PACKET_TYPE_AT = len('{"packetType":')
-PACKET_ID_AT = len('{"packetType":"PUBLISH","packetId":')
-RECORD_BYTES_AT = len(PUBLISH_HEAD % 0)
 
 _FRACTION_DIGITS = QUEUE_SEQ_STEP.bit_length() - 1
 _U16 = Annotated[int, Meta(ge=0, le=65_535)]
@@ -286,13 +284,8 @@ def _origin(record: LogRecord) -> tuple[int, int] | None:
     return (record.origin.generation, record.origin.packet_id) if record.origin is not None else None
 
 
-def encode_message(row: QueueRow, client_id: str) -> bytes:
-    """The whole JSON of a stored delivery that has its packet id. Raises RecordError for a record that is none."""
-    return (PUBLISH_HEAD % row.packet_id).encode() + encode_tail(row, client_id, decode_record(row.record))
-
-
 def decode_message(key: str, value: bytes, *, generation: int, seq: int, state: int) -> QueueRow:
-    """The inverse of `encode_message`. Raises LayoutError."""
+    """A stored delivery from its JSON, `PUBLISH_HEAD` and `encode_tail`. Raises LayoutError."""
     try:
         found = _decode_stored(value)
         if found.packet_type not in ("PUBLISH", "PUBREL"):

@@ -66,13 +66,8 @@ def queue_name(given: str) -> str:
     return given.removeprefix(QUEUE_PREFIX)
 
 
-def is_queue_topic(topic: str) -> bool:
-    """Whether a topic name leaves the ordinary path."""
-    return topic.startswith(QUEUE_PREFIX)
-
-
 def is_queue_filter(topic_filter: str) -> bool:
-    """Whether a filter, shared or not, does."""
+    """Whether a filter, shared or not, leaves the ordinary path."""
     if topic_filter.startswith(SHARE_PREFIX):
         return topic_filter[len(SHARE_PREFIX) :].partition("/")[2].startswith(QUEUE_PREFIX)
     return topic_filter.startswith(QUEUE_PREFIX)
@@ -80,7 +75,7 @@ def is_queue_filter(topic_filter: str) -> bool:
 
 @lru_cache(TOPICS_REMEMBERED)
 def parse_topic(topic: str) -> QueueTopic:
-    """Read the topic of a PUBLISH or a will for which `is_queue_topic` holds. Raises NameRefused with 0x90."""
+    """Read the topic of a PUBLISH or a will that begins with `QUEUE_PREFIX`. Raises NameRefused with 0x90."""
     name = topic[len(QUEUE_PREFIX) :]
     base, separator, last = name.rpartition("/")
     verb = _VERBS.get(last)

@@ -43,11 +43,6 @@ class RetainedMessages:
     def __len__(self) -> int:
         return len(self._tree)
 
-    @property
-    def stored_bytes(self) -> int:
-        """Size of all their records."""
-        return self._stored_bytes
-
     def has_room(self, topic: str, size_bytes: int, limit_bytes: int) -> bool:
         """Whether a record of that size may be retained, in place of the one that the topic has."""
         old = self._tree.get(topic)

@@ -56,7 +56,6 @@ def digest(text: str) -> str:
 )
 def test_the_log_of_a_client(client_id: str, log: str) -> None:
     assert NAMES.client_log(client_id) == log
-    assert NAMES.client_group(client_id) == log
     assert NAMES.is_application_log(log)
 
 

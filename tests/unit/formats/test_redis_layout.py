@@ -19,10 +19,9 @@ from embermq.formats.log_record import (
     encode_stamps,
 )
 from embermq.formats.redis_layout import (
-    PACKET_ID_AT,
     PACKET_TYPE_AT,
+    PUBLISH_HEAD,
     PUBREL_TYPE,
-    RECORD_BYTES_AT,
     LayoutError,
     Place,
     client_keys,
@@ -34,13 +33,13 @@ from embermq.formats.redis_layout import (
     decode_session,
     decode_subscription,
     decode_will,
-    encode_message,
     encode_name,
     encode_place,
     encode_retained,
     encode_schema,
     encode_session,
     encode_subscription,
+    encode_tail,
     encode_will,
     name_in,
     offset_in,
@@ -148,6 +147,15 @@ RECORD = encode_record(
 )
 ROW = QueueRow(3, 65_536, 12, 7, 1, 2 | 4, 2**42, (1, 300), RECORD)
 ANN = SessionRow("ann", 7, 3, ClientType.DEVICE, "user", 5, 60, True, 0, 1)
+
+
+PACKET_ID_AT = len('{"packetType":"PUBLISH","packetId":')
+RECORD_BYTES_AT = len(PUBLISH_HEAD % 0)
+
+
+def encode_message(row: QueueRow, client_id: str) -> bytes:
+    """As `save_many.lua` puts it together, which chooses the packet id."""
+    return (PUBLISH_HEAD % row.packet_id).encode() + encode_tail(row, client_id, decode_record(row.record))
 
 
 @given(rows, names)

@@ -12,7 +12,6 @@ from embermq.queues.names import (
     Verb,
     default_group,
     is_queue_filter,
-    is_queue_topic,
     kind_of,
     parse_filter,
     parse_topic,
@@ -40,7 +39,6 @@ LONGEST = "n" * 255
     ],
 )
 def test_a_topic_is_a_queue_or_a_control_topic(topic: str, name: str, verb: Verb | None) -> None:
-    assert is_queue_topic(topic)
     assert parse_topic(topic) == QueueTopic(name, verb)
 
 
@@ -94,8 +92,6 @@ def test_a_filter_is_refused(topic_filter: str) -> None:
 
 
 def test_what_is_beside_queues_stays_what_it_is() -> None:
-    for topic in ("$queue", "$queues/a", "queue/a", "a/$queue/b", "$SYS/a"):
-        assert not is_queue_topic(topic)
     for topic_filter in ("#", "+/a", "$queue", "$share/g/a", "$share/$queue/a", "$share/g"):
         assert not is_queue_filter(topic_filter)
     for wide in ("#", "+/tasks", "+/#"):

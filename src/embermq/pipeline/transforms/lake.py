@@ -6,8 +6,6 @@ from pyspark.sql import functions as F
 ROOT_BYTES_MAX = 80
 """A longer first level would not fit a directory name once its special characters are written as %XX."""
 
-PARTITION_COLUMNS = ("date", "root")
-
 
 def lake_rows(records: DataFrame) -> DataFrame:
     """Every field of the record, `payload_json` (the payload when it is JSON), `date` (UTC) and `root`.
