@@ -51,7 +51,7 @@ class LogWriter:
         self.connection = sqlite3.connect(self.places.broker, isolation_level=None, check_same_thread=False)
         self.connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
         self.connection.executescript(files("embermq.adapters.sqlite").joinpath("broker.sql").read_text())
-        self.connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema_version', ?)", (SCHEMA.newest,))
+        self.connection.execute("INSERT OR IGNORE INTO meta VALUES ('schema_version', ?)", (SCHEMA,))
         before = SegmentReader(self.path)
         end = before.end() or LogEnd(0, 0, 0, 0, IDENTITY)
         before.close()

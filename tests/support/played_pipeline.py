@@ -57,7 +57,7 @@ class PlayedPipeline:
             self._data_dir / "applications.db", isolation_level=None, check_same_thread=False
         )
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA user_version = {PIPELINE_FILES.newest}")
+        connection.execute(f"PRAGMA user_version = {PIPELINE_FILES}")
         for name in ("applications.sql", "progress.sql"):
             connection.executescript(files("embermq.model").joinpath(name).read_text())
         return connection

@@ -123,7 +123,7 @@ class MigrationFile:
             f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
         )
         run(files(__package__ or "").joinpath("migration.sql").read_text())
-        self._connection.execute(f"PRAGMA user_version = {PIPELINE_FILES.newest}")
+        self._connection.execute(f"PRAGMA user_version = {PIPELINE_FILES}")
 
     def close(self) -> None:
         """Release the file."""

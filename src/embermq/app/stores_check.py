@@ -24,6 +24,7 @@ from embermq.app.settings import SQLITE
 from embermq.app.static_store import static_status, static_url
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FILE_BYTES, FOLDER, SegmentError
+from embermq.formats.stored_version import version_refusal
 from embermq.ports.errors import StoreError
 
 State = Literal["fits", "repaired", "lost"]
@@ -102,7 +103,7 @@ def behind(store: str, what: str, at: int, extent: Extent) -> Finding:
 def _broker_file(path: Path) -> BrokerFile:
     with closing(open_reader(path)) as connection:
         try:
-            if problem := SCHEMA.refusal("broker.db", stored_version(connection) or 0):
+            if problem := version_refusal("broker.db", stored_version(connection) or 0, SCHEMA):
                 raise UserError(problem)
             meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
             floor = int(meta.get("dispatcher_floor", 0))

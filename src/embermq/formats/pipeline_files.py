@@ -1,9 +1,9 @@
 """The files that the pipeline writes and the broker reads: their version, which SQLite keeps as `user_version`."""
 
-from embermq.formats.stored_version import Versions
+from embermq.formats.stored_version import version_refusal
 
-PIPELINE_FILES = Versions(first=1, newest=1)
-"""`newest` is counted up when an older reader or writer would misunderstand the tables."""
+PIPELINE_FILES = 1
+"""Counted up when an older reader or writer would misunderstand the tables."""
 
 
 def newer_file(name: str, version: int) -> str:
@@ -11,4 +11,4 @@ def newer_file(name: str, version: int) -> str:
 
     For readers, to whom 0 is a file that is just being made.
     """
-    return PIPELINE_FILES.refusal(name, version) if version > PIPELINE_FILES.newest else ""
+    return version_refusal(name, version, PIPELINE_FILES) if version > PIPELINE_FILES else ""

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from embermq.formats.stored_version import Versions
+from embermq.formats.stored_version import version_refusal
 from embermq.ports.errors import StoreError, StoreFull, StoreUnavailable
 
 BUSY_TIMEOUT_MS = 5_000
 PAGE_BYTES = 4096
-SCHEMA = Versions(first=12, newest=12)
-"""Of broker.db. Raised with each file `broker_N.sql`, which makes version N from the one before."""
+SCHEMA = 12
+"""The version of broker.db."""
 Now = Callable[[], int]
 """The broker's time in milliseconds, from any thread."""
 
@@ -89,17 +89,15 @@ def open_reader(path: Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> sqlite
 
 
 def apply_broker_schema(connection: sqlite3.Connection) -> None:
-    """Create what is missing in broker.db and bring an older file up to date. Raises StoreUnavailable, and changes
-    nothing, for a file of a version that this program does not open."""
+    """Create what is missing in broker.db. Raises StoreUnavailable, and changes nothing, for a file of a version that
+    this program does not open."""
     try:
         version = stored_version(connection)
-        if version is not None and (problem := SCHEMA.refusal("broker.db", version)):
+        if version is not None and (problem := version_refusal("broker.db", version, SCHEMA)):
             raise StoreUnavailable(problem)
-        connection.executescript(_script("broker.sql"))
+        connection.executescript(files(__package__).joinpath("broker.sql").read_text())
         if version is None:
-            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (SCHEMA.newest,))
-        for step in range((version or SCHEMA.newest) + 1, SCHEMA.newest + 1):
-            connection.executescript(_script(f"broker_{step}.sql"))
+            connection.execute("INSERT INTO meta VALUES ('schema_version', ?)", (SCHEMA,))
     except sqlite3.Error as error:
         raise to_store_error(error, "cannot prepare broker.db") from error
 
@@ -112,7 +110,7 @@ def stored_version(connection: sqlite3.Connection) -> int | None:
     return None if row is None else int(row[0])
 
 
-def check_user_version(connection: sqlite3.Connection, name: str, versions: Versions) -> None:
+def check_user_version(connection: sqlite3.Connection, name: str, known: int) -> None:
     """Give a new file its version, kept as `user_version`, and check that of another.
 
     Raises StoreUnavailable, and changes nothing, for a version that this program does not open.
@@ -121,8 +119,8 @@ def check_user_version(connection: sqlite3.Connection, name: str, versions: Vers
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if is_empty and version == 0:
         # Before its first table: who finds a table finds a version, also after a crash, and beside another process.
-        connection.execute(f"PRAGMA user_version = {versions.newest}")
-    elif problem := versions.refusal(name, version):
+        connection.execute(f"PRAGMA user_version = {known}")
+    elif problem := version_refusal(name, version, known):
         raise StoreUnavailable(problem)
 
 
@@ -139,7 +137,3 @@ def _prepare(connection: sqlite3.Connection, script: str) -> None:
     except sqlite3.Error:
         connection.close()
         raise
-
-
-def _script(name: str) -> str:
-    return files(__package__).joinpath(name).read_text()

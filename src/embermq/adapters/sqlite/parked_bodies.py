@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from embermq.adapters.sqlite.connection import check_user_version, open_writer, to_store_error
-from embermq.formats.stored_version import Versions
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
 
 FILE_NAME = "parked.db"
-VERSIONS = Versions(first=1, newest=1)
+VERSION = 1
 
 
 class SqliteParkedBodies(ParkedBodies):
@@ -117,7 +116,7 @@ class SqliteParkedBodies(ParkedBodies):
         if self._connection is None and (create or self._path.exists()):
             connection = open_writer(self._path, synchronous="FULL")
             try:
-                check_user_version(connection, FILE_NAME, VERSIONS)
+                check_user_version(connection, FILE_NAME, VERSION)
                 connection.executescript(files(__package__).joinpath("parked.sql").read_text())
             except StoreUnavailable:
                 connection.close()

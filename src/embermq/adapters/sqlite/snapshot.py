@@ -18,6 +18,7 @@ from embermq.adapters.sqlite.log_readers import PIPELINE_FILES
 from embermq.adapters.sqlite.parked_bodies import FILE_NAME as PARKED
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FOLDER, SegmentError, segment_name, segment_number
+from embermq.formats.stored_version import version_refusal
 from embermq.ports.errors import StoreError, StoreUnavailable
 
 BROKER = "broker.db"
@@ -165,7 +166,7 @@ class Snapshot:
 
     def _applied(self) -> tuple[int, int]:
         meta = dict(self._rows(self._held[BROKER], BROKER, "SELECT name, value FROM meta"))
-        if problem := SCHEMA.refusal(BROKER, int(meta.get("schema_version", 0))):
+        if problem := version_refusal(BROKER, int(meta.get("schema_version", 0)), SCHEMA):
             raise StoreUnavailable(problem)
         return int(meta.get("log_file", 0)), int(meta.get("log_end", 0))
 

@@ -10,12 +10,12 @@ from secrets import token_bytes
 from threading import Lock
 
 from embermq.adapters.sqlite.connection import BUSY_TIMEOUT_MS, to_store_error
-from embermq.formats.stored_version import Versions
+from embermq.formats.stored_version import version_refusal
 from embermq.model.client_type import ClientType
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.users import CHANGES_MAX, Changes, User, Users
 
-VERSIONS = Versions(first=2, newest=2)
+VERSION = 2
 """Of users.db. Raised with each file `users-N.sql`, which makes version N from the one before."""
 _SETTINGS = f"""
 PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
@@ -179,21 +179,15 @@ def _create_private(path: Path) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables of a new file, bring an older one up to date, unless another process is doing so. Raises
-    StoreUnavailable for a version that this program does not open."""
-    if _checked_version(connection, path) == VERSIONS.newest:
+    """Make the tables of a new file, unless another process is doing so. Raises StoreUnavailable for a version that
+    this program does not open."""
+    if _checked_version(connection, path) == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
-    version = _checked_version(connection, path)
-    steps = (
-        [f"users-{step}.sql" for step in range(version + 1, VERSIONS.newest + 1)]
-        if version
-        else ["users.sql"]
-    )
-    for step in steps:
-        for statement in _statements(files(__package__).joinpath(step).read_text()):
+    if not _checked_version(connection, path):
+        for statement in _statements(files(__package__).joinpath("users.sql").read_text()):
             connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {VERSIONS.newest}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
 
 
@@ -201,7 +195,7 @@ def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
     """0 for a new file."""
     is_empty = connection.execute("SELECT 1 FROM sqlite_schema").fetchone() is None
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if not (is_empty and version == 0) and (problem := VERSIONS.refusal(str(path), version)):
+    if not (is_empty and version == 0) and (problem := version_refusal(str(path), version, VERSION)):
         raise StoreUnavailable(problem)
     return version
 

@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from embermq.formats.pipeline_files import PIPELINE_FILES
+from embermq.formats.stored_version import version_refusal
 from embermq.pipeline.errors import OtherVersionError
 
 BUSY_TIMEOUT_MS = 5_000
@@ -41,8 +42,8 @@ class SinkFile:
         version: int = self.connection.execute("PRAGMA user_version").fetchone()[0]
         if is_empty and version == 0:
             # Before the first table: who finds a table finds a version, also after a crash, and beside another process.
-            self.connection.execute(f"PRAGMA user_version = {PIPELINE_FILES.newest}")
-        elif problem := PIPELINE_FILES.refusal(name, version):
+            self.connection.execute(f"PRAGMA user_version = {PIPELINE_FILES}")
+        elif problem := version_refusal(name, version, PIPELINE_FILES):
             raise OtherVersionError(problem)
         run(
             f"""

@@ -1,12 +1,17 @@
-"""The message store: QoS 1 and 2 messages by position, and how far the pipeline has come with them."""
+"""The tables of 0.1.0: accounts, their changes in order, what belongs to the store as a whole, and the message store.
+
+The message store has QoS 1 and 2 messages by position, and how far the pipeline has come with them. A topic has up to
+65,535 bytes, which is what a TEXT of MySQL holds and more than an index takes: hence its hash.
+"""
 
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
 
-revision = "0002"
-down_revision = "0001"
+revision = "0001"
+down_revision = None
 
+KEY = sa.LargeBinary(32).with_variant(mysql.BINARY(32), "mysql", "mariadb")
 LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT, "mysql", "mariadb")
 LONG_BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB, "mysql", "mariadb")
 WORD = sa.Text().with_variant(mysql.VARCHAR(64), "mysql", "mariadb")
@@ -14,10 +19,45 @@ OPTIONS = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate"
 
 
 def upgrade() -> None:
-    """Each step may be repeated: MySQL does not take back a step that ended half-way.
+    """May be repeated: MySQL does not take back a step that ended half-way."""
+    _make_accounts()
+    _make_message_store()
 
-    A topic has up to 65,535 bytes, which is what a TEXT of MySQL holds and more than an index takes: hence its hash.
-    """
+
+def _make_accounts() -> None:
+    op.create_table(
+        "embermq_users",
+        sa.Column("name_key", KEY, primary_key=True),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("password_hash", sa.Text, nullable=False),
+        sa.Column("client_type", sa.SmallInteger, nullable=False),
+        sa.Column("disabled", sa.Boolean, nullable=False),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("scram", sa.Text, nullable=False),
+        if_not_exists=True,
+        **OPTIONS,
+    )
+    op.create_table(
+        "embermq_user_changes",
+        sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("name", sa.Text, nullable=False),
+        if_not_exists=True,
+        **OPTIONS,
+    )
+    op.create_table(
+        "embermq_meta",
+        sa.Column("name", WORD, primary_key=True),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("value", sa.LargeBinary, nullable=False),
+        if_not_exists=True,
+        **OPTIONS,
+    )
+    op.execute("DELETE FROM embermq_meta WHERE name = 'user_changes'")
+    op.execute("INSERT INTO embermq_meta VALUES ('user_changes', 0, '')")
+
+
+def _make_message_store() -> None:
     op.create_table(
         "embermq_messages",
         sa.Column("log_id", sa.BigInteger, primary_key=True, autoincrement=False),
