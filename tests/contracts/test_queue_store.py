@@ -13,21 +13,21 @@ from embermq.model.queue_rows import (
     DeadLetter,
     DelayedRow,
     EntryRow,
+    GroupMark,
     GroupRow,
-    Mark,
     MessageState,
-    QueueRow,
+    QueueSettingsRow,
     QueueWrites,
     StoredQueue,
 )
 
 FAR_MS = 2**42
-ROW = QueueRow(3, "tasks/ü", b'{"partitions":10}', 10_001)
+ROW = QueueSettingsRow(3, "tasks/ü", b'{"partitions":10}', 10_001)
 GROUP = GroupRow(3, "workers", 0, 0)
 ENTRY = EntryRow(3, 7, 9, -1, 0, "key/é", FAR_MS)
 LETTER = DeadLetter("tasks/ü", "workers", "max_retries", "3-7", Attempts(11, 11, 1, 10, 5, "broken ü"), 2**41)
 DELAYED = DelayedRow(3, 8, -1, 0, None, 2**41, 0)
-RETRY = Mark(MessageState.RETRY, Attempts(1, 1, 1, 0, 2**41, "no"), 2**41 + 5)
+RETRY = GroupMark(MessageState.RETRY, Attempts(1, 1, 1, 0, 2**41, "no"), 2**41 + 5)
 
 
 def record(payload: bytes) -> bytes:
@@ -56,7 +56,7 @@ def test_what_ticks_put_is_read_again(stores: Stores) -> None:
         replace(ENTRY, sequence=9, record=0, key=None),
         groups={(3, "workers"): GROUP, (3, "ü"): replace(GROUP, group="ü", first_sequence=9)},
         delayed={(3, 8): replace(DELAYED, record=2, key="k"), (3, 12): replace(DELAYED, ticket=12, record=0)},
-        marks={(3, "workers", 7): RETRY, (3, "ü", 9): Mark(MessageState.ACKED)},
+        marks={(3, "workers", 7): RETRY, (3, "ü", 9): GroupMark(MessageState.ACKED)},
         dedup_ids={(3, "once"): FAR_MS, (3, ""): FAR_MS + 1},
     )
     stores.write(records=[record(b"before")])
@@ -75,7 +75,7 @@ def test_what_ticks_put_is_read_again(stores: Stores) -> None:
                 ENTRY, queue=5, sequence=2**40, offset=2, record=-1, only_group="workers", origin_id="3-1"
             ),
         },
-        marks={(3, "workers", 7): Mark(MessageState.DLQ)},
+        marks={(3, "workers", 7): GroupMark(MessageState.DLQ)},
         dedup_ids={(3, "once"): FAR_MS + 2},
     )
     model.apply(second, stores.write(queues=second).base_offset)

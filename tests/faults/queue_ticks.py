@@ -33,7 +33,7 @@ from embermq.model.tick_writes import TickWrites
 from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Delivery
+from embermq.queues.queue import ConsumerDelivery
 from embermq.queues.queues import Queues
 from embermq.queues.settings import GroupSettings, parse_settings
 from embermq.queues.settling import SettleRequest
@@ -62,7 +62,7 @@ class Life:
         self._gathered = GatheredWrites()
         self._core = Queues(GroupSettings(join_debounce_ms=0), 1, self._gathered)
         self._now_ms = START_MS
-        self._held: list[Delivery] = []
+        self._held: list[ConsumerDelivery] = []
         self._live()
 
     def _live(self) -> None:

@@ -6,7 +6,7 @@ from confluent_kafka import Message
 from pyspark.sql import SparkSession
 from tests.pipeline.kafka_topics import EveryLogWanted, LogInKafka
 
-from embermq.pipeline.jobs.application_topics import ApplicationTopics
+from embermq.pipeline.jobs.application_topics import SessionTopics
 from embermq.pipeline.jobs.kafka_dispatch import KafkaDispatch
 from embermq.pipeline.jobs.query_job import JobSetup, KafkaSide
 from embermq.pipeline.keeper import Keeper
@@ -22,7 +22,7 @@ def setup_of(
     *,
     target_wait_ms: int = 2_000,
     producer_bytes_max: int = 64 * 1024 * 1024,
-    sessions: ApplicationTopics | None = None,
+    sessions: SessionTopics | None = None,
 ) -> JobSetup:
     settings = DriverSettings(
         queries=("dispatch",),

@@ -15,7 +15,7 @@ from tests.pipeline.queries import log_rows, rows_of
 from embermq.formats.log_record import Stamp
 from embermq.pipeline.errors import OtherVersionError
 from embermq.pipeline.places import Places
-from embermq.pipeline.sinks.application_logs import ApplicationLogs
+from embermq.pipeline.sinks.application_logs import ApplicationLogSink
 from embermq.pipeline.sinks.lake import OTHER_ROOT, STAGING, Lake
 from embermq.pipeline.sinks.message_file import MessageFile
 from embermq.pipeline.sinks.traffic_windows import TrafficWindows
@@ -40,7 +40,7 @@ def test_dispatch_repeated_with_other_boundaries(spark: SparkSession, log: LogWr
     log.append([record(stamps=STAMP) for _ in range(15)])
     log.append([b"\0\0\0\1\x10", record(stamps=(*STAMP, Stamp("audit", 8, 2)))])
     log.append([record(stamps=STAMP) for _ in range(23)])
-    sink = ApplicationLogs(places.applications)
+    sink = ApplicationLogSink(places.applications)
     for start, end in REPLAYS:
         sink.write(application_entries(log_rows(spark, places, start, end, "route")))
     assert sink.file.position() == 40
@@ -58,7 +58,7 @@ def test_dispatch_writes_all_of_a_batch_or_nothing(
     spark: SparkSession, log: LogWriter, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.append([record(stamps=STAMP)] * 5)
-    sink = ApplicationLogs(places.applications)
+    sink = ApplicationLogSink(places.applications)
     rows = application_entries(log_rows(spark, places, 0, 5, "route"))
 
     def fail(**_: int) -> None:
@@ -298,7 +298,7 @@ def test_application_logs_are_trimmed_below_floors_and_dropped_with_their_genera
     log.append([record(stamps=stamps)] * 10)
     log.set_floor(1, 6)
     log.set_floor(2, 0)
-    sink = ApplicationLogs(places.applications)
+    sink = ApplicationLogSink(places.applications)
     sink.write(application_entries(log_rows(spark, places, 0, 8, "route")))
     assert [sink.trim(places, 4) for _ in range(3)] == [4, 2, 0]
 
@@ -332,12 +332,12 @@ def receipts(accepted_ms: int, latencies_us: range) -> bytes:
 @pytest.mark.promise("pipeline-8")
 @pytest.mark.parametrize("version", [0, 2])
 def test_a_file_of_another_version_is_refused_and_left_alone(places: Places, version: int) -> None:
-    ApplicationLogs(places.applications).file.close()
+    ApplicationLogSink(places.applications).file.close()
     connection = sqlite3.connect(places.applications)
     assert connection.execute("PRAGMA user_version").fetchone() == (1,)
     connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     before = places.applications.read_bytes()
     with pytest.raises(OtherVersionError, match=rf"applications\.db has schema version {version}"):
-        ApplicationLogs(places.applications)
+        ApplicationLogSink(places.applications)
     assert places.applications.read_bytes() == before

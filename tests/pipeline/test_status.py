@@ -10,7 +10,7 @@ from tests.pipeline.log_writer import LogWriter, record
 from embermq.cli.main import main
 from embermq.pipeline.paused import pause_queries
 from embermq.pipeline.places import Places
-from embermq.pipeline.sinks.application_logs import ApplicationLogs
+from embermq.pipeline.sinks.application_logs import ApplicationLogSink
 from embermq.pipeline.status import DriverReport, QueryReport, SupervisorReport, read_status, write_report
 
 
@@ -40,7 +40,7 @@ def test_nothing_there_yet(places: Places) -> None:
 @pytest.mark.promise("pipeline-5", "pipeline-13")
 def test_a_pipeline_that_is_down_says_what_waits_and_for_how_long(log: LogWriter, places: Places) -> None:
     log.append([record()] * 5)
-    sink = ApplicationLogs(places.applications)
+    sink = ApplicationLogSink(places.applications)
     with sink.file.transaction():
         sink.file.move_to(3)
     now_ms = time.time_ns() // 1_000_000 + 60_000
@@ -54,7 +54,7 @@ def test_a_pipeline_that_is_down_says_what_waits_and_for_how_long(log: LogWriter
 
 def test_how_long_records_wait_is_not_moved_with_the_clock(log: LogWriter, places: Places) -> None:
     log.append([record()])
-    ApplicationLogs(places.applications)
+    ApplicationLogSink(places.applications)
     step_ms = 9 * 24 * 3_600_000
     places.clock.write_bytes(b'{"broker_ms":0,"offset_ms":%d}' % step_ms)
     now_ms = time.time_ns() // 1_000_000 + step_ms + 60_000
@@ -98,7 +98,7 @@ def test_a_supervisor_that_gave_up_is_a_state_of_its_own(log: LogWriter, places:
 
 @pytest.mark.promise("pipeline-4", "pipeline-5")
 def test_rejected_and_missing_records_are_warned_of(places: Places) -> None:
-    sink = ApplicationLogs(places.applications)
+    sink = ApplicationLogSink(places.applications)
     with sink.file.transaction():
         sink.file.count(rejected=2, missing=3)
     warnings = read_status(places.data_dir).warnings
@@ -117,7 +117,7 @@ def test_half_a_report_is_no_report(places: Places) -> None:
 @pytest.mark.promise("pipeline-13")
 def test_a_damaged_file_of_a_sink_is_told_and_the_others_are_shown(log: LogWriter, places: Places) -> None:
     log.append([record()] * 5)
-    ApplicationLogs(places.applications).file.begin_at(3)
+    ApplicationLogSink(places.applications).file.begin_at(3)
     places.messages.write_bytes(b"no database" * 1_000)
     dispatch, archive = read_status(places.data_dir).queries
     assert (dispatch.position, dispatch.last_error) == (3, "")

@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
-from embermq.pipeline.sinks.application_logs import ApplicationLogs
+from embermq.pipeline.sinks.application_logs import ApplicationLogSink
 from embermq.pipeline.status import read_status
 from embermq.pipeline.supervisor import FAILED_PAUSES, PipelineSupervisor, pause_ms
 
@@ -84,7 +84,7 @@ def test_a_driver_that_gets_nothing_done_counts_as_down_and_is_begun_anew(
     log: LogWriter, places: Places, played: PlayedDriver
 ) -> None:
     log.append([record()] * 5)
-    sink = ApplicationLogs(places.applications)
+    sink = ApplicationLogSink(places.applications)
     sink.file.begin_at(0)
 
     async def scenario() -> None:

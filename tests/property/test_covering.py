@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.access.authorization.rules import Action, Place, Principal, Rule
+from embermq.access.authorization.rules import Action, Principal, Rule, RulePosition
 from embermq.mqtt.topics.names import covers, matches, overlap
 
 NAMES = ("a", "b", "", "$", "other")
@@ -42,7 +42,7 @@ def test_overlapping_is_matching_a_topic_together(one: str, other: str) -> None:
 @st.composite
 def rules(draw: st.DrawFn) -> Rule:
     topics = draw(st.none() | st.lists(filters, min_size=1, max_size=2).map(tuple))
-    return Rule(draw(st.booleans()), frozenset(Action), Place("rules", 1), filters=topics)
+    return Rule(draw(st.booleans()), frozenset(Action), RulePosition("rules", 1), filters=topics)
 
 
 @given(st.lists(rules(), max_size=4), filters, st.booleans())
@@ -71,7 +71,7 @@ hostile = st.text(st.sampled_from("ab$/+#%uc*"), max_size=6)
 @given(st.sampled_from(["t/%u/x", "%u/#", "t/%c", "a%u/b%c/#", "%c%u", "%u"]), hostile, hostile)
 def test_what_a_client_brings_never_widens_an_allow(text: str, user: str, client_id: str) -> None:
     """A topic that is allowed has the client's name where the rule has the placeholder, and as many levels."""
-    rule = Rule(True, frozenset(Action), Place("rules", 1), filters=(text,))
+    rule = Rule(True, frozenset(Action), RulePosition("rules", 1), filters=(text,))
     rule_set = RuleSet([rule], no_match_allows=False)
     who = Principal(user, client_id)
     literal = text.replace("%u", "\1").replace("%c", client_id).replace("\1", user)
@@ -88,7 +88,7 @@ def test_what_a_client_brings_never_widens_an_allow(text: str, user: str, client
 
 @given(st.sampled_from(["t/%u/x", "%u/#", "t/%c", "a%u/b%c/#"]), hostile.filter(bool), hostile.filter(bool))
 def test_a_deny_hits_whatever_the_client_is_called(text: str, user: str, client_id: str) -> None:
-    rule = Rule(False, frozenset(Action), Place("rules", 1), filters=(text,))
+    rule = Rule(False, frozenset(Action), RulePosition("rules", 1), filters=(text,))
     rule_set = RuleSet([rule], no_match_allows=True)
     literal = text.replace("%u", "\1").replace("%c", client_id).replace("\1", user).replace("#", "x")
     if "+" not in literal and "#" not in literal:

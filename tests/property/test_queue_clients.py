@@ -10,7 +10,7 @@ from tests.support.queue_bench import Bench
 
 from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
-from embermq.queues.queue import Delivery
+from embermq.queues.queue import ConsumerDelivery
 from embermq.queues.settings import Ordering, parse_settings
 from embermq.queues.settling import SettleRequest
 
@@ -49,7 +49,7 @@ class Crowd:
         self.bench.run()
 
     def settle(self, verb: Verb, share: float) -> None:
-        left: list[Delivery] = []
+        left: list[ConsumerDelivery] = []
         for each in self.bench.take():
             if each.client_id in self.present and self.dice.random() < share:
                 request = SettleRequest(verb, (each.stamps.message_id,), "g")

@@ -27,7 +27,7 @@ from embermq.model.queue_rows import MessageState
 from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Delivery, Fate
+from embermq.queues.queue import ConsumerDelivery, Fate
 from embermq.queues.queues import Queues
 from embermq.queues.settings import GroupSettings, Ordering, QueueSettings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
@@ -62,12 +62,12 @@ class QueueModel(RuleBasedStateMachine):
         """Above all that ever were."""
         self.members: dict[tuple[str, str], int] = {}
         """Connected consumers -> epoch."""
-        self.held: dict[tuple[str, int], Delivery] = {}
+        self.held: dict[tuple[str, int], ConsumerDelivery] = {}
         """(group, offset) -> what a consumer may settle now, as far as the model knows."""
         self.delivered: dict[str, set[int]] = {group: set() for group in GROUPS}
         self.deaf: set[str] = set()
         """Clients whose sockets take nothing."""
-        self.unwritten: list[Delivery] = []
+        self.unwritten: list[ConsumerDelivery] = []
         """What waits for them."""
         self.stalled: set[tuple[str, str]] = set()
         """(group, client) that get nothing until they are heard of."""
@@ -257,7 +257,7 @@ class QueueModel(RuleBasedStateMachine):
 
     # What the model makes of it.
 
-    def say(self, delivery: Delivery, verb: Verb, delay_ms: int | None = None) -> Outcome:
+    def say(self, delivery: ConsumerDelivery, verb: Verb, delay_ms: int | None = None) -> Outcome:
         group, offset = delivery.stamps.group, delivery.offset
         request = SettleRequest(
             verb,
@@ -305,7 +305,7 @@ class QueueModel(RuleBasedStateMachine):
             if states.get(name) is not MessageState.DELIVERED:
                 del self.held[name, offset]
 
-    def check(self, delivery: Delivery) -> None:
+    def check(self, delivery: ConsumerDelivery) -> None:
         """A delivery that may be, by the rules of the ordering."""
         group, offset, stamps = delivery.stamps.group, delivery.offset, delivery.stamps
         assert self.members[group, delivery.client_id] == delivery.epoch, "to a consumer that is there"

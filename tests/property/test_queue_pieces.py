@@ -21,7 +21,7 @@ from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.group import FILLED
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Delivery
+from embermq.queues.queue import ConsumerDelivery
 from embermq.queues.queues import Queues
 from embermq.queues.settings import GroupSettings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
@@ -41,7 +41,7 @@ class PiecesModel(RuleBasedStateMachine):
         self.owed: dict[str, set[int]] = {}
         """By group, offsets that it has to settle."""
         self.acked: dict[str, set[int]] = {}
-        self.held: dict[str, list[Delivery]] = {}
+        self.held: dict[str, list[ConsumerDelivery]] = {}
         self.letters: dict[int, tuple[str, int]] = {}
         """Dead letters by their sequence: group and offset."""
         self.gathered = GatheredWrites()

@@ -19,7 +19,7 @@ from embermq.edge.mqtt_server import ServerStatistics
 from embermq.edge.tick_loop import TickStatistics
 from embermq.model.counters import Counters
 from embermq.observability.metric_help import HELP
-from embermq.observability.metrics import Metrics, Snapshot
+from embermq.observability.metrics import Metrics, MetricsSnapshot
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
@@ -159,7 +159,7 @@ def metrics_text() -> str:
         near=("lake",),
     )
     return Metrics().text(
-        Snapshot(
+        MetricsSnapshot(
             counters=Counters(),
             refusals={"http": {"timeout": 0}},
             connections=0,

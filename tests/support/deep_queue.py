@@ -10,7 +10,7 @@ from tests.contracts.stores import Stores
 
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
-from embermq.model.queue_rows import EntryRow, GroupRow, QueueRow, QueueWrites
+from embermq.model.queue_rows import EntryRow, GroupRow, QueueSettingsRow, QueueWrites
 
 TICK = 1_000
 SETTINGS = b'{"limits":{"max_queue_depth":1000000}}'
@@ -32,7 +32,7 @@ class DeepQueues:
         generation = self._queues
         self._stores.write(
             queues=QueueWrites(
-                queues={generation: QueueRow(generation, name, SETTINGS, depth + 1)},
+                queues={generation: QueueSettingsRow(generation, name, SETTINGS, depth + 1)},
                 groups={
                     (generation, group): GroupRow(generation, group, first, self._now_ms)
                     for group, first in groups

@@ -27,7 +27,7 @@ from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.delivery.application.fed_readers import ROUND_MS, FedReaders, LogPlace
-from embermq.delivery.application.log_lifecycle import LogLife
+from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
@@ -304,7 +304,7 @@ class HandDrivenBroker:
         self.recovered = self._restore()
         if kafka is not None:
             assert isinstance(self.applications, FedReaders)
-            life = LogLife(self.state, kafka.logs, kafka.logs.names)
+            life = LogLifecycle(self.state, kafka.logs, kafka.logs.names)
             self.applications.life = self.state.application_logs = life
 
     def _make_readers(self) -> ApplicationDelivery:

@@ -14,7 +14,7 @@ from threading import Event, Thread
 from embermq.formats.log_record import decode_record, iter_frames
 from embermq.formats.pipeline_files import PIPELINE_FILES
 from embermq.pipeline.places import Places
-from embermq.pipeline.sources.log_file import LogBatch, LogFile
+from embermq.pipeline.sources.log_file import LogFile, LogFrame
 
 STEP_S = 0.005
 BATCHES = 256
@@ -72,7 +72,7 @@ class PlayedPipeline:
                     self._carry(applications, batches)
                     done = batches[-1].base + batches[-1].count
 
-    def _carry(self, applications: sqlite3.Connection, batches: list[LogBatch]) -> None:
+    def _carry(self, applications: sqlite3.Connection, batches: list[LogFrame]) -> None:
         entries = []
         for batch in batches:
             for number, frame in enumerate(iter_frames(batch.body)):

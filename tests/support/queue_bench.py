@@ -13,7 +13,7 @@ from embermq.queues.consumer import Newcomer
 from embermq.queues.durations import parse_duration
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Delivery
+from embermq.queues.queue import ConsumerDelivery
 from embermq.queues.queues import Queues
 from embermq.queues.settings import GroupSettings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
@@ -35,7 +35,7 @@ class Bench:
         self.rows = QueueRows()
         self.now_ms = START_MS
         self.log_end = 0
-        self.sent: list[Delivery] = []
+        self.sent: list[ConsumerDelivery] = []
         self.writes = True
         self.configure(**settings)
 
@@ -63,7 +63,9 @@ class Bench:
         self.queues.leave(self.name, "g", client, self.now_ms, may_return=may_return)
         self.run()
 
-    def settle(self, delivery: Delivery, verb: Verb, delay_ms: int | None = None, **other: Any) -> Outcome:
+    def settle(
+        self, delivery: ConsumerDelivery, verb: Verb, delay_ms: int | None = None, **other: Any
+    ) -> Outcome:
         request = SettleRequest(verb, (delivery.stamps.message_id,), delivery.stamps.group, "why", delay_ms)
         client, epoch = other.get("client", delivery.client_id), other.get("epoch", delivery.epoch)
         (outcome,) = self.queues.settle(self.name, request, client, epoch, self.now_ms)
@@ -99,11 +101,11 @@ class Bench:
         self.queues.restore(self.rows.load(), self.now_ms)
         self.run()
 
-    def take(self) -> list[Delivery]:
+    def take(self) -> list[ConsumerDelivery]:
         taken, self.sent = self.sent, []
         return taken
 
-    def one(self) -> Delivery:
+    def one(self) -> ConsumerDelivery:
         (delivery,) = self.take()
         return delivery
 

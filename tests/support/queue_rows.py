@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from embermq.model.queue_rows import (
     DelayedRow,
     EntryRow,
+    GroupMark,
     GroupRow,
-    Mark,
     MarkKey,
-    QueueRow,
+    QueueSettingsRow,
     QueueWrites,
     StoredQueue,
 )
@@ -20,11 +20,11 @@ class QueueRows:
     """Tables by their keys."""
 
     def __init__(self) -> None:
-        self.queues: dict[int, QueueRow] = {}
+        self.queues: dict[int, QueueSettingsRow] = {}
         self.groups: dict[tuple[int, str], GroupRow] = {}
         self.entries: dict[tuple[int, int], EntryRow] = {}
         self.delayed: dict[tuple[int, int], DelayedRow] = {}
-        self.marks: dict[MarkKey, Mark] = {}
+        self.marks: dict[MarkKey, GroupMark] = {}
         self.dedup_ids: dict[tuple[int, str], int] = {}
         self.bodies: dict[int, bytes] = {}
         self.next_generation = 1

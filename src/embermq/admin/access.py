@@ -85,7 +85,7 @@ class Everything:
 class TokenAccess:
     """For listeners that anybody may reach."""
 
-    def __init__(self, tokens: ApiTokens, now_ms: Clock) -> None:
+    def __init__(self, tokens: ApiTokens, now_ms: UnixClock) -> None:
         self._tokens = tokens
         self._now_ms = now_ms
         self._complaint = ""
@@ -127,7 +127,7 @@ class TokenAccess:
             _log.error("nobody may use the API, its tokens cannot be read: %s", text)
 
 
-class Clock(Protocol):
+class UnixClock(Protocol):
     """Unix milliseconds."""
 
     def __call__(self) -> int:

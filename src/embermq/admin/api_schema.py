@@ -11,7 +11,7 @@ import msgspec
 from msgspec import NODEFAULT, Meta, Struct, defstruct, field
 from msgspec.structs import fields
 
-from embermq.admin.operations import Operation
+from embermq.admin.operations import AdminOperation
 from embermq.admin.problem import Problem
 from embermq.queues.durations import Duration
 
@@ -51,7 +51,7 @@ class Parameter(Struct, frozen=True):
         return self.schema.get("type") == "string"
 
 
-def parameters(operation: Operation) -> Iterator[Parameter]:
+def parameters(operation: AdminOperation) -> Iterator[Parameter]:
     """All of them; those that one of its paths has are in the path."""
     elsewhere = {"only_new", operation.body_as}
     elsewhere |= set() if operation.body is None else set(operation.body.__struct_fields__)
@@ -67,7 +67,7 @@ def parameters(operation: Operation) -> Iterator[Parameter]:
             yield Parameter(name, schema, any(f"{{{name}}}" in path for path in operation.paths))
 
 
-def described(operations: Sequence[Operation]) -> dict[str, Any]:
+def described(operations: Sequence[AdminOperation]) -> dict[str, Any]:
     """The document."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -88,7 +88,7 @@ def described(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, path: str) -> dict[str, Any]:
+def _described(operation: AdminOperation, path: str) -> dict[str, Any]:
     found: dict[str, Any] = {"operationId": operation.name, "summary": operation.summary}
     if path != operation.paths[0]:
         found["operationId"] += "OfGroup"

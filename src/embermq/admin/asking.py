@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from embermq.admin.errors import RequestRefused
-from embermq.admin.operations import Operation
+from embermq.admin.operations import AdminOperation
 
 SHOWN_MAX = 40
 _MSGSPEC = re.compile(r"(?P<told>.*?)(?: - at `\$\.?(?P<field>.*)`)?", re.DOTALL)
 _OWN_WORDS = ("Expected", "Invalid", "Object")
 
 
-def request_of(operation: Operation, said: Mapping[str, Any], *, as_text: bool) -> Any:
+def request_of(operation: AdminOperation, said: Mapping[str, Any], *, as_text: bool) -> Any:
     """`as_text`: numbers and times in it are texts. Raises RequestRefused, naming the field."""
     try:
         return msgspec.convert(said, operation.request, strict=not as_text)

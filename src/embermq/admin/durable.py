@@ -8,7 +8,7 @@ from typing import Protocol
 from embermq.sessions.tick import Tick
 
 
-class Clock(Protocol):
+class TickDriver(Protocol):
     """What drives ticks: `server.tick_loop`."""
 
     def look_at_clock(self) -> int:
@@ -32,7 +32,7 @@ class Waiter(asyncio.Future[None]):
 class Durable:
     """Waits for the commit of what was decided in the present tick, however long it takes."""
 
-    def __init__(self, tick: Tick, ticks: Clock) -> None:
+    def __init__(self, tick: Tick, ticks: TickDriver) -> None:
         self._tick = tick
         self._ticks = ticks
 

@@ -6,15 +6,15 @@ from embermq.ports.errors import StoreError
 from embermq.queues.errors import SettingsRefused
 
 
-class Refused(Exception):
+class OperationRefused(Exception):
     """It cannot be done now: why."""
 
 
-class NotFound(Refused):
+class NotFound(OperationRefused):
     """There is nothing of that name."""
 
 
-class IsThere(Refused):
+class AlreadyExists(OperationRefused):
     """Only a new one was wanted, and there is one."""
 
 
@@ -26,7 +26,7 @@ class RequestRefused(Exception):
     """What was asked cannot be meant: which field, why."""
 
 
-class TooLarge(RequestRefused):
+class RequestTooLarge(RequestRefused):
     """The request has too many bytes."""
 
 
@@ -40,9 +40,9 @@ class AccessRefused(Exception):
 
 STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotFound, HTTPStatus.NOT_FOUND),
-    (IsThere, HTTPStatus.PRECONDITION_FAILED),
-    (Refused, HTTPStatus.CONFLICT),
-    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (AlreadyExists, HTTPStatus.PRECONDITION_FAILED),
+    (OperationRefused, HTTPStatus.CONFLICT),
+    (RequestTooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (RequestRefused, HTTPStatus.BAD_REQUEST),
     (SettingsRefused, HTTPStatus.UNPROCESSABLE_ENTITY),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),

@@ -20,10 +20,17 @@ from embermq.admin.access import Access, Everything
 from embermq.admin.api_docs import docs_page
 from embermq.admin.api_schema import described, parameters
 from embermq.admin.asking import request_of
-from embermq.admin.errors import STATUSES, AccessRefused, Refused, RequestRefused, TooLarge, status_of
+from embermq.admin.errors import (
+    STATUSES,
+    AccessRefused,
+    OperationRefused,
+    RequestRefused,
+    RequestTooLarge,
+    status_of,
+)
 from embermq.admin.http import json_answer, mounted, problem, problem_handlers
 from embermq.admin.http_caller import HttpCaller
-from embermq.admin.operations import OPERATIONS, Operation
+from embermq.admin.operations import OPERATIONS, AdminOperation
 from embermq.queues.settings import OFF, json_object
 
 Api = ASGIApp
@@ -32,7 +39,7 @@ ONLY_NEW = ("if-none-match", "*")
 
 
 def create_api(
-    desks: Mapping[str, object], access: Access, operations: Sequence[Operation] = OPERATIONS
+    desks: Mapping[str, object], access: Access, operations: Sequence[AdminOperation] = OPERATIONS
 ) -> Api:
     """The application, to be mounted at /api/v1. Operations whose desk is not there are refused."""
 
@@ -74,10 +81,12 @@ def create_control_app(desks: Mapping[str, object]) -> Starlette:
     return Starlette(routes=[mounted(create_api(desks, Everything()))], exception_handlers=problem_handlers())
 
 
-def _endpoint(operation: Operation, desk: object, access: Access) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(
+    operation: AdminOperation, desk: object, access: Access
+) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         if desk is None:
-            raise Refused(OFF)
+            raise OperationRefused(OFF)
         access.check(HttpCaller(request), operation.scope)
         said = await _said(operation, request)
         answer = operation.do(desk, request_of(operation, said, as_text=True))
@@ -92,7 +101,7 @@ def _endpoint(operation: Operation, desk: object, access: Access) -> Callable[[R
     return endpoint
 
 
-async def _said(operation: Operation, request: Request) -> dict[str, Any]:
+async def _said(operation: AdminOperation, request: Request) -> dict[str, Any]:
     """Raises RequestRefused, and SettingsRefused for a body that is no object."""
     said: dict[str, Any] = {name: _part(name, text) for name, text in request.path_params.items()}
     _add_query(said, operation, request)
@@ -117,7 +126,7 @@ def _known(operation_name: str) -> dict[str, Any]:
     return {each.name: each for each in parameters(operation) if not each.is_in_path}
 
 
-def _add_query(said: dict[str, Any], operation: Operation, request: Request) -> None:
+def _add_query(said: dict[str, Any], operation: AdminOperation, request: Request) -> None:
     """What is misspelt would be left out, and a filter that is left out is one for everything."""
     known = _known(operation.name)
     for name, text in request.query_params.multi_items():
@@ -150,7 +159,7 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         body += part
         if len(body) > BODY_BYTES_MAX:
-            raise TooLarge(f"the body has more than {BODY_BYTES_MAX} bytes")
+            raise RequestTooLarge(f"the body has more than {BODY_BYTES_MAX} bytes")
     return body
 
 

@@ -80,7 +80,7 @@ STAYS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class AdminOperation:
     """What can be asked of a broker. `name` is also the call of gRPC, where `queue_admin.proto` has one.
 
     `do` takes the desk and a `request` that has been checked, on the event loop; it returns an answer or an awaitable
@@ -124,11 +124,11 @@ class _Of(Generic[D]):
         do: Callable[[D, R], object],
         summary: str,
         **more: Any,
-    ) -> Operation:
+    ) -> AdminOperation:
         """`at`: the method, and paths. `answer`: a type, None for nothing, or types by status."""
         method, *paths = at.split()
         answers = answer if isinstance(answer, dict) else {204 if answer is None else 200: answer}
-        return Operation(
+        return AdminOperation(
             desk=self._desk,
             name=name,
             method=method,
@@ -514,8 +514,8 @@ DELETE_PARKED = _parked(
     summary="Delete parked messages for good",
 )
 
-OPERATIONS: tuple[Operation, ...] = tuple(
-    each for each in list(vars().values()) if isinstance(each, Operation)
+OPERATIONS: tuple[AdminOperation, ...] = tuple(
+    each for each in list(vars().values()) if isinstance(each, AdminOperation)
 )
 QUEUE_OPERATIONS = tuple(each for each in OPERATIONS if each.desk == QUEUES)
 """Those that listeners offer to other machines; the control socket offers all."""

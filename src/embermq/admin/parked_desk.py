@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from embermq.admin.durable import Clock, Durable
+from embermq.admin.durable import Durable, TickDriver
 from embermq.admin.errors import NotFound
 from embermq.admin.parked_values import ParkedClientView, ParkedCount, ParkedDetail, ParkedView
 from embermq.delivery.application.parking import Parking
@@ -26,7 +26,7 @@ class ParkedDesk:
     """Called on the event loop. `numbers` None is all of a client's messages; those that are not there, or are being
     sent again, are passed over. Raises NotFound for a client id without a session, and StoreError."""
 
-    def __init__(self, broker: Broker, ticks: Clock, parking: Parking) -> None:
+    def __init__(self, broker: Broker, ticks: TickDriver, parking: Parking) -> None:
         self._broker = broker
         self._ticks = ticks
         self._durable = Durable(broker.state.tick, ticks)

@@ -12,8 +12,8 @@ from typing import Protocol, TypedDict
 
 from msgspec.structs import replace
 
-from embermq.admin.durable import Clock, Durable
-from embermq.admin.errors import IsThere, NotFound, Refused, RequestRefused
+from embermq.admin.durable import Durable, TickDriver
+from embermq.admin.errors import AlreadyExists, NotFound, OperationRefused, RequestRefused
 from embermq.admin.queue_bodies import ShownBody, peeked, shown_body
 from embermq.admin.queue_values import (
     QUEUES_NAMED_MAX,
@@ -27,7 +27,7 @@ from embermq.admin.queue_values import (
 )
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError, StoreUnavailable
-from embermq.queues.dead_letter_quota import LetterRoom
+from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.explaining import NAMED_MAX, Reason, explain
 from embermq.queues.inspection import (
     LOOKED_AT_MAX,
@@ -92,7 +92,7 @@ class QueueDesk:
         self,
         core: Queues,
         tick: Tick,
-        ticks: Clock,
+        ticks: TickDriver,
         bodies: MessageBodies,
         *,
         queues_max: int,
@@ -142,7 +142,7 @@ class QueueDesk:
             dead_letter_bytes_max=self._core.room.limit_bytes,
         )
 
-    def letter_room(self) -> LetterRoom:
+    def letter_room(self) -> DeadLetterQuota:
         """What dead letters of all queues take."""
         return self._core.room
 
@@ -207,7 +207,7 @@ class QueueDesk:
         """Make the queue, or give it these settings instead of those it has. Raises SettingsRefused and, when there are
         too many queues, Refused."""
         if only_new and self._core.find(name) is not None:
-            raise IsThere(f"there is a queue {name!r} already")
+            raise AlreadyExists(f"there is a queue {name!r} already")
         settings = operator_settings(name, given)
         created = self.apply(settings)
         await self._durable()
@@ -219,7 +219,7 @@ class QueueDesk:
         queue = self._core.find(settings.name)
         count = len(self._core.names())
         if queue is None and count >= self._queues_max:
-            raise Refused(f"there are {count} queues, queues.queues_max is {self._queues_max}")
+            raise OperationRefused(f"there are {count} queues, queues.queues_max is {self._queues_max}")
         if queue is None or queue.settings != settings:
             self._ticks.look_at_clock()
             self._core.configure(settings)
@@ -244,7 +244,7 @@ class QueueDesk:
                 return Done(count)
             await self._durable()
         else:
-            raise Refused(f"queue {name} cannot be deleted while messages are published to it")
+            raise OperationRefused(f"queue {name} cannot be deleted while messages are published to it")
         return Done(count)
 
     async def purge(self, name: str) -> Done:
@@ -286,7 +286,7 @@ class QueueDesk:
         if found.members:
             shown = ", ".join(repr(client_id) for client_id in nsmallest(NAMED_MAX, found.members))
             more = f" and {len(found.members) - NAMED_MAX} more" if len(found.members) > NAMED_MAX else ""
-            raise Refused(f"group {group} of queue {name} has consumers: {shown}{more}")
+            raise OperationRefused(f"group {group} of queue {name} has consumers: {shown}{more}")
         self._core.remove_group(name, group)
         await self._durable()
 
@@ -300,14 +300,16 @@ class QueueDesk:
             raise NotFound(f"queue {name} has no dead letter {letter_id[:80]!r}")
         for letter in filter(None, map(found[0].dead_letter, sequences)):
             if self._core.find(letter.queue) is None:
-                raise Refused(
+                raise OperationRefused(
                     f"dead letter {letter_id} comes from queue {letter.queue}, which is not there any more; make it"
                     " first, then it can go back"
                 )
         self._check_groups(found[0], sequences)
         done = self._put_back(found[0], sequences)
         if not done.put_back:
-            raise Refused(f"dead letter {letter_id} is held by a consumer of {found[0].settings.name}")
+            raise OperationRefused(
+                f"dead letter {letter_id} is held by a consumer of {found[0].settings.name}"
+            )
         await self._durable()
         return Done(done.put_back)
 
@@ -347,9 +349,9 @@ class QueueDesk:
         if found is not None and not self._is_running(name):
             sequences, done = await self._search_ways_back(*found)
         if self._is_running(name):
-            raise Refused(f"dead letters of queue {name} are being retried already")
+            raise OperationRefused(f"dead letters of queue {name} are being retried already")
         if self._is_closed:
-            raise Refused("the broker stops")
+            raise OperationRefused("the broker stops")
         matched = len(sequences) + done.orphaned.total() + done.crowded.total()
         job = RetryJob(queue=name, rate=rate, matched=matched)
         job = self._jobs[name] = _job(job, done, running=bool(sequences))
@@ -433,7 +435,7 @@ class QueueDesk:
                 continue  # orphaned: they stay
             new = groups - queue.groups.keys() - {""}
             if new and len(queue.groups) + len(new) > self._groups_max:
-                raise Refused(
+                raise OperationRefused(
                     f"dead letters in {dead.settings.name} are for group {min(new)[:80]!r} of queue {name}, which is"
                     f" not there any more, and with {len(queue.groups)} consumer groups there is no room for it"
                     f" (queues.groups_max is {self._groups_max})"
@@ -559,7 +561,7 @@ def _check_unused(queue: Queue) -> None:
     """Raises Refused when it has consumers."""
     consumers = sum(len(group.members) for group in queue.groups.values())
     if consumers:
-        raise Refused(
+        raise OperationRefused(
             f"queue {queue.settings.name} has {consumers} consumer{'s' if consumers > 1 else ''}; they have to"
             " unsubscribe before it can be deleted"
         )

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.asking import request_of
-from embermq.admin.operations import QUEUE_OPERATIONS, Operation
+from embermq.admin.operations import QUEUE_OPERATIONS, AdminOperation
 from embermq.admin.queue_values import RetryJob
 from embermq.admin.rpc_values import said, written
 
@@ -23,7 +23,7 @@ ANSWER_BYTES_MAX = 3 * 1024 * 1024
 class Call(Struct, frozen=True):
     """An operation with the messages that it has over gRPC."""
 
-    operation: Operation
+    operation: AdminOperation
     request: type[Message]
     response: type[Message]
 

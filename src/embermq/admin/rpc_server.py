@@ -14,7 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from embermq.admin.access import Access, names_a_proxy
-from embermq.admin.errors import RequestRefused, TooLarge, status_of
+from embermq.admin.errors import RequestRefused, RequestTooLarge, status_of
 from embermq.admin.faults import tell_of_fault
 from embermq.admin.refusals import Why
 from embermq.admin.rpc_calls import CALLS, SERVICE, Call
@@ -145,7 +145,9 @@ class RpcServer:
     def _within_limit(self, request: bytes) -> bytes:
         limit = self._settings.message_bytes_max
         if len(request) > limit:
-            raise TooLarge(f"the request has {len(request)} bytes, more than the {limit} that one may have")
+            raise RequestTooLarge(
+                f"the request has {len(request)} bytes, more than the {limit} that one may have"
+            )
         return request
 
     def _told(self, error: Exception, name: str) -> tuple[Any, str, Why | None]:

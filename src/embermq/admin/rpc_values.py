@@ -23,7 +23,7 @@ TIME_MAX_S = 253_402_300_799
 """The end of the year 9999."""
 
 
-class _Place(NamedTuple):
+class _FieldPlan(NamedTuple):
     """A field that both sides have. `kind` is the message of a field that is one, None for what stands for itself."""
 
     name: str
@@ -73,11 +73,11 @@ def many(kind: type[M], values: Sequence[Struct]) -> list[M]:
 
 
 @cache
-def _places(kind: Any, struct: type[Struct]) -> tuple[_Place, ...]:
+def _places(kind: Any, struct: type[Struct]) -> tuple[_FieldPlan, ...]:
     """The fields that both have."""
     theirs = kind.DESCRIPTOR.fields_by_name
     return tuple(
-        _Place(info.name, _kind(theirs[info.name])) for info in fields(struct) if info.name in theirs
+        _FieldPlan(info.name, _kind(theirs[info.name])) for info in fields(struct) if info.name in theirs
     )
 
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from embermq.admin.durable import Clock, Waiter
-from embermq.admin.errors import LogsRefused, NotFound, Refused
+from embermq.admin.durable import TickDriver, Waiter
+from embermq.admin.errors import LogsRefused, NotFound, OperationRefused
 from embermq.admin.session_values import (
     ApplicationLogView,
     LateLogView,
@@ -23,7 +23,7 @@ from embermq.admin.session_values import (
     SessionView,
     SubscriptionView,
 )
-from embermq.delivery.application.log_lifecycle import LogLife
+from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.durability.retention import RetentionState
 from embermq.intake.broker import Broker
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -44,9 +44,9 @@ class SessionDesk:
     def __init__(
         self,
         broker: Broker,
-        ticks: Clock,
+        ticks: TickDriver,
         retained: Callable[[], RetentionState | None],
-        log_life: LogLife | None = None,
+        log_life: LogLifecycle | None = None,
     ) -> None:
         self._broker = broker
         self._ticks = ticks
@@ -85,7 +85,7 @@ class SessionDesk:
         session = self._find(client_id)
         link = session.link or session.claimant
         if link is None or link.closing:
-            raise Refused(f"the client {client_id!r} is not connected")
+            raise OperationRefused(f"the client {client_id!r} is not connected")
         self._ticks.look_at_clock()
         link.disconnect(ReasonCode.ADMINISTRATIVE_ACTION)
         self._ticks.wake()
@@ -107,7 +107,7 @@ class SessionDesk:
         self._ticks.look_at_clock()
         durable = Waiter()
         if not self._broker.connecting.give(session, username, durable):
-            raise Refused(f"the session of {client_id!r} is not kept: it ends with its connection")
+            raise OperationRefused(f"the session of {client_id!r} is not kept: it ends with its connection")
         self._ticks.wake()
         await durable
 
@@ -158,7 +158,7 @@ class SessionDesk:
             return view
         return replace(view, log=self._life.name(session), behind=None)
 
-    def _log_life(self) -> LogLife:
+    def _log_life(self) -> LogLifecycle:
         if self._life is None:
             raise LogsRefused("application logs are a part of the message log: there is none beside it")
         return self._life

@@ -13,7 +13,7 @@ from msgspec import Struct
 from embermq.access.authorization.errors import RulesError
 from embermq.access.authorization.mosquitto_acl import ACL_BYTES_MAX, read_mosquitto_acl
 from embermq.access.authorization.rule_set import RuleSet
-from embermq.access.authorization.rules import Place, Rule
+from embermq.access.authorization.rules import Rule, RulePosition
 from embermq.access.authorization.rules_file import RULES_BYTES_MAX, read_rules
 from embermq.access.authorization.settings import AuthorizationSettings
 from embermq.app.errors import RulesFileError
@@ -54,17 +54,17 @@ class _File(Struct, frozen=True):
         with open(descriptor, "rb") as file:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise RulesError(Place(self.path, 0), "is not a file")
+                raise RulesError(RulePosition(self.path, 0), "is not a file")
             data = file.read(self.bytes_max + 1)
         if len(data) > self.bytes_max:
             raise RulesError(
-                Place(self.path, 0), f"is larger than a file of rules may be, {self.bytes_max} bytes"
+                RulePosition(self.path, 0), f"is larger than a file of rules may be, {self.bytes_max} bytes"
             )
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise RulesError(Place(self.path, line), "is not UTF-8") from error
+            raise RulesError(RulePosition(self.path, line), "is not UTF-8") from error
         return _mark(found), self.read(text, self.path)
 
 

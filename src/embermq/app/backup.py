@@ -79,7 +79,7 @@ def make_backup(data_dir: Path, target: Path, progress: Progress) -> Manifest:
             with _open_first(places) as file:
                 sizes[name] = os.fstat(file.fileno()).st_size
         _need_room(target, sum(sizes.values()))
-        told = _Told("copying", sum(sizes.values()), progress)
+        told = _CopyCount("copying", sum(sizes.values()), progress)
         for name in snapshot.names:
             snapshot.copy(name, target / name, told.more)
         for name, places in files.items():
@@ -96,7 +96,7 @@ def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest
     manifest = _read_manifest(source)
     with _new_directory(data_dir):
         _need_room(data_dir, manifest.size_bytes)
-        told = _Told("restoring", manifest.size_bytes, progress)
+        told = _CopyCount("restoring", manifest.size_bytes, progress)
         for file in manifest.files:
             with (source / file.name).open("rb") as reading:
                 digest = _copy(reading, data_dir / file.name, told)
@@ -108,7 +108,7 @@ def restore_backup(source: Path, data_dir: Path, progress: Progress) -> Manifest
     return manifest
 
 
-class _Told:
+class _CopyCount:
     """Adds up what was copied."""
 
     def __init__(self, doing: str, total: int, progress: Progress) -> None:
@@ -186,7 +186,7 @@ def _need_room(target: Path, size_bytes: int) -> None:
         raise UserError(f"{target}: {size_bytes:,} bytes are needed, {free:,} are free")
 
 
-def _copy(reading: BinaryIO, target: Path, told: _Told) -> str:
+def _copy(reading: BinaryIO, target: Path, told: _CopyCount) -> str:
     """Copy one file; returns its SHA-256."""
     digest = hashlib.sha256()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ def _copy(reading: BinaryIO, target: Path, told: _Told) -> str:
 
 def _seal(directory: Path, names: list[str], snapshot: Snapshot, progress: Progress) -> Manifest:
     """Make everything durable, then say what it is."""
-    told = _Told("checking", sum((directory / name).stat().st_size for name in names), progress)
+    told = _CopyCount("checking", sum((directory / name).stat().st_size for name in names), progress)
     files = tuple(SavedFile(name, *_measure(directory / name, told)) for name in names)
     manifest = Manifest(
         version=version("embermq"),
@@ -218,7 +218,7 @@ def _seal(directory: Path, names: list[str], snapshot: Snapshot, progress: Progr
     return manifest
 
 
-def _measure(path: Path, told: _Told) -> tuple[int, str]:
+def _measure(path: Path, told: _CopyCount) -> tuple[int, str]:
     digest = hashlib.sha256()
     size = 0
     with path.open("rb") as reading:

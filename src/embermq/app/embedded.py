@@ -32,7 +32,7 @@ from embermq.app.message_archive import read_archive
 from embermq.app.session_store import SessionSide, open_session_store
 from embermq.app.settings import SQLITE
 from embermq.delivery.application.fed_readers import FedReaders
-from embermq.delivery.application.log_lifecycle import LogLife
+from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
@@ -98,7 +98,7 @@ class Embedded(Struct):
     """Who is told of dead letters."""
     clock: ClockFile
     """Broker time."""
-    log_life: LogLife | None
+    log_life: LogLifecycle | None
     """None where application logs are a part of the message log."""
 
 
@@ -285,12 +285,12 @@ def _begin_logs(
     shared: SharedReaders | None,
     *,
     is_first_run: bool,
-) -> LogLife | None:
+) -> LogLifecycle | None:
     """Logs of APPLICATION clients that are beside the message log; None where they are a part of it."""
     if log_side.application_logs is None or readers is None:
         return None
     names = ApplicationLogNames(settings.kafka.prefix)
-    life = LogLife(state, log_side.application_logs, names)
+    life = LogLifecycle(state, log_side.application_logs, names)
     state.application_logs = readers.life = life
     life.committed = readers.committed
     if shared is not None:

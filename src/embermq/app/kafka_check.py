@@ -18,11 +18,11 @@ from embermq.app.errors import UserError
 from embermq.app.kafka_address import kafka_address
 from embermq.app.kafka_log import check_is_ours
 from embermq.app.pipeline_side import look_at_log
-from embermq.app.stores_check import Extent, Finding, behind
+from embermq.app.stores_check import Finding, LogExtent, behind
 from embermq.pipeline.errors import PipelineError
 
 
-def check_log(settings: Settings, path: Path) -> tuple[Extent, list[Finding]]:
+def check_log(settings: Settings, path: Path) -> tuple[LogExtent, list[Finding]]:
     """What the log holds, and what was found. Raises StoreError or UserError for a log that is not this one."""
     admin = WatchedAdmin(kafka_address(settings.stores.log, settings.kafka), settings.kafka)
     topic = LogTopic(admin, packet_bytes_max=settings.mqtt.packet_bytes_max)
@@ -44,7 +44,7 @@ def check_log(settings: Settings, path: Path) -> tuple[Extent, list[Finding]]:
         raise UserError(f"stores.log: {error}") from error
     assert look is not None, "the log is in Kafka"
     offsets = {number: (bounds.first, bounds.end) for number, bounds in look.bounds.items()}
-    extent = Extent(min(start, at_end.records_end), at_end.records_end, offsets)
+    extent = LogExtent(min(start, at_end.records_end), at_end.records_end, offsets)
     lacking = known.records_end - at_end.records_end
     if lacking > 0:
         text = f"{place} lacks the last {lacking} records of which the data directory knows"
@@ -54,7 +54,7 @@ def check_log(settings: Settings, path: Path) -> tuple[Extent, list[Finding]]:
     for query, done in sorted(look.done.items()):
         for number, offset in sorted(done.items()):
             one = behind(
-                "message log", f"the query {query}, partition {number},", offset, Extent(*offsets[number])
+                "message log", f"the query {query}, partition {number},", offset, LogExtent(*offsets[number])
             )
             if one.state == "lost":
                 found.append(one)

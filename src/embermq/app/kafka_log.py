@@ -49,7 +49,7 @@ WORTH_S = 5.0
 """How long a report waits for Kafka."""
 
 
-class KafkaLog(LogSide):
+class KafkaLogSide(LogSide):
     """One topic. Raises StartError for settings that cannot be, StoreError for a Kafka that does not answer or whose
     topic is not fit."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from embermq.queues.dead_letter_quota import LetterRoom
+from embermq.queues.dead_letter_quota import DeadLetterQuota
 
 LOG = logging.getLogger("embermq")
 
@@ -16,7 +16,7 @@ class LetterNews:
         self._level = 0
         """0 while there is room, 1 when there is little left, 2 when there is none."""
 
-    def look(self, room: LetterRoom) -> None:
+    def look(self, room: DeadLetterQuota) -> None:
         """Called every now and then."""
         level = room.is_alarming + room.is_full
         takes = f"dead letters take {room.used_bytes} of {room.limit_bytes} bytes (queues.dead_letters_share)"

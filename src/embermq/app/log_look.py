@@ -26,7 +26,7 @@ class FileReport(Struct, frozen=True):
     damage: tuple[str, ...]
 
 
-class Entry(Struct, frozen=True):
+class ShownRecord(Struct, frozen=True):
     """A record of the log; `record` is None when it is damaged, then `problem` says how."""
 
     offset: int
@@ -78,7 +78,7 @@ def _problems(reader: SegmentReader, frame: Frame) -> Iterator[str]:
             yield f"offset {offset}: {error}"
 
 
-def read_log(data_dir: Path, from_offset: int) -> Iterator[Entry]:
+def read_log(data_dir: Path, from_offset: int) -> Iterator[ShownRecord]:
     """The records from an offset on. Raises UserError for a log that is not there or cannot be read."""
     with closing(SegmentReader(_folder(data_dir))) as reader:
         try:
@@ -91,11 +91,11 @@ def read_log(data_dir: Path, from_offset: int) -> Iterator[Entry]:
             raise UserError(str(error)) from error
 
 
-def _entry(offset: int, committed_ms: int, record: bytes) -> Entry:
+def _entry(offset: int, committed_ms: int, record: bytes) -> ShownRecord:
     try:
-        return Entry(offset, committed_ms, decode_record(record))
+        return ShownRecord(offset, committed_ms, decode_record(record))
     except RecordError as error:
-        return Entry(offset, committed_ms, None, str(error))
+        return ShownRecord(offset, committed_ms, None, str(error))
 
 
 def _folder(data_dir: Path) -> Path:

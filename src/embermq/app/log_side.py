@@ -250,14 +250,14 @@ def open_log_side(
             f"{settings.stores.shown().log}; take another data directory"
         )
     try:
-        from embermq.app.kafka_log import KafkaLog
+        from embermq.app.kafka_log import KafkaLogSide
     except ImportError as error:
         raise StartError(
             f"stores.log: {settings.stores.shown().log} needs {error.name}, which is not installed: "
             "pip install 'embermq[cluster]', or make cluster"
         ) from error
     try:
-        return KafkaLog(settings, SqliteLogState(tables, durability=durability, post=post), tick, post)
+        return KafkaLogSide(settings, SqliteLogState(tables, durability=durability, post=post), tick, post)
     except StoreError as error:
         raise StartError(f"stores.log: {error}") from error
 

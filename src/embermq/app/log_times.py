@@ -43,7 +43,7 @@ class LogTimes:
         self._thread: Thread | None = None
 
     def find(self, time_ms: int, then: OffsetFound) -> None:
-        """See `QueueSide.find_offset`."""
+        """See `DurableQueues.find_offset`."""
         if not self._log_side.is_shared_by_threads:
             then(_offset(self._log_side.log, time_ms))
             return

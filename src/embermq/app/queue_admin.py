@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embermq.admin.durable import Clock
-from embermq.admin.errors import Refused
+from embermq.admin.durable import TickDriver
+from embermq.admin.errors import OperationRefused
 from embermq.admin.queue_desk import QueueDesk
 from embermq.app.config import Settings
 from embermq.app.queue_file import read_queue_file
@@ -31,7 +31,7 @@ LOG = logging.getLogger("embermq")
 class QueueAdmin:
     """Of one broker. `desk` is None where queues are switched off."""
 
-    def __init__(self, settings: Settings, data_dir: Path, state: BrokerState, ticks: Clock) -> None:
+    def __init__(self, settings: Settings, data_dir: Path, state: BrokerState, ticks: TickDriver) -> None:
         self._settings = settings
         self._data_dir = data_dir
         self.desk: QueueDesk | None = None
@@ -56,7 +56,7 @@ class QueueAdmin:
         for settings in read_queue_file(self._settings.queues.file):
             try:
                 self.desk.apply(settings)
-            except (SettingsRefused, Refused) as refusal:
+            except (SettingsRefused, OperationRefused) as refusal:
                 LOG.error("queues.file: %s; the queue stays as it is", refusal)
 
     def open_api(self) -> Api:

@@ -119,14 +119,17 @@ class BrokerService:
         return found
 
     def metrics_text(self) -> str:
-        from embermq.observability.metrics import Metrics, Snapshot  # only loaded when somebody scrapes
+        from embermq.observability.metrics import (  # only loaded when somebody scrapes
+            Metrics,
+            MetricsSnapshot,
+        )
 
         if self._metrics is None:
             self._metrics = Metrics()
         state = self._embedded.broker.state
         apart = self._embedded.session_store
         return self._metrics.text(
-            Snapshot(
+            MetricsSnapshot(
                 counters=state.counters,
                 refusals={listener: found.counts for listener, found in self.refusals.items()},
                 connections=self._server.connections,

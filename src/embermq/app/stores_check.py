@@ -38,7 +38,7 @@ class Finding(Struct, frozen=True):
     text: str
 
 
-class Extent(Struct, frozen=True):
+class LogExtent(Struct, frozen=True):
     """What the log holds: records with these numbers, and by partition the offsets of a log in Kafka."""
 
     start: int
@@ -46,7 +46,7 @@ class Extent(Struct, frozen=True):
     offsets: Mapping[int, tuple[int, int]] = {}
 
 
-class BrokerFile(Struct, frozen=True):
+class BrokerFileState(Struct, frozen=True):
     """What broker.db says of the others."""
 
     log_id: int
@@ -84,7 +84,7 @@ def _check(settings: Settings, data_dir: Path) -> list[Finding]:
     return found
 
 
-def behind(store: str, what: str, at: int, extent: Extent) -> Finding:
+def behind(store: str, what: str, at: int, extent: LogExtent) -> Finding:
     """A store that is complete up to the number `at` of the log."""
     if at > extent.end:
         return Finding(
@@ -100,19 +100,19 @@ def behind(store: str, what: str, at: int, extent: Extent) -> Finding:
     return Finding(store, "fits", f"{what} has everything")
 
 
-def _broker_file(path: Path) -> BrokerFile:
+def _broker_file(path: Path) -> BrokerFileState:
     with closing(open_reader(path)) as connection:
         try:
             if problem := version_refusal("broker.db", stored_version(connection) or 0, SCHEMA):
                 raise UserError(problem)
             meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
             floor = int(meta.get("dispatcher_floor", 0))
-            return BrokerFile(log_identity(connection), str(meta.get(SESSIONS_PLACE, "")), floor)
+            return BrokerFileState(log_identity(connection), str(meta.get(SESSIONS_PLACE, "")), floor)
         except sqlite3.Error as error:
             raise StoreError(f"cannot read {path}: {error}") from error
 
 
-def _embedded(data_dir: Path) -> Extent:
+def _embedded(data_dir: Path) -> LogExtent:
     with closing(open_reader(data_dir / "broker.db")) as connection:
         row = connection.execute("SELECT value FROM meta WHERE name = 'log_end'").fetchone()
     end = int(row[0]) if row else 0
@@ -124,15 +124,15 @@ def _embedded(data_dir: Path) -> Extent:
                 newest = frame.head.end_offset
         except (OSError, SegmentError) as error:
             raise StoreError(f"cannot read the message log: {error}") from error
-    return Extent(heads[0].base_offset if heads else end, max(end, newest))
+    return LogExtent(heads[0].base_offset if heads else end, max(end, newest))
 
 
-def _delivery(broker: BrokerFile, extent: Extent) -> Iterator[Finding]:
+def _delivery(broker: BrokerFileState, extent: LogExtent) -> Iterator[Finding]:
     if broker.floor < extent.start:
         yield behind("data directory", "delivery", broker.floor, extent)
 
 
-def _pipeline_files(data_dir: Path, extent: Extent) -> Iterator[Finding]:
+def _pipeline_files(data_dir: Path, extent: LogExtent) -> Iterator[Finding]:
     """What queries have confirmed in files; on Kafka they say it by partition and in Kafka as well."""
     if extent.offsets:
         return
@@ -140,7 +140,7 @@ def _pipeline_files(data_dir: Path, extent: Extent) -> Iterator[Finding]:
         yield behind("data directory", f"the query {reader.name}", reader.next_offset, extent)
 
 
-def _sessions(settings: Settings, broker: BrokerFile, extent: Extent) -> Finding:
+def _sessions(settings: Settings, broker: BrokerFileState, extent: LogExtent) -> Finding:
     from embermq.adapters.redis.blocking import BlockingRedis
     from embermq.adapters.redis.floor_marks import ReadMarks
     from embermq.app.redis_address import redis_address
@@ -160,7 +160,7 @@ def _sessions(settings: Settings, broker: BrokerFile, extent: Extent) -> Finding
         return behind("session data", str(address), at, extent)
 
 
-def _static(settings: Settings, broker: BrokerFile, extent: Extent) -> Iterator[Finding]:
+def _static(settings: Settings, broker: BrokerFileState, extent: LogExtent) -> Iterator[Finding]:
     from embermq.adapters.sql.database import Database
     from embermq.adapters.sql.message_store import archived_positions
     from embermq.adapters.sql.schema import State as SchemaState
@@ -184,4 +184,4 @@ def _static(settings: Settings, broker: BrokerFile, extent: Extent) -> Iterator[
     for partition, offset in sorted(found.items()):
         first, end = extent.offsets.get(partition, (extent.start, extent.end))
         what = f"the archive, partition {partition}," if extent.offsets else "the archive"
-        yield behind("archive", what, offset, Extent(first, end))
+        yield behind("archive", what, offset, LogExtent(first, end))

@@ -17,7 +17,7 @@ from embermq.pipeline.java import find_java
 MISSING = "none"
 
 
-class Versions(Struct, frozen=True):
+class ProgramVersions(Struct, frozen=True):
     """As text; `none` where something is not installed."""
 
     embermq: str
@@ -27,9 +27,9 @@ class Versions(Struct, frozen=True):
     java: str
 
 
-def read_versions() -> Versions:
+def read_versions() -> ProgramVersions:
     """Ask the interpreter, the installed packages and the system's Java."""
-    return Versions(
+    return ProgramVersions(
         embermq=__version__,
         python=platform.python_version(),
         sqlite=sqlite3.sqlite_version,

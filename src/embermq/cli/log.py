@@ -14,7 +14,7 @@ from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, config
 from embermq.cli.terminal import shown
 
 if TYPE_CHECKING:
-    from embermq.app.log_look import Entry, FileReport
+    from embermq.app.log_look import FileReport, ShownRecord
 
 EXIT_DAMAGED = 3
 
@@ -82,7 +82,7 @@ def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _entry_line(entry: Entry) -> str:
+def _entry_line(entry: ShownRecord) -> str:
     if entry.record is None:
         return f"{entry.offset}  {_time(entry.committed_ms)}  damaged: {shown(entry.problem)}"
     message = entry.record.message
@@ -93,7 +93,7 @@ def _entry_line(entry: Entry) -> str:
     )
 
 
-def _as_json(entry: Entry) -> str:
+def _as_json(entry: ShownRecord) -> str:
     found: dict[str, object] = {"offset": entry.offset, "committed": _time(entry.committed_ms)}
     if entry.record is None:
         found["problem"] = entry.problem

@@ -9,7 +9,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from embermq.access.authentication.gate import Exchange, Gate, Visitor
-from embermq.access.authentication.identity import Identity, Question, Refusal, Step
+from embermq.access.authentication.identity import Identity, MethodStep, Question, Refusal
 from embermq.edge.tick_loop import TickLoop
 from embermq.intake.broker import Broker
 from embermq.mqtt.wire.packets import Connect, Packet
@@ -39,7 +39,7 @@ class Guest(Link):
             self.left.set_result(None)
 
 
-class Entrance:
+class ConnectCheck:
     """Asks the gate for the connections of one listener; what takes long goes on beside everything else."""
 
     def __init__(self, broker: Broker, ticks: TickLoop, gate: Gate, limit_ms: int) -> None:
@@ -103,7 +103,7 @@ class Entrance:
         self._run(self._take_step(guest, guest.exchange, data))
 
     async def _take_step(self, guest: Guest, exchange: Exchange | None, data: bytes | None) -> None:
-        step: Step = Refusal(ReasonCode.NOT_AUTHORIZED, UNKNOWN_METHOD)
+        step: MethodStep = Refusal(ReasonCode.NOT_AUTHORIZED, UNKNOWN_METHOD)
         if exchange is not None:
             step = await _unharmed(exchange.step(data))
         if not isinstance(step, Question):

@@ -6,8 +6,8 @@ from functools import partial
 from typing import cast
 
 from embermq.edge.connect_check import Guest
-from embermq.edge.connection_limits import Place
-from embermq.edge.listener_context import Door
+from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.listener_context import ListenerContext
 from embermq.edge.settings import Address
 from embermq.mqtt.topics.names import shown
 from embermq.mqtt.wire.decoder import Decoder, Role
@@ -59,7 +59,7 @@ class Connection(Guest, asyncio.Protocol):
         "_unread_bytes",
     )
 
-    def __init__(self, door: Door, place: Place, source: Address | None = None) -> None:
+    def __init__(self, door: ListenerContext, place: ConnectionSlot, source: Address | None = None) -> None:
         super().__init__(door.broker.state.tick.dirty, "", door.broker.state.tick.now_ms)
         self._door = door
         self._decoder = Decoder(Role.SERVER, packet_bytes_max=door.broker.state.settings.packet_bytes_max)

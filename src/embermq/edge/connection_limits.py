@@ -43,7 +43,7 @@ class Room:
         return 0 < self.connections_max <= self.connections
 
 
-class Place:
+class ConnectionSlot:
     """One connection in the counts. `refusal` is why its CONNECT has to be refused, None when it may enter."""
 
     __slots__ = ("_left", "address", "refusal", "room")
@@ -91,10 +91,10 @@ class Admission:
             return False
         return self._addresses.get(network_of(host), 0) >= self._per_address_max
 
-    def arrive(self, room: Room | None = None) -> Place | None:
+    def arrive(self, room: Room | None = None) -> ConnectionSlot | None:
         """A connection was accepted, by the listener with this room. None when it has to be closed at once."""
         counters = self._counters
-        place = Place(room)
+        place = ConnectionSlot(room)
         now_ms = _now_ms()
         if self.is_full(place.room):
             counters.refused_connections_max += 1
@@ -106,7 +106,7 @@ class Admission:
         place.room.connections += 1
         return place
 
-    def locate(self, place: Place, host: str) -> bool:
+    def locate(self, place: ConnectionSlot, host: str) -> bool:
         """The connection's address is known; "" is none. False when it has to be closed at once."""
         if not self._per_address_max or not host or place.refusal is not None:
             return True
@@ -122,11 +122,11 @@ class Admission:
         place.address = address
         return True
 
-    def _uncount(self, place: Place) -> None:
+    def _uncount(self, place: ConnectionSlot) -> None:
         self.connections -= 1
         place.room.connections -= 1
 
-    def _refuse(self, place: Place, reason: ReasonCode, now_ms: int) -> Place | None:
+    def _refuse(self, place: ConnectionSlot, reason: ReasonCode, now_ms: int) -> ConnectionSlot | None:
         place.refusal = reason
         if self._telling < TOLD_MAX and self._told.take(now_ms):
             self._telling += 1
@@ -135,7 +135,7 @@ class Admission:
         place.leave()
         return None
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: ConnectionSlot) -> None:
         """The connection is over. May be called again."""
         if not place.leave():
             return

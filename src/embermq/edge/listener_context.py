@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from embermq.access.authentication.gate import Gate, Visitor
-from embermq.edge.connect_check import Entrance
+from embermq.edge.connect_check import ConnectCheck
 from embermq.edge.connection_limits import Admission
 from embermq.edge.listener_settings import Listener
 from embermq.edge.settings import Address, OwnSettings
@@ -33,7 +33,7 @@ def _terms(own: OwnSettings, settings: MqttSettings) -> Terms | None:
     )
 
 
-class Door:
+class ListenerContext:
     """A listener's side of its connections."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Door:
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self.entrance = Entrance(broker, ticks, gate, self.connect_timeout_ms)
+        self.entrance = ConnectCheck(broker, ticks, gate, self.connect_timeout_ms)
 
     def refused(self, peer: str, reason: str) -> None:
         """Tell of a client that does not come as far as MQTT."""

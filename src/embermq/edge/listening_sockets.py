@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from embermq.edge.connection_limits import Admission, Place, Room
+from embermq.edge.connection_limits import Admission, ConnectionSlot, Room
 from embermq.edge.proxy_protocol import ProxyHeaderError, read_header
 from embermq.edge.settings import Address, UnixAddress
 from embermq.edge.tls import ON_FAILURE
@@ -36,7 +36,7 @@ have closed count until the event loop has read that, and stored what they sent 
 ROOM_WAITING_MAX = 64
 """Clients of an address with as many connections as it may have that wait for that; others are refused at once."""
 
-Factory = Callable[[Place, Address | None], asyncio.Protocol]
+Factory = Callable[[ConnectionSlot, Address | None], asyncio.Protocol]
 """Makes the protocol of a connection from its place in the counts and the address that a proxy told, None for none."""
 
 
@@ -290,7 +290,7 @@ class Listening:
                 self._handshakes.begin(task, introduction)
 
     async def _introduce(
-        self, sock: socket.socket, peer: object, place: Place, introduction: Introduction
+        self, sock: socket.socket, peer: object, place: ConnectionSlot, introduction: Introduction
     ) -> None:
         loop = asyncio.get_running_loop()
         source: Address | None = None
@@ -342,7 +342,7 @@ class Listening:
         if alerted:
             introduction.end_behind_alert()
 
-    def _drop(self, sock: socket.socket, place: Place) -> None:
+    def _drop(self, sock: socket.socket, place: ConnectionSlot) -> None:
         sock.close()
         self._admission.leave(place)
 

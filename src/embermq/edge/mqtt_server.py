@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from embermq.access.authentication.gate import Gate
 from embermq.edge.connection import Connection
-from embermq.edge.connection_limits import Admission, Place
-from embermq.edge.listener_context import Door
+from embermq.edge.connection_limits import Admission, ConnectionSlot
+from embermq.edge.listener_context import ListenerContext
 from embermq.edge.listener_settings import OVER_WEBSOCKET, Listener
 from embermq.edge.listening_sockets import Factory, Handshakes, Listening, bind
 from embermq.edge.settings import Address, ClientSettings, UnixAddress
@@ -49,8 +49,8 @@ class MqttServer:
         self._ticks = ticks
         self._gate = gate
         self._settings = settings
-        self._listening: list[tuple[Door, Listening]] = []
-        self._doors: list[Door] = []
+        self._listening: list[tuple[ListenerContext, Listening]] = []
+        self._doors: list[ListenerContext] = []
         counters = broker.state.counters
         self._admission = Admission(settings, counters)
         self._handshakes = Handshakes(counters)
@@ -61,7 +61,7 @@ class MqttServer:
         Raises OSError when one cannot be bound, TlsFileError for certificates that cannot be used.
         """
         timeout_s = self._settings.connect_timeout_s
-        door = Door(
+        door = ListenerContext(
             self._broker,
             self._ticks,
             self._gate,
@@ -89,7 +89,7 @@ class MqttServer:
             return [listener.address]
         return [Address(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
 
-    def _factory(self, door: Door, listener: Listener) -> Factory:
+    def _factory(self, door: ListenerContext, listener: Listener) -> Factory:
         if listener.websocket is not None:
             from embermq.edge.websocket_connection import (
                 WebSocketConnection,
@@ -101,7 +101,7 @@ class MqttServer:
         if listener.tls is None:
             return made
 
-        def accepted(place: Place, source: Address | None) -> asyncio.Protocol:
+        def accepted(place: ConnectionSlot, source: Address | None) -> asyncio.Protocol:
             self._ticks.look_at_clock()  # the handshake is part of the time to CONNECT
             return made(place, source)
 
@@ -172,7 +172,7 @@ class MqttServer:
                 connection.abort()
 
 
-def _context(door: Door) -> ssl.SSLContext | None:
+def _context(door: ListenerContext) -> ssl.SSLContext | None:
     """TLS as the files of its listener are now. Raises TlsFileError."""
     listener = door.listener
     if listener.tls is None:

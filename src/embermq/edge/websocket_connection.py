@@ -4,8 +4,8 @@ import asyncio
 from typing import Any, cast
 
 from embermq.edge.connection import DRAINED_BYTES_MAX, REST_BYTES_MAX, Connection
-from embermq.edge.connection_limits import Place
-from embermq.edge.listener_context import Door
+from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.listener_context import ListenerContext
 from embermq.edge.settings import Address, WebSocketSettings
 from embermq.edge.websocket import WebSocket
 
@@ -14,7 +14,11 @@ class WebSocketConnection(asyncio.Protocol):
     """Frames of one client to bytes for its `Connection`. The time to CONNECT includes the upgrade."""
 
     def __init__(
-        self, door: Door, settings: WebSocketSettings, place: Place, source: Address | None = None
+        self,
+        door: ListenerContext,
+        settings: WebSocketSettings,
+        place: ConnectionSlot,
+        source: Address | None = None,
     ) -> None:
         self._door = door
         self._mqtt = Connection(door, place, source)

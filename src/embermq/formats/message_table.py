@@ -40,7 +40,7 @@ class _Pair(Struct):
     value: str
 
 
-class _Stored(Struct):
+class _StoredProperties(Struct):
     payload_format_indicator: int | None = None
     message_expiry_interval: int | None = None
     content_type: str | None = None
@@ -58,7 +58,7 @@ def properties_of(text: str | None) -> Properties | None:
     """The MQTT 5 properties from the JSON of the column `properties`."""
     if text is None:
         return None
-    stored = msgspec.json.decode(text, type=_Stored)
+    stored = msgspec.json.decode(text, type=_StoredProperties)
     return Properties(
         payload_format_indicator=stored.payload_format_indicator,
         message_expiry_interval=stored.message_expiry_interval,

@@ -220,7 +220,7 @@ class _Delivery(_Body, frozen=True, omit_defaults=True, rename="camel", kw_only=
     identifiers: tuple[int, ...] = ()
 
 
-class _Stored(_Delivery, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+class _StoredMessage(_Delivery, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     packet_type: str
     packet_id: _U16
     record_bytes: _Number
@@ -232,7 +232,7 @@ class _Retained(_Body, frozen=True, omit_defaults=True, rename="camel", kw_only=
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_stored = msgspec.json.Decoder(_Stored).decode
+_decode_stored = msgspec.json.Decoder(_StoredMessage).decode
 _decode_retained = msgspec.json.Decoder(_Retained).decode
 
 
@@ -357,7 +357,7 @@ class _Subscription(Struct, frozen=True, omit_defaults=True):
     queue: str = ""
 
 
-class _Will(Struct, frozen=True):
+class _StoredWill(Struct, frozen=True):
     generation: _Number
     client_id: str
     delay_s: Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
@@ -376,7 +376,7 @@ class Schema(Struct, frozen=True):
 
 _decode_session = msgspec.json.Decoder(_Session).decode
 _decode_subscription = msgspec.json.Decoder(_Subscription).decode
-_decode_will = msgspec.json.Decoder(_Will).decode
+_decode_will = msgspec.json.Decoder(_StoredWill).decode
 _decode_schema = msgspec.json.Decoder(Schema).decode
 
 
@@ -455,7 +455,9 @@ def encode_will(generation: int, row: WillRow) -> bytes:
     """The JSON of `s:w:{client}`. Raises RecordError."""
     message = _Body(**_spelled(decode_record(row.record)))
     return _encode(
-        _Will(generation, row.client_id, row.delay_s, row.due_ms, row.username, row.certificate, message)
+        _StoredWill(
+            generation, row.client_id, row.delay_s, row.due_ms, row.username, row.certificate, message
+        )
     )
 
 

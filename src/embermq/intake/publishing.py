@@ -53,14 +53,14 @@ from embermq.sessions.durable_queues import PUBLISHED_PREFIXES
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Batch, Enqueued, Own, Refusal, Verdict
+from embermq.sessions.tick import Accepted, Batch, Enqueued, Own, PublishRefusal, Verdict
 from embermq.sessions.topic_aliases import resolve_alias
 
 NOBODY = Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS)
 RETAIN_IGNORED = Verdict(ReasonCode.SUCCESS, "queues retain nothing: the retain flag is ignored")
-NO_ROOM = Refusal(ReasonCode.QUOTA_EXCEEDED, "no room to store the message")
-NOT_COMMITTED = Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message could not be stored")
-NOT_STORED = Refusal(
+NO_ROOM = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "no room to store the message")
+NOT_COMMITTED = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message could not be stored")
+NOT_STORED = PublishRefusal(
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message that this one repeats could not be stored"
 )
 PUBLISHED = frozenset({QueueAim.ENQUEUE, QueueAim.RESPOND})
@@ -165,7 +165,7 @@ class Publishing:
         if self.refusing.is_will_denied(message.topic, principal, permissions):
             return False
         match = self._match_of_own(message)
-        if isinstance(match, Refusal):  # it was left when other settings held
+        if isinstance(match, PublishRefusal):  # it was left when other settings held
             self.refusing.refuse(None, message.qos, 0, match)
             return False
         queue = match.queue
@@ -222,7 +222,7 @@ class Publishing:
         if queues is None or not topic.startswith(PUBLISHED_PREFIXES):
             return self._router.match(topic)
         target = queues.look_up(topic)
-        if isinstance(target, Refusal):
+        if isinstance(target, PublishRefusal):
             self.refusing.refuse(link, packet.qos, packet.packet_id, target)
             return None
         match = _leads_to(target)
@@ -230,12 +230,12 @@ class Publishing:
             self._router.remember(topic, match)
         return match
 
-    def _match_of_own(self, message: Message) -> Match | Refusal:
+    def _match_of_own(self, message: Message) -> Match | PublishRefusal:
         topic, queues = message.topic, self._state.queues
         if queues is not None and topic.startswith(PUBLISHED_PREFIXES):
             refusal = queues.refuses_will(topic)
             target = queues.look_up(topic) if refusal is None else refusal
-            return target if isinstance(target, Refusal) else _leads_to(target)
+            return target if isinstance(target, PublishRefusal) else _leads_to(target)
         match = self._router.match_for(topic, message.publisher)
         self._counters.deliveries_denied += match.denied
         return match
@@ -255,12 +255,12 @@ class Publishing:
             receiving = session.receiving = set()
         self._answer(Accepted(message, b"", NO_MATCH, link, packet.packet_id, receiving=receiving), outcome)
 
-    def _answer(self, accepted: Accepted, outcome: Verdict | Refusal) -> bool:
+    def _answer(self, accepted: Accepted, outcome: Verdict | PublishRefusal) -> bool:
         """Nothing of the message is stored: acknowledge it, or refuse it, in its place; False when it is refused. Its
         packet id is kept in memory alone: after a crash the repeat is judged anew."""
         message, link, own = accepted.message, accepted.link, accepted.own
         qos, packet_id = message.qos, accepted.packet_id
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, PublishRefusal):
             if link is not None and outcome.code is ReasonCode.NOT_AUTHORIZED:
                 self.refusing.note_denied(link, outcome, message.topic)
             self.refusing.refuse(link, qos, packet_id, outcome)

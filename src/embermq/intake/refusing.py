@@ -20,16 +20,16 @@ from embermq.sessions.client_events import ClientEvent, EventKind
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Refusal, Verdict
+from embermq.sessions.tick import Accepted, PublishRefusal, Verdict
 
-DENIED = Refusal(ReasonCode.NOT_AUTHORIZED, "not allowed to publish there")
+DENIED = PublishRefusal(ReasonCode.NOT_AUTHORIZED, "not allowed to publish there")
 WILL_DENIED = "not allowed to publish the will there"
-IN_USE = Refusal(ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id")
-TOO_FAST = Refusal(ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
+IN_USE = PublishRefusal(ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id")
+TOO_FAST = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
 LOG_FULL = "too much waits for the message log"
-BEHIND = Refusal(ReasonCode.QUOTA_EXCEEDED, "the store of sessions is too far behind")
-PINNED = Refusal(ReasonCode.QUOTA_EXCEEDED, "readers of the message log are too far behind")
-RETAINED_FULL = Refusal(ReasonCode.QUOTA_EXCEEDED, "no room for more retained messages")
+BEHIND = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "the store of sessions is too far behind")
+PINNED = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "readers of the message log are too far behind")
+RETAINED_FULL = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "no room for more retained messages")
 ENDING = frozenset({ReasonCode.RETAIN_NOT_SUPPORTED, ReasonCode.QOS_NOT_SUPPORTED})
 """Told by DISCONNECT: CONNACK has said already that the client must not [MQTT-3.2.2-11], [MQTT-3.2.2-14]."""
 
@@ -51,34 +51,38 @@ class Refusing:
 
     # What the message is: asked of a PUBLISH, and of a will at CONNECT.
 
-    def objection_to_will(self, link: Link, will: Will, permissions: Permissions | None) -> Refusal | None:
+    def objection_to_will(
+        self, link: Link, will: Will, permissions: Permissions | None
+    ) -> PublishRefusal | None:
         """Why a will cannot be left, asked at CONNECT: it is owed from its CONNACK on."""
         found = self._objection_to(will, self._state.terms_of(link).max_qos) or self.objection_to_topic(
             will.topic
         )
         if found is not None:
-            return Refusal(found.code, f"the will: {found.text}")
+            return PublishRefusal(found.code, f"the will: {found.text}")
         if will.topic.startswith(ADMIN_PREFIX):
             text = f"topics below {ADMIN_PREFIX} are settings, which no will changes"
-            return Refusal(ReasonCode.TOPIC_NAME_INVALID, text)
+            return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, text)
         if permissions is not None and not permissions.may_publish(will.topic):
             self._counters.publishes_denied += 1
-            return Refusal(ReasonCode.NOT_AUTHORIZED, WILL_DENIED)
+            return PublishRefusal(ReasonCode.NOT_AUTHORIZED, WILL_DENIED)
         queues = self._state.queues
         return queues.refuses_will(will.topic) if queues is not None else None
 
-    def _objection_to(self, packet: Publish | Will, max_qos: int) -> Refusal | None:
+    def _objection_to(self, packet: Publish | Will, max_qos: int) -> PublishRefusal | None:
         settings = self._state.settings
         if packet.retain and not settings.retain_available:
-            return Refusal(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
+            return PublishRefusal(ReasonCode.RETAIN_NOT_SUPPORTED, "messages are not retained here")
         if packet.qos > max_qos:
-            return Refusal(ReasonCode.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, the maximum is {max_qos}")
+            return PublishRefusal(ReasonCode.QOS_NOT_SUPPORTED, f"QoS {packet.qos}, the maximum is {max_qos}")
         payload = packet.payload
         if settings.payload_bytes_max and len(payload) > settings.payload_bytes_max:
             text = f"a payload of {len(payload)} bytes, the largest allowed is {settings.payload_bytes_max}"
-            return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
+            return PublishRefusal(ReasonCode.QUOTA_EXCEEDED, text)
         if settings.validate_payload_format and not is_payload_format_valid(packet.properties, payload):
-            return Refusal(ReasonCode.PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8")  # [MQTT-3.3.2-4]
+            return PublishRefusal(
+                ReasonCode.PAYLOAD_FORMAT_INVALID, "the payload is not UTF-8"
+            )  # [MQTT-3.3.2-4]
         return None
 
     def is_unwanted(self, link: Link, packet: Publish) -> bool:
@@ -93,14 +97,14 @@ class Refusing:
             self.refuse(link, packet.qos, packet.packet_id, found)
         return True
 
-    def objection_to_topic(self, topic: str) -> Refusal | None:
+    def objection_to_topic(self, topic: str) -> PublishRefusal | None:
         """Why nobody may publish there: a matter of this message alone [MQTT 5.0, 3.4.2.1]."""
         if is_system_topic(topic):
-            return Refusal(ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own")
+            return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own")
         try:
             validate_topic(topic, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
         except TopicError as error:
-            return Refusal(ReasonCode.TOPIC_NAME_INVALID, str(error))
+            return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, str(error))
         return None
 
     def is_refused(self, link: Link, packet: Publish, topic: str) -> bool:
@@ -109,7 +113,9 @@ class Refusing:
         if found is None:
             return False
         if is_system_topic(topic) and link.version is not ProtocolVersion.V5:
-            found = Refusal(ReasonCode.NOT_AUTHORIZED, found.text)  # `denied_publish_3` says what happens
+            found = PublishRefusal(
+                ReasonCode.NOT_AUTHORIZED, found.text
+            )  # `denied_publish_3` says what happens
         self.refuse(link, packet.qos, packet.packet_id, found)
         return True
 
@@ -148,7 +154,7 @@ class Refusing:
         )
         return True
 
-    def note_denied(self, link: Link, refusal: Refusal, topic: str) -> None:
+    def note_denied(self, link: Link, refusal: PublishRefusal, topic: str) -> None:
         """Rules do not allow a PUBLISH: count it, and tell the log."""
         self._counters.publishes_denied += 1
         self._state.tell(link.event(EventKind.DENIED, refusal.text, refusal.code, topic=topic))
@@ -201,17 +207,17 @@ class Refusing:
         self._counters.refused_retained += 1
         return False
 
-    def objection_to_record(self, record: bytes) -> Refusal | None:
+    def objection_to_record(self, record: bytes) -> PublishRefusal | None:
         """Why the log would not take it: it would have its whole tick refused. The packet is not too large: stamps of
         many applications are in it, or the log's own limit is lower."""
         if not self._state.record_objection(record):
             return None
         text = f"the message log does not take a record of {len(record)} bytes"
-        return Refusal(ReasonCode.QUOTA_EXCEEDED, text)
+        return PublishRefusal(ReasonCode.QUOTA_EXCEEDED, text)
 
     # Answers.
 
-    def refuse(self, link: Link | None, qos: int, packet_id: int, refusal: Refusal) -> None:
+    def refuse(self, link: Link | None, qos: int, packet_id: int, refusal: PublishRefusal) -> None:
         """Answer a QoS 1 or 2 message with an error, in the order in which messages came; count what is dropped because
         nobody can be told."""
         if link is None or not qos:
@@ -238,7 +244,7 @@ class Refusing:
             link.unanswered -= 1
         link.send_packet(Pubrec(accepted.packet_id, verdict.code, said))
 
-    def answer(self, link: Link, qos: int, packet_id: int, refusal: Refusal) -> None:
+    def answer(self, link: Link, qos: int, packet_id: int, refusal: PublishRefusal) -> None:
         """Refuse a message whose turn to be answered has come. MQTT 5 says why; MQTT 3 cannot, so the client loses the
         connection."""
         self._counters.publishes_refused += 1

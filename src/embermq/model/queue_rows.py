@@ -97,7 +97,7 @@ class GroupRow(Struct, frozen=True):
     is_paused: bool = False
 
 
-class Mark(Struct, frozen=True, gc=False):
+class GroupMark(Struct, frozen=True, gc=False):
     """What a group knows of a message that it does not simply owe. `due_ms` is when RETRY ends."""
 
     state: MessageState
@@ -105,7 +105,7 @@ class Mark(Struct, frozen=True, gc=False):
     due_ms: int = 0
 
 
-class QueueRow(Struct, frozen=True):
+class QueueSettingsRow(Struct, frozen=True):
     """A queue; `settings` is its JSON. Sequences and tickets below `sequences_reserved` may have been given."""
 
     generation: int
@@ -126,13 +126,13 @@ class QueueWrites(Struct):
     ended_queues: set[int] = field(default_factory=set)
     """Generations of queues that are deleted, with everything they have."""
     ended_groups: set[tuple[int, str]] = field(default_factory=set)
-    queues: dict[int, QueueRow] = field(default_factory=dict)
+    queues: dict[int, QueueSettingsRow] = field(default_factory=dict)
     groups: dict[tuple[int, str], GroupRow] = field(default_factory=dict)
     entries: dict[tuple[int, int], EntryRow] = field(default_factory=dict)
     """By queue and sequence."""
     delayed: dict[tuple[int, int], DelayedRow] = field(default_factory=dict)
     """By queue and ticket."""
-    marks: dict[MarkKey, Mark] = field(default_factory=dict)
+    marks: dict[MarkKey, GroupMark] = field(default_factory=dict)
     dedup_ids: dict[tuple[int, str], int] = field(default_factory=dict)
     """By queue and id: until when, Unix milliseconds. Those of the past mean nothing and may be deleted at any time."""
     removed: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -202,9 +202,9 @@ class StoredQueue(Struct, frozen=True):
     """Everything that is stored of one queue. Entries and delayed rows have offsets, and are in the order of their
     numbers; entries can be gone through once, and may be read meanwhile."""
 
-    row: QueueRow
+    row: QueueSettingsRow
     groups: tuple[GroupRow, ...]
     entries: Iterable[EntryRow]
     delayed: tuple[DelayedRow, ...]
-    marks: dict[MarkKey, Mark]
+    marks: dict[MarkKey, GroupMark]
     dedup_ids: dict[str, int]

@@ -25,7 +25,7 @@ from embermq.sessions.quotas import Quotas
 PINS_SHOWN_MAX = 50
 
 
-class Snapshot(Struct, frozen=True, kw_only=True):
+class MetricsSnapshot(Struct, frozen=True, kw_only=True):
     """Everything that is measured, at one moment."""
 
     counters: Counters
@@ -59,10 +59,10 @@ class Metrics(Collector):
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._snapshot: Snapshot | None = None
+        self._snapshot: MetricsSnapshot | None = None
         self._registry.register(self)
 
-    def text(self, snapshot: Snapshot) -> str:
+    def text(self, snapshot: MetricsSnapshot) -> str:
         """Version 0.0.4 of the text format."""
         self._snapshot = snapshot
         return generate_latest(self._registry).decode()

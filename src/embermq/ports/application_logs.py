@@ -15,6 +15,7 @@ Place = tuple[str, int]
 """A log and one of its partitions."""
 
 
+# same name: that of the Kafka adapter is what a start finds of the message log
 class FoundLog(Struct, frozen=True):
     """A log that is there. `ends` are the offsets behind its last records, by partition: where a new reader begins.
 

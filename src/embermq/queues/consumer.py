@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from embermq.queues.lane import Lane
+    from embermq.queues.lane import QueueLane
 
 EARLIEST = 0
 LATEST = -1
@@ -119,7 +119,7 @@ class Consumer:
         """Of these, those whose lease runs: the oldest that have reached its socket, `concurrency` of them."""
         self.unbegun: OrderedDict[int, None] = OrderedDict()
         """Those that have reached its socket and wait for theirs, in this order."""
-        self.work: deque[Lane] = deque()
+        self.work: deque[QueueLane] = deque()
         """Lanes of its own that may have something; lanes that were moved are found out when they are met."""
 
     @property

@@ -9,7 +9,7 @@ ALARMING_SHARE = 0.8
 """From this share on operators are to be told."""
 
 
-class LetterRoom:
+class DeadLetterQuota:
     """Counts what is there, and what is on its way from a queue to that of its dead letters."""
 
     def __init__(self, limit_bytes: int) -> None:

@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections import Counter
 
 from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, MessageState
-from embermq.queues.dead_letter_quota import LetterRoom
-from embermq.queues.ledger import Ledger
+from embermq.queues.dead_letter_quota import DeadLetterQuota
+from embermq.queues.ledger import QueueLedger
 from embermq.queues.settings import QueueSettings, TtlAction
 from embermq.queues.values import Burial
 
 
-class Losses:
+class DeadLettering:
     """Of one queue."""
 
-    def __init__(self, ledger: Ledger, settings: QueueSettings, room: LetterRoom) -> None:
+    def __init__(self, ledger: QueueLedger, settings: QueueSettings, room: DeadLetterQuota) -> None:
         self.settings = settings
         self.room = room
         self.buried: list[Burial] = []

@@ -25,7 +25,7 @@ KEYS_REMEMBERED = 65_536
 """Keys that are told apart, so that a thousand messages of one key have it once."""
 
 
-class Entry(Struct, frozen=True, gc=False):
+class QueueEntry(Struct, frozen=True, gc=False):
     """A message of the queue."""
 
     partition: int
@@ -53,8 +53,8 @@ class _Block:
         """None while nothing here has a key."""
 
 
-class Entries(Mapping[int, Entry]):
-    """By sequence, ascending. What is read often is read one by one: an `Entry` is made when it is asked for."""
+class Entries(Mapping[int, QueueEntry]):
+    """By sequence, ascending. What is read often is read one by one: an `QueueEntry` is made when it is asked for."""
 
     __slots__ = ("_blocks", "_count", "_keys")
 
@@ -197,12 +197,12 @@ class Entries(Mapping[int, Entry]):
         block = self._blocks.get(sequence >> _SHIFT)  # type: ignore[operator]
         return block is not None and block.offsets[sequence & _MASK] >= 0  # type: ignore[operator]
 
-    def __getitem__(self, sequence: int) -> Entry:
+    def __getitem__(self, sequence: int) -> QueueEntry:
         block, at = self._blocks[sequence >> _SHIFT], sequence & _MASK
         if block.offsets[at] < 0:
             raise KeyError(sequence)
         key = None if block.keys is None else block.keys[at]
-        return Entry(block.partitions[at], block.offsets[at], key, block.expires[at], block.sizes[at])
+        return QueueEntry(block.partitions[at], block.offsets[at], key, block.expires[at], block.sizes[at])
 
     def __len__(self) -> int:
         return self._count

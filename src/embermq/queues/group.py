@@ -13,13 +13,13 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from embermq.model.queue_rows import Attempts, DeadLetterReason, Mark, MessageState
+from embermq.model.queue_rows import Attempts, DeadLetterReason, GroupMark, MessageState
 from embermq.queues.consumer import Client, Consumer, Newcomer
 from embermq.queues.entries import Entries
-from embermq.queues.lanes import Lanes
+from embermq.queues.lanes import QueueLanes
 from embermq.queues.leases import Leases
-from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Action, Event
-from embermq.queues.message_status import NO_ATTEMPTS, Finish, Handed, Standing
+from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Event, MessageAction
+from embermq.queues.message_status import NO_ATTEMPTS, Finish, Handed, MessageStatus
 from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.retries import limited, wait_of
 from embermq.queues.retry_waits import RetryWaits
@@ -65,7 +65,7 @@ class Group:
         self.settled: set[int] = set()
         """Messages of the queue that other groups owe and this one does not."""
         self.finished: list[Finish] = []
-        self.marks: dict[int, Mark] = {}
+        self.marks: dict[int, GroupMark] = {}
         self.members: dict[str, Consumer] = {}
         self.stalled: list[str] = []
         """Members that have just stalled: whoever calls `advance` is to empty it."""
@@ -87,10 +87,10 @@ class Group:
         self._touch = touch
         self._reserve = reserve
         self._buries = kind_of(settings.name) is not QueueKind.DEAD_LETTERS
-        self.lanes = Lanes(entries, settings, self.owes)
+        self.lanes = QueueLanes(entries, settings, self.owes)
         self._stalled: set[str] = set()
         """Members that take nothing."""
-        self._standings: dict[int, Standing] = {}
+        self._standings: dict[int, MessageStatus] = {}
         self._leases = Leases(settings.performance.delivery_timeout)
         self._waits = RetryWaits(self._waits_until)
         self.kept: set[int] = set()
@@ -99,11 +99,11 @@ class Group:
         """Consumers that work on one message less than before: the lease of the next one begins."""
         self._rebalance_at_ms = 0
 
-    def offer(self, sequence: int, mark: Mark | None = None) -> None:
+    def offer(self, sequence: int, mark: GroupMark | None = None) -> None:
         """A message is there for this group. `mark` is what was stored of it."""
         self.owed += 1
         if mark is not None:
-            standing = self._standings[sequence] = Standing(mark.state, attempts=mark.attempts)
+            standing = self._standings[sequence] = MessageStatus(mark.state, attempts=mark.attempts)
             self.lanes.take_turn(sequence)
             if mark.state is MessageState.RETRY:
                 standing.due_ms = mark.due_ms
@@ -174,7 +174,7 @@ class Group:
             and standing.epoch == epoch
         )
 
-    def standing(self, sequence: int) -> Standing | None:
+    def standing(self, sequence: int) -> MessageStatus | None:
         """What it knows of a message that was handed out before; not to be changed."""
         return self._standings.get(sequence)
 
@@ -338,7 +338,7 @@ class Group:
         if (standing.holder, standing.epoch) != (client_id, epoch):
             return Outcome.NOT_YOURS
         action = self._apply(sequence, standing, VERB_EVENTS[request.verb], now_ms, request)
-        return Outcome.LATE if action is Action.IGNORE else Outcome.DONE
+        return Outcome.LATE if action is MessageAction.IGNORE else Outcome.DONE
 
     def advance(self, now_ms: int, limit: int) -> int:
         """Time has passed: leases, retries, consumers that take nothing or did not come back, joins that waited. Of
@@ -406,7 +406,7 @@ class Group:
     def _hand(self, sequence: int, consumer: Consumer) -> Handed:
         standing = self._standings.get(sequence)
         if standing is None:
-            standing = self._standings[sequence] = Standing(MessageState.DELIVERED)
+            standing = self._standings[sequence] = MessageStatus(MessageState.DELIVERED)
         standing.state = MessageState.DELIVERED
         standing.holder = consumer.client_id
         standing.epoch = consumer.epoch
@@ -448,30 +448,30 @@ class Group:
     def _apply(
         self,
         sequence: int,
-        standing: Standing,
+        standing: MessageStatus,
         event: Event,
         now_ms: int,
         request: SettleRequest | None = None,
-    ) -> Action:
+    ) -> MessageAction:
         action = TRANSITIONS[standing.state, event]
-        if action is Action.FINISH:
+        if action is MessageAction.FINISH:
             self._finish(sequence, standing, "")
-        elif action is Action.BURY:
+        elif action is MessageAction.BURY:
             if request is not None and request.reason:
                 standing.attempts = replace(standing.attempts, last_error=request.reason)
             self._unhold(sequence, standing)
             self._lose(sequence, standing, DeadLetterReason.REJECTED, now_ms)
-        elif action is Action.RENEW:
+        elif action is MessageAction.RENEW:
             if self._leases.until_ms(sequence):  # else it waits for its lease
                 self._leases.begin(sequence, now_ms)
-        elif action is Action.QUEUE:
+        elif action is MessageAction.QUEUE:
             self._after_failure(sequence, standing, 0, now_ms)
             if not standing.attempts.doomed:
                 self.marks.pop(sequence, None)  # what is stored says the same: RETRY, and the time has come
-        elif action is Action.FAIL:
+        elif action is MessageAction.FAIL:
             self._unhold(sequence, standing)
             self._fail(sequence, standing, now_ms, request)
-        elif action is Action.GIVE_BACK:
+        elif action is MessageAction.GIVE_BACK:
             self._unhold(sequence, standing)
             before = standing.attempts
             if standing.is_written and before.is_suspect:  # it was alone
@@ -481,7 +481,9 @@ class Group:
             self._after_failure(sequence, standing, 0, now_ms)
         return action
 
-    def _fail(self, sequence: int, standing: Standing, now_ms: int, request: SettleRequest | None) -> None:
+    def _fail(
+        self, sequence: int, standing: MessageStatus, now_ms: int, request: SettleRequest | None
+    ) -> None:
         """A nack, or without a request a lease that is over."""
         before = standing.attempts
         wait_ms, uses_step = wait_of(self._settings.retry_policy, before, is_nack=request is not None)
@@ -500,7 +502,7 @@ class Group:
         )
         self._after_failure(sequence, standing, wait_ms, now_ms)
 
-    def _after_failure(self, sequence: int, standing: Standing, wait_ms: int, now_ms: int) -> None:
+    def _after_failure(self, sequence: int, standing: MessageStatus, wait_ms: int, now_ms: int) -> None:
         """DLQ, RETRY or QUEUED [queues-25]."""
         attempts, due_ms, reason = standing.attempts, now_ms + wait_ms, ""
         if attempts.doomed:
@@ -519,9 +521,9 @@ class Group:
             standing.state, standing.due_ms = MessageState.QUEUED, 0
             self.lanes.give_back(sequence, is_suspect=attempts.is_suspect)
         if attempts.failures or attempts.is_suspect:
-            self.marks[sequence] = Mark(standing.state, attempts, standing.due_ms)
+            self.marks[sequence] = GroupMark(standing.state, attempts, standing.due_ms)
 
-    def _lose(self, sequence: int, standing: Standing, reason: str, now_ms: int) -> None:
+    def _lose(self, sequence: int, standing: MessageStatus, reason: str, now_ms: int) -> None:
         """It becomes a dead letter, or is dropped; when there is no room for the letter it stays, and nobody gets
         it until there is [queues-34]."""
         if self._reserve(sequence, reason):
@@ -530,7 +532,7 @@ class Group:
         self.kept.add(sequence)
         if not standing.attempts.doomed:
             standing.attempts = replace(standing.attempts, doomed=reason)
-            self.marks[sequence] = Mark(MessageState.RETRY, standing.attempts, now_ms)
+            self.marks[sequence] = GroupMark(MessageState.RETRY, standing.attempts, now_ms)
         standing.state, standing.due_ms = MessageState.RETRY, now_ms + KEPT_MS
         self._waits.add(sequence, standing.due_ms, len(self._standings))
 
@@ -539,7 +541,7 @@ class Group:
         standing = self._standings.get(sequence)
         return standing.due_ms if standing is not None and standing.state is MessageState.RETRY else 0
 
-    def _finish(self, sequence: int, standing: Standing, reason: str) -> None:
+    def _finish(self, sequence: int, standing: MessageStatus, reason: str) -> None:
         self._unhold(sequence, standing)
         del self._standings[sequence]
         self.kept.discard(sequence)
@@ -549,7 +551,7 @@ class Group:
         self.lanes.end_turn(sequence)
         self.finished.append(Finish(sequence, reason, standing.attempts))
 
-    def _unhold(self, sequence: int, standing: Standing) -> None:
+    def _unhold(self, sequence: int, standing: MessageStatus) -> None:
         """Nobody holds it now. Who held it last is remembered."""
         if standing.state is not MessageState.DELIVERED:
             return

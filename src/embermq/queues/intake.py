@@ -6,7 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from embermq.model.queue_rows import DeadLetter, DelayedRow, EntryRow, QueueRow, QueueWrites, StoredQueue
+from embermq.model.queue_rows import (
+    DeadLetter,
+    DelayedRow,
+    EntryRow,
+    QueueSettingsRow,
+    QueueWrites,
+    StoredQueue,
+)
 from embermq.queues.deadlines import NEVER_MS
 from embermq.queues.dedup import DedupWindow
 from embermq.queues.delayed import DelayedMessages
@@ -114,7 +121,7 @@ class Intake:
 
     def store_row(self) -> None:
         """Have the queue itself stored, with its settings and the numbers that it may give."""
-        self._writes().queues[self._generation] = QueueRow(
+        self._writes().queues[self._generation] = QueueSettingsRow(
             self._generation,
             self.settings.name,
             format_settings(self.settings),

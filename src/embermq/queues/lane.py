@@ -15,7 +15,7 @@ GONE_MAX = 1_000
 """Messages that were dropped and may still stand in the line of a key, besides half as many as there are others."""
 
 
-class Turn(Struct):
+class KeyTurn(Struct):
     """A key with a message that is not settled: `head`. What came behind it waits, in order; up to `gone` of them are
     there no more."""
 
@@ -24,7 +24,7 @@ class Turn(Struct):
     gone: int = 0
 
 
-class Lane:
+class QueueLane:
     """Sequences of one partition. `owes` tells whether the group still owes one: what it does not is passed over."""
 
     __slots__ = ("_owes", "blocked", "listed", "owner", "ready", "returned", "suspects", "turns")
@@ -36,7 +36,7 @@ class Lane:
         """A heap. All of it is older than what is ready."""
         self.suspects: list[int] = []
         """A heap of what goes to a consumer that has nothing else, before everything else [queues-19]."""
-        self.turns: dict[str, Turn] = {}
+        self.turns: dict[str, KeyTurn] = {}
         self.blocked = 0
         """Keys behind whose message others wait."""
         self.owner: Consumer | None = None
@@ -65,7 +65,7 @@ class Lane:
         """Whether a message may go out now; else it waits in the line of its key [queues-30]."""
         turn = self.turns.get(key)
         if turn is None:
-            self.turns[key] = Turn(sequence)
+            self.turns[key] = KeyTurn(sequence)
             return True
         if turn.head == sequence:
             return True

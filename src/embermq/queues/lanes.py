@@ -10,7 +10,7 @@ from itertools import islice
 from embermq.queues.assignment import assign
 from embermq.queues.consumer import Consumer, LoadTable
 from embermq.queues.entries import Entries
-from embermq.queues.lane import Lane
+from embermq.queues.lane import QueueLane
 from embermq.queues.settings import Ordering, QueueSettings
 
 LOOKED_AT_MAX = 10_000
@@ -19,7 +19,7 @@ LOOKED_AT_MAX = 10_000
 _STRICT_KEY = ""
 
 
-class Lanes:
+class QueueLanes:
     """One for each partition, with an owner; where nothing is ordered a single one, of which any consumer with room may
     take. `owes` tells whether the group still owes a message."""
 
@@ -47,8 +47,8 @@ class Lanes:
         self._ordering = settings.ordering
         self.is_pinned = settings.ordering is not Ordering.NONE
         """Whether partitions belong to consumers."""
-        self._lanes = [Lane(self._owes) for _ in range(settings.partitions if self.is_pinned else 1)]
-        self._suspected: dict[Lane, None] = {}
+        self._lanes = [QueueLane(self._owes) for _ in range(settings.partitions if self.is_pinned else 1)]
+        self._suspected: dict[QueueLane, None] = {}
         """Those that may have suspects."""
 
     # Messages.
@@ -229,7 +229,7 @@ class Lanes:
             consumer.client.drain(consumer)
         return None
 
-    def _lane_with_suspect(self, consumer: Consumer) -> Lane | None:
+    def _lane_with_suspect(self, consumer: Consumer) -> QueueLane | None:
         for lane in list(self._suspected):
             if not lane.has_suspect():
                 del self._suspected[lane]
@@ -244,7 +244,7 @@ class Lanes:
             self.stop_draining(consumer)
             self._loads.update(consumer)
 
-    def _work_of(self, consumer: Consumer) -> Lane | None:
+    def _work_of(self, consumer: Consumer) -> QueueLane | None:
         """A lane of the consumer with work, another one each time."""
         if not self.is_pinned:
             return self._lanes[0] if self._lanes[0].has_work() else None
@@ -257,11 +257,11 @@ class Lanes:
                 lane.listed = None
         return None
 
-    def _may_go(self, lane: Lane, sequence: int) -> bool:
+    def _may_go(self, lane: QueueLane, sequence: int) -> bool:
         key = self._key(sequence)
         return key is None or lane.take_turn(key, sequence)
 
-    def _list(self, lane: Lane) -> None:
+    def _list(self, lane: QueueLane) -> None:
         """The lane may have work: its owner hears of it."""
         owner = lane.owner
         if owner is None or not (lane.has_work() or lane.suspects):
@@ -272,7 +272,7 @@ class Lanes:
         if owner.has_room():
             self._awake[owner.client_id] = owner
 
-    def _lane(self, sequence: int) -> Lane:
+    def _lane(self, sequence: int) -> QueueLane:
         return self._lanes[self._entries.partition(sequence) if self.is_pinned else 0]
 
     def _key(self, sequence: int) -> str | None:

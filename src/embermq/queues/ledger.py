@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from embermq.model.queue_rows import EntryRow, Mark, MarkKey, MessageState, QueueWrites
-from embermq.queues.dead_letter_quota import LetterRoom
+from embermq.model.queue_rows import EntryRow, GroupMark, MarkKey, MessageState, QueueWrites
+from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.deadlines import Deadlines
 from embermq.queues.entries import Entries
 from embermq.queues.group import Group
@@ -17,7 +17,7 @@ from embermq.queues.latency import LatencyWindow
 _SETTLED = (MessageState.ACKED, MessageState.DLQ)
 
 
-class Ledger:
+class QueueLedger:
     """Of one queue. `pending` are sequences whose entry is still to come, ascending."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Ledger:
         pending: Iterable[int],
         latency: LatencyWindow,
         *,
-        room: LetterRoom | None = None,
+        room: DeadLetterQuota | None = None,
     ) -> None:
         """`room` is for the ledger of a dead-letter queue: what comes and goes is counted there."""
         self._room = room
@@ -44,7 +44,7 @@ class Ledger:
         self._writes().entries[self._generation, row.sequence] = row
         self.place(row, row.offset, {})
 
-    def place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, Mark]) -> None:
+    def place(self, row: EntryRow, offset: int, marks: Mapping[MarkKey, GroupMark]) -> None:
         """An entry is there, to be called in the order of sequences. `marks` are what was stored of it."""
         sequence = row.sequence
         size = row.record_bytes
@@ -57,7 +57,7 @@ class Ledger:
             mark = marks.get((self._generation, group.name, sequence)) if marks else None
             self.offer(group, sequence, mark)
 
-    def offer(self, group: Group, sequence: int, mark: Mark | None = None) -> None:
+    def offer(self, group: Group, sequence: int, mark: GroupMark | None = None) -> None:
         """A group owes a message, unless it has settled it, or the message is for another."""
         if sequence < group.first_sequence:
             return
@@ -77,7 +77,7 @@ class Ledger:
 
     def mark(self, group: Group, sequence: int, state: MessageState) -> None:
         """Have it stored that a group has settled what others owe."""
-        self._writes().marks[self._generation, group.name, sequence] = Mark(state)
+        self._writes().marks[self._generation, group.name, sequence] = GroupMark(state)
 
     def pass_over(self, returned: EntryRow) -> None:
         """A message that came back to a group is there: the one of this id that was for all is not for it any more."""

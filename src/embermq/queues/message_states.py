@@ -29,7 +29,7 @@ class Event(Enum):
     """The time of a retry has come."""
 
 
-class Action(Enum):
+class MessageAction(Enum):
     """What is done about it."""
 
     FINISH = auto()
@@ -55,9 +55,9 @@ VERB_EVENTS: Final = {
     Verb.EXTEND: Event.EXTEND,
 }
 
-_S, _E, _A = MessageState, Event, Action
+_S, _E, _A = MessageState, Event, MessageAction
 
-TRANSITIONS: Final[dict[tuple[MessageState, Event], Action]] = {
+TRANSITIONS: Final[dict[tuple[MessageState, Event], MessageAction]] = {
     (_S.QUEUED, _E.ACK): _A.FINISH,
     (_S.QUEUED, _E.NACK): _A.IGNORE,
     (_S.QUEUED, _E.REJECT): _A.IGNORE,

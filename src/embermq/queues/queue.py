@@ -22,23 +22,23 @@ from embermq.model.queue_rows import (
     StoredQueue,
 )
 from embermq.queues.consumer import EARLIEST, LATEST, Client, Newcomer
-from embermq.queues.dead_letter_quota import LetterRoom
-from embermq.queues.dead_lettering import Losses
-from embermq.queues.entries import Entry
+from embermq.queues.dead_letter_quota import DeadLetterQuota
+from embermq.queues.dead_lettering import DeadLettering
+from embermq.queues.entries import QueueEntry
 from embermq.queues.errors import PropertyRefused, QueueFull, TooLarge
 from embermq.queues.group import KEPT_MS, Group
 from embermq.queues.heads import Heads
 from embermq.queues.intake import Intake
 from embermq.queues.lanes import LOOKED_AT_MAX
-from embermq.queues.ledger import Ledger
+from embermq.queues.ledger import QueueLedger
 from embermq.queues.names import QueueKind, kind_of
 from embermq.queues.publication import Publication, Stamps
-from embermq.queues.scans import ADVANCED_MAX, Pieces, at_a_time
+from embermq.queues.scans import ADVANCED_MAX, Scans, at_a_time
 from embermq.queues.settings import GroupSettings, Overflow, QueueSettings, check_change
 from embermq.queues.settling import RANK, Outcome, SettleRequest, message_id_of, sequence_of
-from embermq.queues.values import Acceptance, Burial, Delivery, Fate, QueueCounts
+from embermq.queues.values import Acceptance, Burial, ConsumerDelivery, Fate, QueueCounts
 
-__all__ = ["Acceptance", "Burial", "Delivery", "Fate", "Queue"]
+__all__ = ["Acceptance", "Burial", "ConsumerDelivery", "Fate", "Queue"]
 
 SETTLED_MAX = 10_000
 """Message ids times groups in one control message that names no group: some 25 ms."""
@@ -56,7 +56,7 @@ class Queue:
         *,
         client_of: Callable[[str], Client],
         touch: Callable[[], None],
-        room: LetterRoom,
+        room: DeadLetterQuota,
     ) -> None:
         """`client_of` tells who has a client id; `touch` has the queue run though nothing has come to it; `room` is
         that of the dead letters of all queues."""
@@ -72,17 +72,17 @@ class Queue:
         self.delayed, self.latency, self.arrivals = intake.delayed, intake.latency, intake.arrivals
         self.store_row = intake.store_row
         is_of_letters = kind_of(settings.name) is QueueKind.DEAD_LETTERS
-        ledger = self._ledger = Ledger(
+        ledger = self._ledger = QueueLedger(
             generation, writes, intake.pending, intake.latency, room=room if is_of_letters else None
         )
         self.entries, self.groups = ledger.entries, ledger.groups
         self.message_id = ledger.identities.message_id
         self.sequence_of = ledger.identities.sequence_of
         self.dead_letter = ledger.identities.dead_letter
-        losses = self._losses = Losses(ledger, settings, room)
+        losses = self._losses = DeadLettering(ledger, settings, room)
         self.room = room
         self.buried, self.dead_letters, self.dropped = losses.buried, losses.dead_letters, losses.dropped
-        self.pieces = Pieces(ledger)
+        self.pieces = Scans(ledger)
         self._heads = Heads(ledger.entries, ledger.groups)
         self._shrinking = 0
         """While it goes down to a lower depth, how often it may still find nothing that can go."""
@@ -150,7 +150,7 @@ class Queue:
         """Whether a consumer of any group has the message."""
         return any(group.holds(sequence) for group in self.groups.values())
 
-    def take_dead_letter(self, sequence: int) -> Entry | None:
+    def take_dead_letter(self, sequence: int) -> QueueEntry | None:
         """Take a dead letter out, to be put back where it came from in the same tick; None when there is none, or a
         consumer holds it [queues-35]."""
         entry = self.entries.get(sequence)
@@ -164,7 +164,7 @@ class Queue:
         self._ledger.remove(sequence)
         return entry
 
-    def retry(self, entry: Entry, letter: DeadLetter, now_ms: int) -> None:
+    def retry(self, entry: QueueEntry, letter: DeadLetter, now_ms: int) -> None:
         """A dead letter comes back, at the tail, with its message id, for the group that failed [queues-35]. One id
         means one message: what a group of this name has been founded with since, or a former one has left, is it."""
         if letter.group:
@@ -297,13 +297,13 @@ class Queue:
                 self._store_group(group)
         self._drain(group, now_ms)
 
-    def written(self, delivery: Delivery, now_ms: int) -> None:
+    def written(self, delivery: ConsumerDelivery, now_ms: int) -> None:
         """Its PUBLISH has been written to the socket: the lease begins."""
         group, stamps = self.groups.get(delivery.stamps.group), delivery.stamps
         if group is not None and group.written(delivery.handed, now_ms, first_ms=stamps.first_delivered_ms):
             self.latency.delivered(stamps.sequence, now_ms)
 
-    def holds(self, delivery: Delivery, epoch: int) -> bool:
+    def holds(self, delivery: ConsumerDelivery, epoch: int) -> bool:
         """Whether a delivery still stands: its consumer, with this epoch, holds the message."""
         group = self.groups.get(delivery.stamps.group)
         return group is not None and group.stands(delivery.handed, epoch)
@@ -335,9 +335,9 @@ class Queue:
             outcomes.append(found)
         return outcomes
 
-    def deliver(self, now_ms: int) -> list[Delivery]:
+    def deliver(self, now_ms: int) -> list[ConsumerDelivery]:
         """What is to be sent now. Call `advance` before."""
-        deliveries: list[Delivery] = []
+        deliveries: list[ConsumerDelivery] = []
         for group in self.groups.values():
             for handed in group.deliver(now_ms):
                 sequence, entry = handed.sequence, self.entries[handed.sequence]
@@ -352,7 +352,7 @@ class Queue:
                     self.dead_letter(sequence),
                 )
                 deliveries.append(
-                    Delivery(
+                    ConsumerDelivery(
                         self.settings.name,
                         handed.client_id,
                         handed.epoch,

@@ -16,9 +16,9 @@ from weakref import WeakValueDictionary
 from embermq.model.dead_letter_alert import DeadLetterAlert
 from embermq.model.queue_rows import QueueWrites, StoredQueue
 from embermq.queues.consumer import EARLIEST, Client, Newcomer
-from embermq.queues.dead_letter_quota import LetterRoom
+from embermq.queues.dead_letter_quota import DeadLetterQuota
 from embermq.queues.publication import Publication
-from embermq.queues.queue import Acceptance, Delivery, Queue
+from embermq.queues.queue import Acceptance, ConsumerDelivery, Queue
 from embermq.queues.scans import PIECE
 from embermq.queues.settings import GroupSettings, QueueSettings, check_settings, parse_settings
 from embermq.queues.settling import Outcome, SettleRequest
@@ -40,7 +40,7 @@ class Queues:
         letter_bytes_max: int = sys.maxsize,
     ) -> None:
         """`writes` gives those of the present tick; `letter_bytes_max` is for the dead letters of all queues."""
-        self.room = LetterRoom(letter_bytes_max)
+        self.room = DeadLetterQuota(letter_bytes_max)
         self._alerts: list[DeadLetterAlert] = []
         self._stalled: list[tuple[str, str, str]] = []
         self._made: list[str] = []
@@ -162,17 +162,17 @@ class Queues:
         self._touch(name)
         found.join(Newcomer(client_id, member.epoch, prefetch, concurrency=member.concurrency), now_ms)
 
-    def written(self, delivery: Delivery, now_ms: int) -> None:
+    def written(self, delivery: ConsumerDelivery, now_ms: int) -> None:
         """A delivery has been written to the socket."""
         if delivery.queue in self._queues:
             self._touch(delivery.queue).written(delivery, now_ms)
 
-    def holds(self, delivery: Delivery, epoch: int) -> bool:
+    def holds(self, delivery: ConsumerDelivery, epoch: int) -> bool:
         """Whether its consumer, with this epoch, still holds the message by this delivery."""
         queue = self._queues.get(delivery.queue)
         return queue is not None and queue.holds(delivery, epoch)
 
-    def is_newest(self, delivery: Delivery) -> bool:
+    def is_newest(self, delivery: ConsumerDelivery) -> bool:
         """Whether nobody was given the message since, and its group has not settled it."""
         queue = self._queues.get(delivery.queue)
         group = queue.groups.get(delivery.stamps.group) if queue is not None else None
@@ -270,7 +270,7 @@ class Queues:
             found.put_back += 1
         return found
 
-    def run(self, now_ms: int) -> list[Delivery]:
+    def run(self, now_ms: int) -> list[ConsumerDelivery]:
         """Do what is due, then hand out messages: of queues where something happened, or whose time has come."""
         while self._due and self._due[0][0] <= now_ms:
             due_ms, name = heappop(self._due)
@@ -278,7 +278,7 @@ class Queues:
                 del self._scheduled[name]
                 if name in self._queues:
                     self._touch(name)
-        deliveries: list[Delivery] = []
+        deliveries: list[ConsumerDelivery] = []
         left = PIECE
         for _ in range(len(self._touched)):
             queue = self._touched.pop(next(islice(self._touched, 1)))

@@ -14,7 +14,7 @@ from itertools import islice, takewhile
 from msgspec import Struct
 
 from embermq.queues.group import FILLED, Group
-from embermq.queues.ledger import Ledger
+from embermq.queues.ledger import QueueLedger
 
 PIECE = 2_000
 """Messages that are looked at in one call, for all queues together."""
@@ -42,10 +42,10 @@ class _Removed(Struct):
     is_last: bool
 
 
-class Pieces:
+class Scans:
     """Of one queue."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: QueueLedger) -> None:
         self.filling: dict[str, Group] = {}
         """Groups that have not been offered everything."""
         self._ledger = ledger

@@ -49,7 +49,7 @@ class SettleRequest(Struct, frozen=True):
     delay_ms: int | None = None
 
 
-class Answer(Struct, frozen=True):
+class SettleAnswer(Struct, frozen=True):
     """For the PUBACK or PUBREC of a control message. `reason_string` is "" where there is nothing to say."""
 
     reason_code: ReasonCode
@@ -84,7 +84,7 @@ def read_request(verb: Verb, properties: UserProperties) -> SettleRequest:
     )
 
 
-def answer(outcomes: Iterable[Outcome]) -> Answer:
+def answer(outcomes: Iterable[Outcome]) -> SettleAnswer:
     """The worst of them, and how many of each when there are several."""
     counted = Counter(outcomes)
     worst = max(counted, key=RANK.__getitem__)
@@ -92,7 +92,7 @@ def answer(outcomes: Iterable[Outcome]) -> Answer:
         text = ", ".join(f"{counted[outcome]} {outcome.value}" for outcome in Outcome if counted[outcome])
     else:
         text = "" if worst is Outcome.DONE else worst.value
-    return Answer(_CODES[worst], text)
+    return SettleAnswer(_CODES[worst], text)
 
 
 def message_id_of(queue: int, sequence: int) -> str:

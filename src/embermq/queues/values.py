@@ -31,7 +31,7 @@ class Acceptance(Struct, frozen=True):
     ticket: int = -1
 
 
-class Delivery(Struct, frozen=True):
+class ConsumerDelivery(Struct, frozen=True):
     """A message for a consumer; its body is the record at `offset`. `handed` is no other delivery's."""
 
     queue: str

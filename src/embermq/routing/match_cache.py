@@ -35,7 +35,7 @@ class _Remembered(Struct, Generic[V]):
     size: int
 
 
-class _Changes(Struct):
+class _FilterChanges(Struct):
     """Of filters with the same beginning, oldest first, each with its version; `forgotten` is that of the last one that
     is not in the list any more."""
 
@@ -52,10 +52,10 @@ class MatchCache(Generic[V]):
         self._bytes_max = bytes_max
         self._bytes = 0
         self._held: OrderedDict[str, _Remembered[V]] = OrderedDict()
-        self._changes: OrderedDict[str, _Changes] = OrderedDict()
+        self._changes: OrderedDict[str, _FilterChanges] = OrderedDict()
         self._version = 0
         self._since = 0
-        """All changes after this version are noted, but for those that a `_Changes` has forgotten."""
+        """All changes after this version are noted, but for those that a `_FilterChanges` has forgotten."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -91,7 +91,7 @@ class MatchCache(Generic[V]):
             return
         self._version += 1
         prefix = _before_wildcard(topic_filter)
-        changes = self._changes.pop(prefix, None) or _Changes([])
+        changes = self._changes.pop(prefix, None) or _FilterChanges([])
         self._changes[prefix] = changes
         changes.noted.append((self._version, topic_filter))
         if len(changes.noted) > NOTED_MAX:

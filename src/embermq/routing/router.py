@@ -55,19 +55,19 @@ class Receiver(Struct):
     shared: bool = False
 
 
-class Turn(Struct):
+class GroupTurn(Struct):
     """Whose turn it is in a shared subscription, over all topics; `members` counts its subscriptions."""
 
     next: int = 0
     members: int = 0
 
 
-class Group(Struct):
+class MatchedGroup(Struct):
     """A shared subscription that matched: one member gets each message. `stamped`: those of QoS 1 and 2 come from a log
     that is named in the stamps."""
 
     receivers: list[Receiver]
-    turn: Turn
+    turn: GroupTurn
     stamped: bool = False
 
 
@@ -85,7 +85,7 @@ class Match(Struct):
     direct: list[Receiver]
     durable: list[Receiver]
     applications: list[Receiver]
-    groups: list[Group]
+    groups: list[MatchedGroup]
     stamps: bytes
     no_local: bool
     is_empty: bool
@@ -103,7 +103,7 @@ class Router:
     def __init__(self) -> None:
         self._trie: SubscriptionTrie[tuple[int, str], Subscriber] = SubscriptionTrie()
         self._matches: MatchCache[Match] = MatchCache(MATCHES_BYTES_MAX)
-        self._turns: dict[tuple[str, str], Turn] = {}
+        self._turns: dict[tuple[str, str], GroupTurn] = {}
         self.shared_stamps: dict[str, Stamp] = {}
         """Filters of shared subscriptions that have a log of their own for applications, and what is stamped for it;
         empty where such logs are not kept."""
@@ -123,7 +123,7 @@ class Router:
         key = (subscriber.session.generation, subscriber.group)
         new = self._trie.put(subscriber.topic_filter, key, subscriber)
         if new and subscriber.group:
-            self._turns.setdefault((subscriber.group, subscriber.topic_filter), Turn()).members += 1
+            self._turns.setdefault((subscriber.group, subscriber.topic_filter), GroupTurn()).members += 1
         if self.shared_logs is not None and subscriber.group and subscriber.session.is_application:
             self.shared_logs.joined(subscriber)
         return new
@@ -141,7 +141,7 @@ class Router:
             if self.shared_logs is not None and subscriber.session.is_application:
                 self.shared_logs.left(subscriber)
 
-    def turn(self, subscriber: Subscriber) -> Turn:
+    def turn(self, subscriber: Subscriber) -> GroupTurn:
         """Whose turn it is in the shared subscription that this one is a member of."""
         return self._turns[subscriber.group, subscriber.topic_filter]
 
@@ -212,7 +212,7 @@ class Router:
         stamped_filters: set[str] = set()
         for (group, topic_filter, stamped), subscribers in shared.items():
             receivers = [_merge([subscriber]) for subscriber in subscribers]
-            match.groups.append(Group(receivers, self._turns[group, topic_filter], stamped))
+            match.groups.append(MatchedGroup(receivers, self._turns[group, topic_filter], stamped))
             if stamped:
                 stamped_filters.add(topic_filter)
         if stamped_filters:

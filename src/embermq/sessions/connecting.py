@@ -31,7 +31,7 @@ from embermq.sessions.session_end import SessionEnd
 from embermq.sessions.session_expiry import SessionExpiry
 from embermq.sessions.state import BrokerState
 from embermq.sessions.takeover import Takeover, is_kept, leave_queues
-from embermq.sessions.tick import Refusal
+from embermq.sessions.tick import PublishRefusal
 from embermq.sessions.wills import Wills
 
 UNSPEAKABLE_IN_3 = frozenset(
@@ -49,7 +49,7 @@ STORE_AWAY = "sessions cannot be stored or read now"
 NO_ROOM = "the disk is full: neither a new session nor a will can be stored"
 UNKNOWN_METHOD = "this authentication method is not offered"
 Opened = Callable[[Link], None]
-RefusesWill = Callable[[Link, Will, Permissions | None], Refusal | None]
+RefusesWill = Callable[[Link, Will, Permissions | None], PublishRefusal | None]
 
 
 class _Entrant(Struct, frozen=True):

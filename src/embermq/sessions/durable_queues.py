@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from embermq.routing.queue_target import QueueTarget
     from embermq.sessions.link import Link
     from embermq.sessions.session import Delivery, Session
-    from embermq.sessions.tick import Accepted, Batch, Enqueued, Refusal, Verdict
+    from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Verdict
 
 QUEUE_PREFIX = "$queue/"
 """Topics below it are names of queues, never matched by ordinary subscriptions."""
@@ -30,7 +30,7 @@ OffsetFound = Callable[[int | StoreError], None]
 """Told the first offset of the log that was committed at a time or after it, or why nobody knows."""
 
 
-class QueueSide(ABC):
+class DurableQueues(ABC):
     """Carries messages to and from durable queues. Called on the broker's thread, inside a tick.
 
     What it decides is in the writes of the present tick when a call returns; what a client is told about it leaves from
@@ -40,30 +40,30 @@ class QueueSide(ABC):
     # The way in. `Publishing` has asked about rates, rights, packet ids and room.
 
     @abstractmethod
-    def look_up(self, topic: str) -> QueueTarget | Refusal:
+    def look_up(self, topic: str) -> QueueTarget | PublishRefusal:
         """What a topic below `$queue/` or `$admin/queue/` stands for. It is valid as a topic name, and what an alias
         stood for."""
 
     @abstractmethod
     def put(
         self, target: QueueTarget, accepted: Accepted, permissions: Permissions | None
-    ) -> Enqueued | Verdict | Refusal:
+    ) -> Enqueued | Verdict | PublishRefusal:
         """A message with its record, which is to be the next one of the tick; or why it is not to be stored. Whether
         the publisher may make the queue has not been asked; `permissions` are the publisher's."""
 
     @abstractmethod
-    def respond(self, target: QueueTarget, message: Message) -> Verdict | Refusal:
+    def respond(self, target: QueueTarget, message: Message) -> Verdict | PublishRefusal:
         """A response, which waits in memory alone."""
 
     @abstractmethod
     def control(
         self, link: Link, session: Session, packet: Publish, target: QueueTarget
-    ) -> Verdict | Refusal:
+    ) -> Verdict | PublishRefusal:
         """A word by which a consumer settles, or settings of a queue. Rights have not been asked: there are others for
         it than to publish."""
 
     @abstractmethod
-    def refuses_will(self, topic: str) -> Refusal | None:
+    def refuses_will(self, topic: str) -> PublishRefusal | None:
         """Why a will cannot be left for a topic, None when it can: asked at CONNECT, of any topic."""
 
     @abstractmethod

@@ -1,8 +1,9 @@
 """Enhanced authentication: AUTH before CONNACK, and again on an open connection [MQTT 5.0, 4.12].
 
 A connection whose CONNECT names a method is at one of five stages. AUTH is taken where the first table has it and is a
-protocol error everywhere else; what a method makes of it comes back as a `Step`, whose question goes by the second
-table. Every other packet but DISCONNECT is a protocol error until CONNACK [MQTT-3.1.2-30] and goes its way afterwards.
+protocol error everywhere else; what a method makes of it comes back as a `MethodStep`, whose question goes by the
+second table. Every other packet but DISCONNECT is a protocol error until CONNACK [MQTT-3.1.2-30] and goes its way
+afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.access.authentication.identity import Proof, Question, Step
+from embermq.access.authentication.identity import MethodStep, Proof, Question
 from embermq.mqtt.wire.packets import Auth, Connect, Disconnect, Packet
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import DISCONNECT_CODES_OF_SERVER, ReasonCode
@@ -47,7 +48,7 @@ BROKER_ASKS: dict[Stage, Stage] = {
 }
 
 
-class Authentication(Struct):
+class EnhancedAuthentication(Struct):
     """How far a connection has come with the method that its CONNECT names.
 
     `packet` is that CONNECT, until it is answered; `data` is for CONNACK; `limit_ms` is the time for authenticating
@@ -80,7 +81,7 @@ class Authenticating:
         for the server to watch, by `overdue`."""
         properties = packet.properties
         assert properties is not None and properties.authentication_method is not None
-        link.authentication = Authentication(properties.authentication_method, packet, limit_ms)
+        link.authentication = EnhancedAuthentication(properties.authentication_method, packet, limit_ms)
         if link.inbox is None:
             link.inbox = []
         link.authenticate(properties.authentication_data, anew=True)
@@ -124,7 +125,7 @@ class Authenticating:
             authentication.timer = self._state.timers.at(due_ms, partial(self.overdue, link))
         link.authenticate(properties.authentication_data, anew=anew)
 
-    def answered(self, link: Link, step: Step) -> None:
+    def answered(self, link: Link, step: MethodStep) -> None:
         """What the method says to the client's last words; the client may be gone."""
         authentication = link.authentication
         if link.closing or authentication is None:
@@ -147,7 +148,7 @@ class Authenticating:
         else:
             self._end(link, ReasonCode.SERVER_BUSY, why="the authentication takes too long")
 
-    def _proved(self, link: Link, authentication: Authentication, proof: Proof) -> None:
+    def _proved(self, link: Link, authentication: EnhancedAuthentication, proof: Proof) -> None:
         packet, authentication.packet = authentication.packet, None
         again = authentication.stage is Stage.WEIGHING_AGAIN
         authentication.stage = Stage.ENTERED
@@ -164,7 +165,9 @@ class Authenticating:
         self._state.counters.reauthentications += 1
         self._say(link, authentication, ReasonCode.SUCCESS, proof.data)
 
-    def _say(self, link: Link, authentication: Authentication, code: ReasonCode, data: bytes | None) -> None:
+    def _say(
+        self, link: Link, authentication: EnhancedAuthentication, code: ReasonCode, data: bytes | None
+    ) -> None:
         link.send_packet(
             Auth(
                 code, Properties(authentication_method=authentication.method, authentication_data=data)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import partial
 
 from embermq.formats.log_record import encode_record
-from embermq.routing.router import NO_MATCH, Receiver, Turn
+from embermq.routing.router import NO_MATCH, GroupTurn, Receiver
 from embermq.routing.shared_choice import choose_member
 from embermq.sessions.forwarded_frames import counted_anew
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
 
-Groups = list[tuple[Turn, tuple[int, ...]]]
+Groups = list[tuple[GroupTurn, tuple[int, ...]]]
 """The shared subscriptions of a session: whose turn it is, and the subscription identifiers."""
 
 

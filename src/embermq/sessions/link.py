@@ -19,7 +19,7 @@ from embermq.sessions.token_bucket import TokenBucket
 if TYPE_CHECKING:
     from embermq.access.authentication.identity import Identity
     from embermq.sessions.awaiting_pubrel import Held
-    from embermq.sessions.enhanced_authentication import Authentication
+    from embermq.sessions.enhanced_authentication import EnhancedAuthentication
     from embermq.sessions.listener_terms import Terms
     from embermq.sessions.session import Session
 
@@ -109,7 +109,7 @@ class Link:
         self.throttle_ms = 0
         """Asks the server not to read the client for so long."""
         self.inbox: list[Packet] | None = None
-        self.authentication: Authentication | None = None
+        self.authentication: EnhancedAuthentication | None = None
         """Of a client whose CONNECT names a method of enhanced authentication."""
         self.identity: Identity | None = None
         """Who the client proved to be, once it may enter."""

@@ -18,7 +18,7 @@ from embermq.routing.shared_logs import SharedLogs
 from embermq.sessions import client_events
 from embermq.sessions.application_sessions import ApplicationSessions
 from embermq.sessions.delivery_path import DeliveryPath
-from embermq.sessions.durable_queues import QueueSide
+from embermq.sessions.durable_queues import DurableQueues
 from embermq.sessions.link import Link
 from embermq.sessions.listener_terms import Terms
 from embermq.sessions.quotas import Quotas
@@ -91,7 +91,7 @@ class BrokerState:
         """How long a CONNECT waits for that store; 0 without one: what is in the log is stored then."""
         self.application_logs: ApplicationSessions | None = None
         """Told of the end of APPLICATION sessions; None where their logs are part of the message log."""
-        self.queues: QueueSide | None = None
+        self.queues: DurableQueues | None = None
         """Durable queues; None where topics below `$queue/` are as any other."""
         self.strict_names: ApplicationLogNames | None = None
         """Names of application logs, when an APPLICATION client whose id cannot be one is refused."""

@@ -27,7 +27,7 @@ from embermq.sessions.link import Link
 from embermq.sessions.retained_replay import RetainedReplay
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.waiting_subscriptions import NO_REFUSALS, LogsFirst, Refusals
+from embermq.sessions.waiting_subscriptions import NO_REFUSALS, Refusals, WaitingSubscriptions
 
 RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
 V3_FAILURE = 0x80
@@ -43,7 +43,7 @@ class Subscribing:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._replay = RetainedReplay(state)
-        self._logs_first = LogsFirst(state)
+        self._logs_first = WaitingSubscriptions(state)
 
     def subscribe(self, link: Link, packet: Subscribe) -> None:
         """Add or replace subscriptions; one reason code each, in their order [MQTT-3.9.3-1]."""
@@ -64,7 +64,7 @@ class Subscribing:
         self._subscribe_from(link, packet, None)
 
     def _subscribe_from(self, link: Link, packet: Subscribe, start: int | StoreError | None) -> None:
-        """`start` is for queues: see `QueueSide.subscribe`."""
+        """`start` is for queues: see `DurableQueues.subscribe`."""
         session = link.session
         if session is None or link.closing:
             return

@@ -23,7 +23,7 @@ class Verdict(Struct, frozen=True):
     repeats: tuple[str, str] | None = None
 
 
-class Refusal(Struct, frozen=True):
+class PublishRefusal(Struct, frozen=True):
     """Why a PUBLISH is not taken. MQTT 5 is told; a client of MQTT 3 loses its connection."""
 
     code: ReasonCode
@@ -65,7 +65,7 @@ class Accepted(Struct, gc=False):
     link: Link | None
     packet_id: int
     offset: int = -1
-    refusal: Refusal | None = None
+    refusal: PublishRefusal | None = None
     receiving: set[int] | None = None
     verdict: Verdict | None = None
     own: Own | None = None

@@ -25,20 +25,20 @@ WAITING_MAX = 100
 """Packets of one connection that wait."""
 
 
-class Refusal(Struct, frozen=True):
+class FilterRefusal(Struct, frozen=True):
     """Why a filter cannot be subscribed to."""
 
     code: ReasonCode
     text: str
 
 
-Refusals = dict[str, Refusal]
+Refusals = dict[str, FilterRefusal]
 """By the filter without `$share/<share>/`."""
 Then = Callable[[Refusals], None]
 NO_REFUSALS: Refusals = {}
 
 
-class _Waiting(Struct, eq=False):
+class _WaitingLink(Struct, eq=False):
     """Of one connection: `then` goes on with its first packet, `behind` are those after it."""
 
     link: Link
@@ -48,18 +48,18 @@ class _Waiting(Struct, eq=False):
     is_over: bool = False
 
 
-class _Place(Struct, eq=False):
+class _TimePlace(Struct, eq=False):
     """Where a time is in the log, as far as that is known."""
 
     found: int | StoreError
 
 
-class LogsFirst:
+class WaitingSubscriptions:
     """Asks logs and keeps the order of a connection's packets."""
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._waiting: dict[Link, _Waiting] = {}
+        self._waiting: dict[Link, _WaitingLink] = {}
 
     def is_behind(self, link: Link, call: Callable[[], None]) -> bool:
         """True when `call` waits for what was asked before it, or is too much."""
@@ -81,7 +81,7 @@ class LogsFirst:
         for topic_filter in filters:
             text = shared_logs.objection(topic_filter)
             if text:
-                refusals[topic_filter] = Refusal(ReasonCode.TOPIC_FILTER_INVALID, text)
+                refusals[topic_filter] = FilterRefusal(ReasonCode.TOPIC_FILTER_INVALID, text)
                 continue
             claimed.append(topic_filter)
             if not shared_logs.claim(topic_filter):
@@ -97,17 +97,17 @@ class LogsFirst:
     def find(self, link: Link, ask: Callable[[OffsetFound], None], then: OffsetFound) -> None:
         """Have the log asked where a time is; `then` is called once with that, possibly before this returns, also when
         the connection is over by then."""
-        place = _Place(StoreUnavailable("the message log does not answer"))
+        place = _TimePlace(StoreUnavailable("the message log does not answer"))
         waiting = self._wait(link, lambda: then(place.found), lambda: None)
         ask(partial(self._found_place, waiting, place))
 
-    def _found_place(self, waiting: _Waiting, place: _Place, found: int | StoreError) -> None:
+    def _found_place(self, waiting: _WaitingLink, place: _TimePlace, found: int | StoreError) -> None:
         if not waiting.is_over:
             place.found = found
             self._go_on(waiting)
 
-    def _wait(self, link: Link, then: Callable[[], None], give_up: Callable[[], None]) -> _Waiting:
-        waiting = self._waiting[link] = _Waiting(link, then, deque())
+    def _wait(self, link: Link, then: Callable[[], None], give_up: Callable[[], None]) -> _WaitingLink:
+        waiting = self._waiting[link] = _WaitingLink(link, then, deque())
         due_ms = self._state.tick.now_ms + (self._state.connect_wait_ms or WAIT_MS)
 
         def end() -> None:
@@ -126,7 +126,7 @@ class LogsFirst:
 
     def _found(
         self,
-        waiting: _Waiting,
+        waiting: _WaitingLink,
         missing: set[str],
         refusals: Refusals,
         topic_filter: str,
@@ -140,7 +140,7 @@ class LogsFirst:
         if not missing:
             self._go_on(waiting)
 
-    def _go_on(self, waiting: _Waiting) -> None:
+    def _go_on(self, waiting: _WaitingLink) -> None:
         waiting.is_over = True
         self._state.timers.cancel(waiting.timer)
         link = waiting.link
@@ -163,8 +163,8 @@ def _refuse_all(missing: set[str], refusals: Refusals) -> None:
     missing.clear()
 
 
-def _away(topic_filter: str, reason: str) -> Refusal:
+def _away(topic_filter: str, reason: str) -> FilterRefusal:
     shown = topic_filter if len(topic_filter) <= 80 else topic_filter[:80] + "…"
-    return Refusal(
+    return FilterRefusal(
         ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, f"the log of shared filter {shown!r} is not there: {reason}"
     )

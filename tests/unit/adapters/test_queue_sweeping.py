@@ -6,7 +6,7 @@ from pathlib import Path
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.adapters.sqlite.queue_tables import SWEPT_MARKS_MAX, QueueTables
-from embermq.model.queue_rows import GroupRow, Mark, MessageState, QueueWrites
+from embermq.model.queue_rows import GroupMark, GroupRow, MessageState, QueueWrites
 
 COUNT = 3 * SWEPT_MARKS_MAX
 
@@ -15,7 +15,7 @@ def test_a_removed_group_that_is_made_again_at_once_waits_for_no_marks(tmp_path:
     connection = open_writer(tmp_path / "broker.db", synchronous="OFF")
     apply_broker_schema(connection)
     tables = QueueTables(connection)
-    row, acked = GroupRow(1, "g", 0, 0), Mark(MessageState.ACKED)
+    row, acked = GroupRow(1, "g", 0, 0), GroupMark(MessageState.ACKED)
     marks = {(1, "g", number): acked for number in range(1, COUNT + 1)}
     tables.apply(QueueWrites(groups={(1, "g"): row}, marks=marks), 0)
     before = connection.total_changes
@@ -42,7 +42,7 @@ def test_marks_of_a_removed_group_go_in_pieces_over_a_restart(tmp_path: Path) ->
     connection = open_writer(tmp_path / "broker.db", synchronous="OFF")
     apply_broker_schema(connection)
     tables = QueueTables(connection)
-    acked = Mark(MessageState.ACKED)
+    acked = GroupMark(MessageState.ACKED)
     marks = {(1, group, number): acked for group in ("gone", "kept") for number in range(1, COUNT + 1)}
     tables.apply(QueueWrites(groups={(1, "gone"): GroupRow(1, "gone", 0, 0)}, marks=marks), 0)
 

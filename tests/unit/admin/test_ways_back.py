@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.queue_desk import DeskBench
 
-from embermq.admin.errors import Refused
+from embermq.admin.errors import OperationRefused
 from embermq.admin.queue_values import QUEUES_NAMED_MAX, PutBack, Retried
 from embermq.queues.consumer import Newcomer
 from embermq.queues.inspection import LetterFilter
@@ -76,7 +76,7 @@ def test_dead_letters_make_no_queue_by_going_back() -> None:
         ids = [letter.id for letter in letters]
         for letter_id in (ids[0], letters[0].message_id):
             with pytest.raises(
-                Refused, match="comes from queue q, which is not there any more; make it first"
+                OperationRefused, match="comes from queue q, which is not there any more; make it first"
             ):
                 await desk.retry("dlq/q", letter_id)
         assert await desk.retry_all("dlq/q", ANY, 100) == retried(0, 3, "q")
@@ -164,7 +164,7 @@ def test_dead_letters_make_no_group_past_the_limit() -> None:
         await desk.remove_group("q", "g")
         bench.queues.open_group("q", "h", bench.now_ms)
         letters = await desk.dead_letters("q", ANY, "", 9)
-        with pytest.raises(Refused, match=r"group 'g' of queue q, .*groups_max is 1"):
+        with pytest.raises(OperationRefused, match=r"group 'g' of queue q, .*groups_max is 1"):
             await desk.retry("q", letters[0].id)
         assert await desk.retry_all("q", ANY, 100) == retried(0, crowded=2)
         job = await desk.retry_slowly("q", ANY, 1_000)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.logs_in_memory import LogsInMemory
 
-from embermq.delivery.application.log_lifecycle import LogLife, LogOverview
+from embermq.delivery.application.log_lifecycle import LogLifecycle, LogOverview
 from embermq.formats.application_logs import ApplicationLogNames
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connack
@@ -30,7 +30,7 @@ class Place:
     def __init__(self) -> None:
         self.hand = HandDrivenBroker()
         self.logs = LogsInMemory()
-        self.life = LogLife(self.hand.state, self.logs, ApplicationLogNames("p"))
+        self.life = LogLifecycle(self.hand.state, self.logs, ApplicationLogNames("p"))
         self.hand.state.application_logs = self.life
 
     def comes(self, client_id: str = "app", *, clean_start: bool = False, settles: bool = True) -> HandLink:

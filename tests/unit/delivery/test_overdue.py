@@ -6,20 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embermq.delivery.application.overdue import AckStrategy, Attempts, Overdue, Step, Verdict
+from embermq.delivery.application.overdue import (
+    AckStrategy,
+    Overdue,
+    OverdueStep,
+    OverdueVerdict,
+    ResendCounts,
+)
 
 TIMEOUT_MS = 20_000
 
 
 def overdue(
     *,
-    attempts: Attempts | None = None,
+    attempts: ResendCounts | None = None,
     strategy: AckStrategy = AckStrategy.RETRY_ALL,
     retries: int = 3,
     may_resend: bool = True,
 ) -> Overdue:
     return Overdue(
-        Attempts() if attempts is None else attempts,
+        ResendCounts() if attempts is None else attempts,
         strategy=strategy,
         timeout_ms=TIMEOUT_MS,
         retries=retries,
@@ -44,9 +50,9 @@ def test_a_late_pack_is_sent_again_and_timed_anew() -> None:
     watch = overdue()
     watch.sent(9, 1_000)
     watch.sent(19, 5_000)
-    assert watch.look(21_000, [3, 7, 12]) == [Verdict(Step.RESEND, (3, 7))]
+    assert watch.look(21_000, [3, 7, 12]) == [OverdueVerdict(OverdueStep.RESEND, (3, 7))]
     assert watch.due_ms(3) == 25_000
-    assert watch.look(25_000, [3, 7, 12]) == [Verdict(Step.RESEND, (12,))]
+    assert watch.look(25_000, [3, 7, 12]) == [OverdueVerdict(OverdueStep.RESEND, (12,))]
     assert watch.due_ms(3) == 41_000
 
 
@@ -55,8 +61,8 @@ def test_what_was_sent_again_in_vain_is_parked(retries: int) -> None:
     watch = overdue(retries=retries)
     watch.sent(9, 0)
     for round_number in range(1, retries + 1):
-        assert watch.look(round_number * TIMEOUT_MS, [3]) == [Verdict(Step.RESEND, (3,))]
-    assert watch.look((retries + 1) * TIMEOUT_MS, [3]) == [Verdict(Step.RESEND, (), (3,))]
+        assert watch.look(round_number * TIMEOUT_MS, [3]) == [OverdueVerdict(OverdueStep.RESEND, (3,))]
+    assert watch.look((retries + 1) * TIMEOUT_MS, [3]) == [OverdueVerdict(OverdueStep.RESEND, (), (3,))]
     assert watch.due_ms(4) == 0
 
 
@@ -64,22 +70,24 @@ def test_without_a_limit_nothing_is_parked() -> None:
     watch = overdue(retries=0)
     watch.sent(9, 0)
     for round_number in range(1, 100):
-        assert watch.look(round_number * TIMEOUT_MS, [3]) == [Verdict(Step.RESEND, (3,))]
+        assert watch.look(round_number * TIMEOUT_MS, [3]) == [OverdueVerdict(OverdueStep.RESEND, (3,))]
 
 
 def test_mqtt_5_is_sent_away_and_attempts_outlive_that() -> None:
-    attempts = Attempts()
+    attempts = ResendCounts()
     for connection in range(2):
         watch = overdue(attempts=attempts, retries=2, may_resend=False)
         watch.sent(9, 0)
         late = [3] if connection == 0 else [3, 5]
-        assert watch.look(TIMEOUT_MS, late) == [Verdict(Step.DISCONNECT, tuple(late))]
+        assert watch.look(TIMEOUT_MS, late) == [OverdueVerdict(OverdueStep.DISCONNECT, tuple(late))]
     watch = overdue(attempts=attempts, retries=2, may_resend=False)
     watch.sent(9, 0)
-    assert watch.look(TIMEOUT_MS, [3, 5]) == [Verdict(Step.DISCONNECT, (5,), (3,))]
+    assert watch.look(TIMEOUT_MS, [3, 5]) == [OverdueVerdict(OverdueStep.DISCONNECT, (5,), (3,))]
     watch = overdue(attempts=attempts, retries=2, may_resend=False)
     watch.sent(9, 0)
-    assert watch.look(TIMEOUT_MS, [5]) == [Verdict(Step.RESEND, (), (5,))], "nobody need go for it"
+    assert watch.look(TIMEOUT_MS, [5]) == [OverdueVerdict(OverdueStep.RESEND, (), (5,))], (
+        "nobody need go for it"
+    )
     assert len(attempts) == 2
     watch.due_ms(5)
     assert len(attempts) == 1
@@ -90,7 +98,7 @@ def test_mqtt_5_is_sent_away_and_attempts_outlive_that() -> None:
 def test_skipping_asks_nobody() -> None:
     watch = overdue(strategy=AckStrategy.SKIP_ALL, may_resend=False)
     watch.sent(9, 0)
-    assert watch.look(TIMEOUT_MS, [3, 5]) == [Verdict(Step.SKIP, (3, 5))]
+    assert watch.look(TIMEOUT_MS, [3, 5]) == [OverdueVerdict(OverdueStep.SKIP, (3, 5))]
     assert watch.look(2 * TIMEOUT_MS, [3, 5]) == []
 
 
@@ -121,7 +129,7 @@ def test_everything_unacknowledged_is_dealt_with_in_time(
         judged: list[int] = []
         for verdict in watch.look(now_ms, waiting):
             judged += (*verdict.overdue, *verdict.parked)
-            for offset in verdict.parked if verdict.step is Step.RESEND else judged:
+            for offset in verdict.parked if verdict.step is OverdueStep.RESEND else judged:
                 waiting.pop(offset, None)
-            waiting |= dict.fromkeys(verdict.overdue, now_ms) if verdict.step is Step.RESEND else {}
+            waiting |= dict.fromkeys(verdict.overdue, now_ms) if verdict.step is OverdueStep.RESEND else {}
         assert sorted(judged) == sorted(late)

@@ -12,7 +12,7 @@ from tests.support.mqtt_client import ConnectionEnded, MqttClient
 from tests.support.waiting import wait_for
 
 from embermq.access.authentication.gate import Visitor
-from embermq.access.authentication.identity import Identity, Proof, Question, Refusal, Step
+from embermq.access.authentication.identity import Identity, MethodStep, Proof, Question, Refusal
 from embermq.edge.connection import EARLY_BYTES_MAX
 from embermq.edge.listener_settings import compose_listeners
 from embermq.edge.mqtt_server import MqttServer
@@ -46,7 +46,7 @@ class Echo:
         self._gate = gate
         self._client_id = client_id
 
-    async def step(self, data: bytes | None) -> Step:
+    async def step(self, data: bytes | None) -> MethodStep:
         self._gate.steps.append((self._client_id, data))
         await self._gate.think()
         if data == b"done":

@@ -11,10 +11,10 @@ from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.identity import Refusal
-from embermq.edge.connect_check import Entrance
+from embermq.edge.connect_check import ConnectCheck
 from embermq.edge.connection import EARLY_BYTES_MAX, UNREAD_BYTES_MAX, Connection
-from embermq.edge.connection_limits import Place
-from embermq.edge.listener_context import Door
+from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.listener_context import ListenerContext
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connect
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -57,8 +57,8 @@ class Transport(asyncio.Transport):
 def connection() -> tuple[Connection, Transport]:
     hand = HandDrivenBroker()
     found: Any = Connection(
-        cast(Door, SimpleNamespace(broker=hand.broker, ticks=SimpleNamespace(wake=lambda: None))),
-        Place(),
+        cast(ListenerContext, SimpleNamespace(broker=hand.broker, ticks=SimpleNamespace(wake=lambda: None))),
+        ConnectionSlot(),
     )
     transport = Transport()
     found._transport = transport
@@ -163,7 +163,7 @@ def test_a_check_hears_that_the_client_has_left(connection: tuple[Connection, Tr
 
     async def scenario() -> None:
         gate: Any = SimpleNamespace(needs_check=lambda _packet, _visitor: True, check=check)
-        entrance = Entrance(door.broker, door.ticks, gate, 1_000)
+        entrance = ConnectCheck(door.broker, door.ticks, gate, 1_000)
         packet = Connect("c", ProtocolVersion.V5, True, 0, "ann", b"x", None, None)
         entrance.enter(link, packet, [], Visitor(True, None, ClientType.DEVICE, None))
         link.connection_lost(None)

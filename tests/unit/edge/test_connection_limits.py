@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from embermq.edge.connection_limits import TOLD_MAX, Admission, Place, Room, descriptors, network_of
+from embermq.edge.connection_limits import TOLD_MAX, Admission, ConnectionSlot, Room, descriptors, network_of
 from embermq.edge.settings import ClientSettings
 from embermq.model.counters import Counters
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -14,7 +14,7 @@ def admission(**settings: int) -> Admission:
     return Admission(ClientSettings(**settings), Counters())  # type: ignore[arg-type]
 
 
-def arrived(counts: Admission, host: str = "") -> Place:
+def arrived(counts: Admission, host: str = "") -> ConnectionSlot:
     place = counts.arrive()
     assert place is not None
     assert counts.locate(place, host)

@@ -9,8 +9,8 @@ from typing import Any, cast
 from tests.support.hand_driven import HandDrivenBroker
 
 from embermq.edge.connection import REST_BYTES_MAX, TURN_BYTES_MAX, Connection
-from embermq.edge.connection_limits import Place
-from embermq.edge.listener_context import Door
+from embermq.edge.connection_limits import ConnectionSlot
+from embermq.edge.listener_context import ListenerContext
 
 
 class Recorded(Connection):
@@ -18,7 +18,7 @@ class Recorded(Connection):
 
     def __init__(self, hold_at: int = 0) -> None:
         hand = HandDrivenBroker()
-        super().__init__(cast(Door, SimpleNamespace(broker=hand.broker)), Place())
+        super().__init__(cast(ListenerContext, SimpleNamespace(broker=hand.broker)), ConnectionSlot())
         self.taken: list[bytes] = []
         self.hold_at = hold_at
 

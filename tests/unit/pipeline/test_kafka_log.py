@@ -190,5 +190,5 @@ def test_a_transaction_that_is_left_open_hides_no_record(monkeypatch: pytest.Mon
     """The driver's own reading of the log, of what was refused and of its progress."""
     asked: list[dict[str, object]] = []
     monkeypatch.setattr(kafka_positions, "Consumer", asked.append)
-    kafka_positions._Reader(PLAIN.client_options())
+    kafka_positions._PositionReader(PLAIN.client_options())
     assert asked[0]["isolation.level"] == "read_uncommitted"

@@ -17,7 +17,14 @@ import pytest
 from embermq.pipeline.errors import CompactionError, OtherVersionError
 from embermq.pipeline.sinks import lake_files as module
 from embermq.pipeline.sinks.exchange import NoExchangeError, exchange
-from embermq.pipeline.sinks.lake_files import ChangedMeanwhile, LakeDirectory, Made, Merge, lake_files, merges
+from embermq.pipeline.sinks.lake_files import (
+    ChangedMeanwhile,
+    FileMerge,
+    LakeDirectory,
+    Made,
+    lake_files,
+    merges,
+)
 
 DAY = "date=2026-11-21/root=plant%2F1"
 EVER_NS = 1 << 62
@@ -57,7 +64,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRACE_S", 0.0)
 
 
-def made(lake: LakeDirectory, merge: Merge, number: int = 0) -> Made:
+def made(lake: LakeDirectory, merge: FileMerge, number: int = 0) -> Made:
     """As Spark does it."""
     path = lake.work / f"made-{number}"
     path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from embermq.model.queue_rows import StoredQueue
 from embermq.mqtt.wire.properties import Properties
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.queue_store import BodiesFound, QueueStore
-from embermq.queues.mqtt.bodies import MESSAGE_BYTES, Bodies
+from embermq.queues.mqtt.bodies import MESSAGE_BYTES, BodyCache
 
 
 def message(text: str) -> Message:
@@ -39,7 +39,7 @@ class Shelf(QueueStore):
 
 def test_the_newest_are_remembered_up_to_a_limit() -> None:
     size = 3 * (MESSAGE_BYTES + len("$queue/q") + 10)
-    bodies = Bodies(Shelf(), size, DamagedRecords(Counters()))
+    bodies = BodyCache(Shelf(), size, DamagedRecords(Counters()))
     for offset in range(5):
         bodies.keep(offset, message(f"{offset:10}"))
     assert [bodies.message(offset) is not None for offset in range(5)] == [False, False, True, True, True]
@@ -52,7 +52,7 @@ def test_the_newest_are_remembered_up_to_a_limit() -> None:
 
 def test_properties_take_room_as_payloads_do() -> None:
     """A million of them are a packet that is taken, and memory would be full of what counts as nothing."""
-    bodies = Bodies(Shelf(), 100_000, DamagedRecords(Counters()))
+    bodies = BodyCache(Shelf(), 100_000, DamagedRecords(Counters()))
     pairs = tuple((f"n{number}", "v" * 90) for number in range(100))
     for offset, properties in enumerate(
         (
@@ -72,7 +72,7 @@ def test_properties_take_room_as_payloads_do() -> None:
 
 def test_others_are_read_and_what_is_lost_or_damaged_is_told() -> None:
     shelf = Shelf()
-    bodies = Bodies(shelf, 0, DamagedRecords(Counters()))
+    bodies = BodyCache(shelf, 0, DamagedRecords(Counters()))
     seen: list[Mapping[int, Message | None] | StoreError] = []
     bodies.ask((1, 2, 3), seen.append)
     offsets, then = shelf.asked[0]

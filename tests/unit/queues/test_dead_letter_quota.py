@@ -7,7 +7,7 @@ from msgspec import json
 from tests.support.queue_bench import START_MS, Bench
 
 from embermq.app.letter_news import LetterNews
-from embermq.queues.dead_letter_quota import LETTER_BYTES, LetterRoom
+from embermq.queues.dead_letter_quota import LETTER_BYTES, DeadLetterQuota
 from embermq.queues.errors import QueueRefusal
 from embermq.queues.explaining import explain
 from embermq.queues.inspection import message_at, oldest_ms_of, stats_of
@@ -161,7 +161,7 @@ def test_a_reject_of_a_dead_letter_drops_it_and_counts_it() -> None:
 def test_operators_are_warned_at_80_percent_and_again_when_it_is_full(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    room = LetterRoom(10 * SIZE)
+    room = DeadLetterQuota(10 * SIZE)
     news = LetterNews()
 
     def said() -> list[str]:

@@ -6,13 +6,13 @@ import pytest
 from tests.support.queue_bench import START_MS, TIMING
 from tests.support.queue_writes import GatheredWrites
 
-from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, EntryRow, Mark, MessageState
+from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, EntryRow, GroupMark, MessageState
 from embermq.queues.consumer import Client, Newcomer
-from embermq.queues.dead_letter_quota import LetterRoom
-from embermq.queues.dead_lettering import Losses
+from embermq.queues.dead_letter_quota import DeadLetterQuota
+from embermq.queues.dead_lettering import DeadLettering
 from embermq.queues.group import Group
 from embermq.queues.latency import LatencyWindow
-from embermq.queues.ledger import Ledger
+from embermq.queues.ledger import QueueLedger
 from embermq.queues.settings import DeadLetterConfig, Limits, QueueSettings, TtlAction
 from embermq.queues.settling import message_id_of
 
@@ -33,8 +33,8 @@ class LossesBench:
             name="q", dlq_config=DeadLetterConfig(enabled=enabled), limits=Limits(ttl_action=ttl_action)
         )
         self.gathered = GatheredWrites()
-        self.ledger = Ledger(7, self.gathered, (), LatencyWindow())
-        self.losses = Losses(self.ledger, self.settings, LetterRoom(room_bytes))
+        self.ledger = QueueLedger(7, self.gathered, (), LatencyWindow())
+        self.losses = DeadLettering(self.ledger, self.settings, DeadLetterQuota(room_bytes))
         for name in groups:
             self.ledger.groups[name] = Group(
                 name,
@@ -73,7 +73,7 @@ def test_whoever_holds_it_keeps_it() -> None:
     assert [each.sequence for each in holder.deliver(START_MS)] == [1]
     bench.losses.end(1, OVERFLOW, START_MS)
     assert bench.letters() == [("h", OVERFLOW)] and 1 in bench.ledger.entries
-    assert bench.gathered.present.marks == {(7, "h", 1): Mark(MessageState.DLQ)}
+    assert bench.gathered.present.marks == {(7, "h", 1): GroupMark(MessageState.DLQ)}
     assert bench.ledger.entries.owed(1) == 1
 
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embermq.queues.deadlines import Deadlines
-from embermq.queues.entries import BLOCK, Entries, Entry
+from embermq.queues.entries import BLOCK, Entries, QueueEntry
 from embermq.queues.sequence_line import SequenceLine
 
 SEQUENCES = st.integers(1, 4 * BLOCK) | st.integers(2**40, 2**40 + 3)
 ENTRIES = st.builds(
-    Entry,
+    QueueEntry,
     st.integers(0, 999),
     st.integers(0, 2**50),
     st.none() | st.sampled_from(["", "a", "é"]),
@@ -22,10 +22,10 @@ ENTRIES = st.builds(
 
 @given(st.lists(st.tuples(SEQUENCES, st.none() | ENTRIES), max_size=60), st.lists(SEQUENCES, max_size=10))
 def test_columns_hold_what_a_dictionary_holds(
-    steps: list[tuple[int, Entry | None]], asked: list[int]
+    steps: list[tuple[int, QueueEntry | None]], asked: list[int]
 ) -> None:
     """None takes a message away. Numbers come in any order, with any holes."""
-    entries, model = Entries(), dict[int, Entry]()
+    entries, model = Entries(), dict[int, QueueEntry]()
     for sequence, entry in steps:
         if entry is not None:
             if sequence not in model:
@@ -63,7 +63,7 @@ def test_a_place_that_is_used_again_remembers_nothing() -> None:
     with pytest.raises(KeyError):
         entries[1]
     entries.put(1, 4, 5, 6, None)
-    assert entries[1] == Entry(4, 5, None, 6)
+    assert entries[1] == QueueEntry(4, 5, None, 6)
     assert entries.owed(1) == 0
 
 

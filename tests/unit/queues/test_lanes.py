@@ -6,7 +6,7 @@ import pytest
 
 from embermq.queues.consumer import Client, Consumer, Newcomer
 from embermq.queues.entries import Entries
-from embermq.queues.lanes import Lanes
+from embermq.queues.lanes import QueueLanes
 from embermq.queues.settings import Ordering, QueueSettings
 
 PREFETCH = 32
@@ -21,7 +21,7 @@ class LanesBench:
         self.entries = Entries()
         self.settled: set[int] = set()
         self.settings = QueueSettings(name="q", partitions=partitions, ordering=ordering)
-        self.lanes = Lanes(self.entries, self.settings, lambda sequence: sequence not in self.settled)
+        self.lanes = QueueLanes(self.entries, self.settings, lambda sequence: sequence not in self.settled)
         self.members = [
             Consumer(Newcomer(name, 1, prefetch), at_ms, Client()) for at_ms, name in enumerate(consumers, 1)
         ]

@@ -6,11 +6,11 @@ import pytest
 from tests.support.queue_bench import START_MS, TIMING
 from tests.support.queue_writes import GatheredWrites
 
-from embermq.model.queue_rows import EntryRow, Mark, MessageState
+from embermq.model.queue_rows import EntryRow, GroupMark, MessageState
 from embermq.queues.consumer import Client
 from embermq.queues.group import Group
 from embermq.queues.latency import LatencyWindow
-from embermq.queues.ledger import Ledger
+from embermq.queues.ledger import QueueLedger
 from embermq.queues.settings import QueueSettings
 from embermq.queues.settling import message_id_of
 
@@ -18,7 +18,7 @@ from embermq.queues.settling import message_id_of
 class LedgerBench:
     def __init__(self, *groups: str) -> None:
         self.gathered = GatheredWrites()
-        self.ledger = Ledger(7, self.gathered, (), LatencyWindow())
+        self.ledger = QueueLedger(7, self.gathered, (), LatencyWindow())
         for name in groups:
             self.opens(name, 0)
 
@@ -66,7 +66,7 @@ def test_what_came_back_for_a_group_is_its_alone_and_the_first_is_passed_over() 
     back = bench.comes(2, only_group="g", origin_id=message_id_of(7, 1))
     bench.ledger.pass_over(back)
     assert [bench.owing(1), bench.owing(2)] == [["h"], ["g"]]
-    assert bench.gathered.present.marks == {(7, "g", 1): Mark(MessageState.ACKED)}
+    assert bench.gathered.present.marks == {(7, "g", 1): GroupMark(MessageState.ACKED)}
     assert not bench.ledger.was_settled(2), "h is none of those that it was for"
     bench.ledger.groups["g"].drop(2, even_held=True)
     assert bench.ledger.was_settled(2)
@@ -90,6 +90,6 @@ def test_what_goes_is_known_to_nobody() -> None:
 def test_a_stored_mark_says_what_is_settled() -> None:
     bench = LedgerBench("g", "h")
     row = EntryRow(7, 1, 0, 40, -1, None, START_MS)
-    bench.ledger.place(row, 40, {(7, "g", 1): Mark(MessageState.DLQ)})
+    bench.ledger.place(row, 40, {(7, "g", 1): GroupMark(MessageState.DLQ)})
     assert bench.owing(1) == ["h"] and bench.ledger.was_settled(1)
     assert not bench.gathered.present.entries, "it is stored already"

@@ -11,11 +11,11 @@ from embermq.queues import group as group_module
 from embermq.queues import queue as queue_module
 from embermq.queues.errors import PropertyRefused
 from embermq.queues.names import Verb
-from embermq.queues.queue import Delivery
+from embermq.queues.queue import ConsumerDelivery
 from embermq.queues.settling import Outcome, SettleRequest
 
 
-def says(bench: Bench, verb: Verb, delivery: Delivery, *, epoch: int = 1) -> Outcome:
+def says(bench: Bench, verb: Verb, delivery: ConsumerDelivery, *, epoch: int = 1) -> Outcome:
     """Without a group."""
     request = SettleRequest(verb, (delivery.stamps.message_id,))
     (outcome,) = bench.queues.settle("q", request, delivery.client_id, epoch, bench.now_ms)

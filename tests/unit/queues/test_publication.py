@@ -8,8 +8,8 @@ from embermq.queues.errors import PropertyRefused
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication, Stamps, delivered_properties, parse_time, read_publication
 from embermq.queues.settling import (
-    Answer,
     Outcome,
+    SettleAnswer,
     SettleRequest,
     answer,
     message_id_of,
@@ -119,19 +119,19 @@ def test_a_control_message() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [
-        ([Outcome.DONE], Answer(ReasonCode.SUCCESS, "")),
-        ([Outcome.ALREADY_SETTLED], Answer(ReasonCode.SUCCESS, "already settled")),
-        ([Outcome.LATE], Answer(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "too late, ignored")),
-        ([Outcome.UNKNOWN], Answer(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "unknown")),
-        ([Outcome.NOT_YOURS], Answer(ReasonCode.NOT_AUTHORIZED, "not yours")),
-        ([Outcome.DONE, Outcome.DONE], Answer(ReasonCode.SUCCESS, "2 done")),
+        ([Outcome.DONE], SettleAnswer(ReasonCode.SUCCESS, "")),
+        ([Outcome.ALREADY_SETTLED], SettleAnswer(ReasonCode.SUCCESS, "already settled")),
+        ([Outcome.LATE], SettleAnswer(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "too late, ignored")),
+        ([Outcome.UNKNOWN], SettleAnswer(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "unknown")),
+        ([Outcome.NOT_YOURS], SettleAnswer(ReasonCode.NOT_AUTHORIZED, "not yours")),
+        ([Outcome.DONE, Outcome.DONE], SettleAnswer(ReasonCode.SUCCESS, "2 done")),
         (
             [Outcome.NOT_YOURS, Outcome.DONE, Outcome.UNKNOWN, Outcome.DONE],
-            Answer(ReasonCode.NOT_AUTHORIZED, "2 done, 1 unknown, 1 not yours"),
+            SettleAnswer(ReasonCode.NOT_AUTHORIZED, "2 done, 1 unknown, 1 not yours"),
         ),
     ],
 )
-def test_a_batch_hears_of_the_worst(outcomes: list[Outcome], expected: Answer) -> None:
+def test_a_batch_hears_of_the_worst(outcomes: list[Outcome], expected: SettleAnswer) -> None:
     assert answer(outcomes) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.queue_bench import START_MS, TIMING, Bench
 from tests.support.queue_writes import GatheredWrites
 
-from embermq.model.queue_rows import EntryRow, GroupRow, MessageState, QueueRow, StoredQueue
+from embermq.model.queue_rows import EntryRow, GroupRow, MessageState, QueueSettingsRow, StoredQueue
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
 from embermq.queues.entries import BLOCK, Entries
 from embermq.queues.explaining import explain
@@ -33,7 +33,7 @@ def many(*groups: str) -> Queues:
         for sequence in range(1, MANY + 1):
             yield EntryRow(1, sequence, sequence % 10, sequence, -1, None, START_MS + TTL_MS)
 
-    row = QueueRow(1, "q", format_settings(parse_settings("q", b"{}")), MANY + 1)
+    row = QueueSettingsRow(1, "q", format_settings(parse_settings("q", b"{}")), MANY + 1)
     rows = tuple(GroupRow(1, group, 0, 0) for group in groups)
     queues = Queues(TIMING, 1, GatheredWrites())
     queues.restore([StoredQueue(row, rows, entries(), (), {}, {})], START_MS)

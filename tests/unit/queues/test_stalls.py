@@ -8,13 +8,13 @@ from tests.support.queue_bench import START_MS, Bench
 
 from embermq.queues.explaining import explain
 from embermq.queues.names import Verb
-from embermq.queues.queue import Delivery
+from embermq.queues.queue import ConsumerDelivery
 from embermq.queues.settling import Outcome
 
 LEASE_MS = 30_000
 
 
-def stalled_bench(**settings: Any) -> tuple[Bench, list[Delivery]]:
+def stalled_bench(**settings: Any) -> tuple[Bench, list[ConsumerDelivery]]:
     """`a` owns both partitions and has got nothing of what it was handed."""
     given: dict[str, Any] = {"partitions": 2, "retry_policy": {"max_retries": 0}} | settings
     bench = Bench(**given)

@@ -8,7 +8,7 @@ from tests.support.queue_bench import Bench
 from embermq.model.queue_rows import DeadLetterReason
 from embermq.queues.consumer import Newcomer
 from embermq.queues.names import Verb
-from embermq.queues.queue import Delivery
+from embermq.queues.queue import ConsumerDelivery
 from embermq.queues.settings import Ordering
 from embermq.queues.settling import Outcome, SettleRequest
 
@@ -36,7 +36,7 @@ class Crew:
     def work(self) -> None:
         """Until nothing is sent any more."""
         while sent := self.bench.take():
-            by_client: dict[str, list[Delivery]] = {}
+            by_client: dict[str, list[ConsumerDelivery]] = {}
             for delivery in sent:
                 by_client.setdefault(delivery.client_id, []).append(delivery)
             for client, work in by_client.items():

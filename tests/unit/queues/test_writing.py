@@ -12,7 +12,7 @@ from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
 from embermq.queues.mqtt.subscription import AckMode
 from embermq.queues.mqtt.writing import SLOW_MS, TRIES, Writing
 from embermq.queues.publication import Stamps
-from embermq.queues.queue import Delivery as Owed
+from embermq.queues.queue import ConsumerDelivery as Owed
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.settings import MqttSettings

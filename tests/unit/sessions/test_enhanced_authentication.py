@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.conformance.clause import V5, of_5
 from tests.support.hand_driven import HandDrivenBroker, HandLink
 
-from embermq.access.authentication.identity import Identity, Proof, Question, Refusal, Step
+from embermq.access.authentication.identity import Identity, MethodStep, Proof, Question, Refusal
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.encoder import encode
 from embermq.mqtt.wire.packets import (
@@ -54,7 +54,7 @@ class Entrance:
         hand.broker.connecting.introduce(self.link, packet)
         hand.broker.authenticating.begin(self.link, packet, limit_ms=LIMIT_MS)
 
-    def says(self, step: Step | ReasonCode) -> None:
+    def says(self, step: MethodStep | ReasonCode) -> None:
         """The method has made up its mind."""
         answer = Refusal(step) if isinstance(step, ReasonCode) else step
         self.hand.broker.authenticating.answered(self.link, answer)
@@ -254,7 +254,7 @@ def test_the_newer_proof_says_how_long_it_holds(door: Entrance) -> None:
 
 @pytest.mark.parametrize("step", [ReasonCode.NOT_AUTHORIZED, MALLORY, ReasonCode.SERVER_UNAVAILABLE])
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_authenticating_again_fails(door: Entrance, rounds: int, step: Step) -> None:
+def test_authenticating_again_fails(door: Entrance, rounds: int, step: MethodStep) -> None:
     link = door.enters()
     door.does(auth(AGAIN))
     for _ in range(rounds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from embermq.access.authentication.accounts import Vacancy
 from embermq.access.authentication.checks import Checks
-from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
+from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, Look, Step, StepAnswer
 
 
 class AnonymousStep(Step):
@@ -32,7 +32,7 @@ class AnonymousStep(Step):
             return Admit() if applicant.password is None else NOT_MINE
         return CHECK if self._vacancy is not None and self._vacancy.likely else NOT_MINE
 
-    async def check(self, applicant: Applicant) -> Answer:
+    async def check(self, applicant: Applicant) -> StepAnswer:
         """See the base. The accounts are looked at once more: the first one counts at once."""
         if self._vacancy is None:
             return NOT_MINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embermq.access.authentication.accounts import AccountBook
-from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
+from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, Look, Step, StepAnswer
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
 NOBODY_KNOWS = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "no step knows what it showed")
@@ -54,7 +54,7 @@ class Chain:
             await step.close()
 
 
-async def _ask(step: Step, applicant: Applicant) -> Answer:
+async def _ask(step: Step, applicant: Applicant) -> StepAnswer:
     answer = step.look(applicant)
     return await step.check(applicant) if answer is CHECK else answer
 

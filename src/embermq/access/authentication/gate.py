@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.access.authentication.identity import Identity, Refusal, Step
+from embermq.access.authentication.identity import Identity, MethodStep, Refusal
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connect
 
@@ -31,7 +31,7 @@ class Visitor(Struct, frozen=True):
 class Exchange(Protocol):
     """One run of a method of enhanced authentication. It ends with its first answer that is no `Question`."""
 
-    async def step(self, data: bytes | None) -> Step:
+    async def step(self, data: bytes | None) -> MethodStep:
         """The answer to what the client sent, first with CONNECT or with the AUTH that begins anew."""
         ...
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.settings import HttpHookSettings
-from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
+from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, Look, Step, StepAnswer
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
@@ -85,7 +85,7 @@ class HttpHookStep(Step):
         """See the base."""
         return CHECK
 
-    async def check(self, applicant: Applicant) -> Answer:
+    async def check(self, applicant: Applicant) -> StepAnswer:
         """See the base."""
         question = _question(applicant)
         place = hashlib.blake2b(question, key=self._salt, digest_size=32).digest()
@@ -202,7 +202,7 @@ def _question(applicant: Applicant) -> bytes:
     return json.dumps(asked).encode()
 
 
-def _answer(answer: tuple[int, bytes], applicant: Applicant) -> Answer:
+def _answer(answer: tuple[int, bytes], applicant: Applicant) -> StepAnswer:
     """204 and `{"result": "allow"}` let the client in, `deny` and `ignore` say no and *not mine*; nothing else is an
     answer. Raises HookError."""
     status, body = answer

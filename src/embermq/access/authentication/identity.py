@@ -49,5 +49,5 @@ class Proof(Struct, frozen=True):
     data: bytes | None
 
 
-Step: TypeAlias = Question | Proof | Refusal
+MethodStep: TypeAlias = Question | Proof | Refusal
 """What a method makes of the client's data."""

@@ -9,7 +9,7 @@ from embermq.access.authentication.imported_hashes import is_imported, parse_imp
 FILE_BYTES_MAX = 64 * 1024 * 1024
 
 
-class Entry(Struct, frozen=True):
+class PasswordEntry(Struct, frozen=True):
     """One user of the file; `line` counts from 1."""
 
     line: int
@@ -21,12 +21,12 @@ class Entry(Struct, frozen=True):
         return f"Entry(line={self.line}, name={self.name!r})"
 
 
-def parse_password_file(data: bytes) -> tuple[list[Entry], list[str]]:
+def parse_password_file(data: bytes) -> tuple[list[PasswordEntry], list[str]]:
     """The users, and what is wrong, by line. Empty lines and those that begin with # say nothing.
 
     What is wrong is told without what the line holds: it may be a password.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PasswordEntry] = {}
     problems: list[str] = []
     for number, ended in enumerate(data.split(b"\n"), 1):
         line = ended.rstrip(b"\r")
@@ -43,7 +43,7 @@ def parse_password_file(data: bytes) -> tuple[list[Entry], list[str]]:
     return list(entries.values()), problems
 
 
-def _parse(number: int, line: bytes) -> Entry:
+def _parse(number: int, line: bytes) -> PasswordEntry:
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -59,4 +59,4 @@ def _parse(number: int, line: bytes) -> Entry:
         parse_imported(password_hash)
     except ValueError as error:
         raise ValueError(f"the hash {error}") from None
-    return Entry(number, name, password_hash)
+    return PasswordEntry(number, name, password_hash)

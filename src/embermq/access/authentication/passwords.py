@@ -19,7 +19,7 @@ from embermq.access.authentication.imported_hashes import is_imported, parse_imp
 from embermq.access.authentication.remembered_passwords import RememberedPasswords
 from embermq.access.authentication.settings import PasswordSettings
 from embermq.access.authentication.slowing import network_of
-from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
+from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, Look, Step, StepAnswer
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreError
 from embermq.ports.users import User, Users
@@ -32,7 +32,7 @@ ARGON2_LANES = 1
 WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password is not that of the account")
 
 
-class Verdict(Struct, frozen=True):
+class PasswordVerdict(Struct, frozen=True):
     """Whether it is the password; `better` is the hash that takes the place of one that was imported, or made with
     other settings."""
 
@@ -76,19 +76,19 @@ class PasswordHashes:
         """A salted hash with its parameters in it."""
         return self._hasher.hash(password)
 
-    def check(self, stored: str | None, password: bytes) -> Verdict:
+    def check(self, stored: str | None, password: bytes) -> PasswordVerdict:
         """Whether this is the password. `stored` is None for a user who does not exist."""
         if stored is not None and is_imported(stored):
             return self._check_imported(stored, password)
         self.spend(password, self._rounds)
         if stored is None or is_generated(stored):
             self.matches(self._of_nobody, password)
-            return Verdict(stored is not None and matches_generated(stored, password))
+            return PasswordVerdict(stored is not None and matches_generated(stored, password))
         if not self.matches(stored, password):
-            return Verdict(False)
-        return Verdict(True, self.make(password) if self._hasher.check_needs_rehash(stored) else None)
+            return PasswordVerdict(False)
+        return PasswordVerdict(True, self.make(password) if self._hasher.check_needs_rehash(stored) else None)
 
-    def _check_imported(self, stored: str, password: bytes) -> Verdict:
+    def _check_imported(self, stored: str, password: bytes) -> PasswordVerdict:
         try:
             imported = parse_imported(stored)
         except ValueError:
@@ -96,7 +96,7 @@ class PasswordHashes:
         matches = imported.matches(password)
         self.spend(password, self._rounds - imported.rounds)
         better = self.make(password)
-        return Verdict(matches, better if matches else None)
+        return PasswordVerdict(matches, better if matches else None)
 
     def matches(self, password_hash: str, password: bytes) -> bool:
         """Whether this is the password of an argon2id hash; False for a hash that cannot be read."""
@@ -138,7 +138,7 @@ class PasswordStep(Step):
         """See the base. A name that is given is always checked, also where anonymous clients may enter."""
         return NOT_MINE if applicant.username is None and applicant.password is None else CHECK
 
-    async def check(self, applicant: Applicant) -> Answer:
+    async def check(self, applicant: Applicant) -> StepAnswer:
         """See the base."""
         name, password = applicant.username or "", applicant.password or b""
         user = await self._lookups.find(name, applicant.visitor)
@@ -157,12 +157,12 @@ class PasswordStep(Step):
             is_generated(stored) and matches_generated(stored, password)
         )
 
-    def _check(self, username: str, password: bytes) -> Answer:
+    def _check(self, username: str, password: bytes) -> StepAnswer:
         """Whose account changes meanwhile is checked once more, as the account is now."""
         answer = self._check_once(username, password)
         return self._check_once(username, password) if answer is CHANGED else answer
 
-    def _check_once(self, username: str, password: bytes) -> Answer:
+    def _check_once(self, username: str, password: bytes) -> StepAnswer:
         user = self._users.find(username)
         verdict = self._hashes.check(user.password_hash if user is not None else None, password)
         if user is None:

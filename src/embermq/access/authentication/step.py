@@ -62,8 +62,8 @@ class Undecided(Enum):
 
 NOT_MINE: Literal[Undecided.NOT_MINE] = Undecided.NOT_MINE
 CHECK: Literal[Undecided.CHECK] = Undecided.CHECK
-Answer = Admit | Deny | Literal[Undecided.NOT_MINE]
-Look = Answer | Literal[Undecided.CHECK]
+StepAnswer = Admit | Deny | Literal[Undecided.NOT_MINE]
+Look = StepAnswer | Literal[Undecided.CHECK]
 
 
 class Talk(ABC):
@@ -88,7 +88,7 @@ class Step(ABC):
     def look(self, applicant: Applicant) -> Look:
         """The answer at once, without waiting for anything; CHECK when that cannot be."""
 
-    async def check(self, applicant: Applicant) -> Answer:
+    async def check(self, applicant: Applicant) -> StepAnswer:
         """The answer, after `look` said CHECK. Costs the same whether it is yes or no."""
         raise NotImplementedError(f"{self.name} answers at once")
 

@@ -21,7 +21,7 @@ from jwt.exceptions import (
 
 from embermq.access.authentication.checks import Checks
 from embermq.access.authentication.settings import JwtSettings
-from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny, Look, Step
+from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, Look, Step, StepAnswer
 from embermq.access.authentication.token_keys import Key, KeyFiles
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -65,11 +65,11 @@ class TokenStep(Step):
         password = applicant.password
         return CHECK if password is not None and _is_token(password) else NOT_MINE
 
-    async def check(self, applicant: Applicant) -> Answer:
+    async def check(self, applicant: Applicant) -> StepAnswer:
         """See the base."""
         return await self._checks.run(partial(self._check, applicant))
 
-    def _check(self, applicant: Applicant) -> Answer:
+    def _check(self, applicant: Applicant) -> StepAnswer:
         token = (applicant.password or b"").decode("ascii")
         header = _header(token)
         if header is None:

@@ -1,11 +1,11 @@
 """The one error of this room: rules that cannot be used."""
 
-from embermq.access.authorization.rules import Place
+from embermq.access.authorization.rules import RulePosition
 
 
 class RulesError(ValueError):
     """What is wrong with a file of rules, and where."""
 
-    def __init__(self, place: Place, text: str) -> None:
+    def __init__(self, place: RulePosition, text: str) -> None:
         super().__init__(f"{place}: {text}")
         self.place = place

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from embermq.access.authorization.errors import RulesError
 from embermq.access.authorization.patterns import Names, check_filter, read_names
-from embermq.access.authorization.rules import Action, Place, Rule
+from embermq.access.authorization.rules import Action, Rule, RulePosition
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import shown
 
@@ -33,7 +33,7 @@ def read_mosquitto_acl(text: str, file: str) -> list[Rule]:
         words = line.rstrip(_BLANKS)
         if not words.strip(" ") or words.startswith("#"):
             continue
-        place = Place(file, number)
+        place = RulePosition(file, number)
         kind, _, rest = words.lstrip(" ").partition(" ")
         if kind == "user":
             user = rest.strip(_BLANKS)
@@ -48,11 +48,11 @@ def read_mosquitto_acl(text: str, file: str) -> list[Rule]:
             patterns.append(_rule(kind, rest, place))
         else:
             raise RulesError(place, f"{shown(kind)} is not topic, user or pattern")
-    subscribe = Rule(True, frozenset({Action.SUBSCRIBE}), Place(file, 0))
+    subscribe = Rule(True, frozenset({Action.SUBSCRIBE}), RulePosition(file, 0))
     return [*_denials_first(topics), *_no_wildcards(patterns), *_denials_first(patterns), subscribe]
 
 
-def _rule(kind: str, rest: str, place: Place) -> Rule:
+def _rule(kind: str, rest: str, place: RulePosition) -> Rule:
     """`[access] topic`; a topic that holds a blank needs the access before it, as in Mosquitto."""
     access, _, topic = rest.lstrip(" ").partition(" ")
     topic = topic.strip(_BLANKS)

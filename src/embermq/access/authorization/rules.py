@@ -40,7 +40,7 @@ class Principal(Struct, frozen=True):
     certificate: str = ""
 
 
-class Place(Struct, frozen=True):
+class RulePosition(Struct, frozen=True):
     """Where a rule was written; line 0 stands for the whole file."""
 
     file: str
@@ -67,7 +67,7 @@ class Rule(Struct, frozen=True):
 
     allow: bool
     actions: frozenset[Action]
-    place: Place
+    place: RulePosition
     users: Names | None = None
     anonymous: bool | None = None
     client_ids: Names | None = None

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 
 from embermq.access.authorization.errors import RulesError
 from embermq.access.authorization.patterns import Names, check_filter, read_names, read_regex
-from embermq.access.authorization.rules import ON_CLIENT_IDS, ON_TOPICS, Action, Elsewhere, Place, Rule
+from embermq.access.authorization.rules import ON_CLIENT_IDS, ON_TOPICS, Action, Elsewhere, Rule, RulePosition
 from embermq.mqtt.topics.errors import TopicError
 from embermq.mqtt.topics.names import SHARE_PREFIX
 
@@ -47,20 +47,23 @@ def read_rules(text: str, file: str) -> list[Rule]:
         found = _LINE_OF_ERROR.search(str(error))
         line = int(found[1]) if found and found[1] else text.count("\n") + 1
         said = _LINE_OF_ERROR.sub("", str(error))
-        raise RulesError(Place(file, line), f"is not valid TOML: {said}") from error
+        raise RulesError(RulePosition(file, line), f"is not valid TOML: {said}") from error
     except RecursionError:
-        raise RulesError(Place(file, 0), "has lists in lists in lists, more than anybody can read") from None
+        raise RulesError(
+            RulePosition(file, 0), "has lists in lists in lists, more than anybody can read"
+        ) from None
     lines = text.splitlines()
     for name in document:
         if name != "rule":
             raise RulesError(
-                Place(file, _line_of(lines, name)), f"{name!r} is not known here; rules are tables [[rule]]"
+                RulePosition(file, _line_of(lines, name)),
+                f"{name!r} is not known here; rules are tables [[rule]]",
             )
     tables = document.get("rule", [])
     headers = [number for number, line in enumerate(lines, 1) if _HEADER.match(line)]
     if not isinstance(tables, list) or len(headers) != len(tables):
         raise RulesError(
-            Place(file, 0), "rules are tables [[rule]], each with that header on a line of its own"
+            RulePosition(file, 0), "rules are tables [[rule]], each with that header on a line of its own"
         )
     ends = [*headers[1:], len(lines) + 1][: len(headers)]
     return [
@@ -105,7 +108,7 @@ class _Table:
         return Rule(
             allow=given[0] == "allow",
             actions=frozenset({Action.CONNECT}) if elsewhere is not None else self._actions(given[0]),
-            place=Place(self._file, self._start),
+            place=RulePosition(self._file, self._start),
             users=users,
             anonymous=anonymous,
             client_ids=self._names("client_id"),
@@ -203,4 +206,4 @@ class _Table:
 
     def _refuse(self, key: str, text: str) -> NoReturn:
         below = _line_of(self._lines, key) if key else 0
-        raise RulesError(Place(self._file, self._start + below), text)
+        raise RulesError(RulePosition(self._file, self._start + below), text)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec import msgpack
 
 from embermq.formats.entry_rest import Rest, decode_rest, encode_rest
-from embermq.model.queue_rows import Attempts, EntryRow, Mark, MessageState
+from embermq.model.queue_rows import Attempts, EntryRow, GroupMark, MessageState
 
 _ENCODE = msgpack.Encoder().encode
 _DECODE_ATTEMPTS = msgpack.Decoder(Attempts).decode
@@ -70,6 +70,8 @@ def to_attempts_column(attempts: Attempts) -> bytes | None:
     return None if attempts == Attempts() else _ENCODE(attempts)
 
 
-def to_mark(state: int, due_ms: int, attempts: bytes | None) -> Mark:
+def to_mark(state: int, due_ms: int, attempts: bytes | None) -> GroupMark:
     """As a start reads it."""
-    return Mark(MessageState(state), Attempts() if attempts is None else _DECODE_ATTEMPTS(attempts), due_ms)
+    return GroupMark(
+        MessageState(state), Attempts() if attempts is None else _DECODE_ATTEMPTS(attempts), due_ms
+    )

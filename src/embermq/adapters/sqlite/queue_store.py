@@ -16,7 +16,7 @@ from msgspec import Struct
 from embermq.adapters.sqlite.connection import open_reader, to_store_error
 from embermq.adapters.sqlite.queue_rows import name_of_group, to_entry, to_mark
 from embermq.formats.log_record import split_batch
-from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueRow, StoredQueue
+from embermq.model.queue_rows import DelayedRow, EntryRow, GroupRow, QueueSettingsRow, StoredQueue
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.queue_store import BodiesFound, QueueStore
@@ -61,7 +61,7 @@ class SqliteQueueStore(QueueStore):
         try:
             rows = self._connection.execute("SELECT * FROM queue ORDER BY generation").fetchall()
             return [
-                self._stored(QueueRow(generation, name, settings, reserved, bool(is_paused)))
+                self._stored(QueueSettingsRow(generation, name, settings, reserved, bool(is_paused)))
                 for generation, name, settings, reserved, is_paused in rows
             ]
         except sqlite3.Error as error:
@@ -76,7 +76,7 @@ class SqliteQueueStore(QueueStore):
             raise to_store_error(error, _READING) from error
         return int(row[0]) if row else 1
 
-    def _stored(self, queue: QueueRow) -> StoredQueue:
+    def _stored(self, queue: QueueSettingsRow) -> StoredQueue:
         def rows(statement: str) -> Iterable[tuple[Any, ...]]:
             return self._connection.execute(statement, (queue.generation,))
 
@@ -112,7 +112,7 @@ class SqliteQueueStore(QueueStore):
     def bodies(self, offsets: Sequence[int], then: BodiesFound) -> None:
         request = _Request(offsets, then)
         if self._path is None:
-            with closing(_Reader(self._open_log, connection=self._connection)) as reader:
+            with closing(_RecordReader(self._open_log, connection=self._connection)) as reader:
                 self._answer(reader, request)
             return
         if self._thread is None:
@@ -128,11 +128,11 @@ class SqliteQueueStore(QueueStore):
 
     def _read_forever(self) -> None:
         assert self._path is not None
-        with closing(_Reader(self._open_log, path=self._path)) as reader:
+        with closing(_RecordReader(self._open_log, path=self._path)) as reader:
             while (request := self._asked.get()) is not None:
                 self._answer(reader, request)
 
-    def _answer(self, reader: _Reader, request: _Request) -> None:
+    def _answer(self, reader: _RecordReader, request: _Request) -> None:
         found: dict[int, bytes | None] = {}
         size = 0
         try:
@@ -153,7 +153,7 @@ def _tell(then: BodiesFound, found: Mapping[int, bytes | None]) -> None:
     then(found)
 
 
-class _Reader:
+class _RecordReader:
     """Records by offset. The batch of the log that was read last is kept: what is asked for next is often in it."""
 
     def __init__(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from embermq.delivery.application.lane import Lane
+from embermq.delivery.application.lane import LogLane
 from embermq.delivery.application.positions import Positions
-from embermq.delivery.application.start_position import Standing
+from embermq.delivery.application.start_position import StartPosition
 from embermq.delivery.application.window import PackEntry
 from embermq.model.session_writes import QueueState
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
@@ -18,7 +18,7 @@ Origin = tuple[int, int, int]
 UNKNOWN = (-1, -1, -1)
 
 
-class Owner(Protocol):
+class ReaderOwner(Protocol):
     """Whose reader it is."""
 
     def came(self, reader: FedReader) -> None:
@@ -34,7 +34,7 @@ class Owner(Protocol):
         """Its log is not there any more."""
 
 
-class FedReader(Lane, FeedTaker):
+class FedReader(LogLane, FeedTaker):
     """Of one connected session, whose log is partition 0. Offsets are those of the log."""
 
     __slots__ = (
@@ -61,10 +61,10 @@ class FedReader(Lane, FeedTaker):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: ReaderOwner,
         session: Session,
         log: str,
-        standing: Standing,
+        standing: StartPosition,
         since: int = 0,
     ) -> None:
         stored, marks = standing.place.positions, standing.marks

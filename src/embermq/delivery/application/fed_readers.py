@@ -16,11 +16,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from embermq.delivery.application.fed_reader import UNKNOWN, FedReader, Origin
-from embermq.delivery.application.lane import NOTHING, Lane
+from embermq.delivery.application.lane import NOTHING, LogLane
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
-from embermq.delivery.application.start_position import Standing, cut_at, source_of, standing
+from embermq.delivery.application.start_position import StartPosition, cut_at, source_of, standing
 from embermq.delivery.application.window import (
     SlidingWindow,
     log_delivery,
@@ -58,7 +58,7 @@ FETCHED_KEPT_MS = 60_000
 """How long records of the message log are kept for a client that did not wait for them."""
 
 
-class LogLife(Protocol):
+class LogProvider(Protocol):
     """Makes sure that a session's log is there."""
 
     def name(self, session: Session) -> str:
@@ -84,13 +84,13 @@ class LogPlace(Struct, frozen=True):
 class FedReaders(ApplicationDelivery):
     """All readers of this broker. `life` is set before the first client comes."""
 
-    life: LogLife
+    life: LogProvider
 
     def __init__(self, place: LogPlace, parking: Parking) -> None:
         super().__init__()
         self._place = place
         self._parking = parking
-        self._recalling: dict[Session, _Waiting] = {}
+        self._recalling: dict[Session, _WaitingClient] = {}
         self._ready: dict[Session, FedReader] = {}
         self._readers: dict[Session, FedReader] = {}
         self._known: dict[int, set[Origin]] = {}
@@ -130,7 +130,7 @@ class FedReaders(ApplicationDelivery):
         if delivery.qos == 2:
             writes.application_synced = True
 
-    def floor(self, lane: Lane) -> None:
+    def floor(self, lane: LogLane) -> None:
         reader = self._readers.get(lane.session)
         if reader is lane:
             reader.positions.commit(lane.floor)
@@ -151,10 +151,10 @@ class FedReaders(ApplicationDelivery):
 
     def recall(self, session: Session, then: Callable[[], None]) -> None:
         self.suspend(session)
-        waiting = self._recalling[session] = _Waiting(then)
+        waiting = self._recalling[session] = _WaitingClient(then)
         self.life.recall(session, partial(self._found, session, waiting))
 
-    def _found(self, session: Session, waiting: _Waiting, found: FoundLog) -> None:
+    def _found(self, session: Session, waiting: _WaitingClient, found: FoundLog) -> None:
         """The log is there. What another connection of the client has decided, which was to be let in before this one,
         has to be in store before that is read."""
         if self._recalling.get(session) is not waiting:
@@ -163,7 +163,7 @@ class FedReaders(ApplicationDelivery):
         self.begin_tick()
         self._state.tick.batch.after_log.append(partial(self._load, session, waiting, found))
 
-    def _load(self, session: Session, waiting: _Waiting, found: FoundLog) -> None:
+    def _load(self, session: Session, waiting: _WaitingClient, found: FoundLog) -> None:
         """See whether the log is the one that is known."""
         if self._recalling.get(session) is not waiting:
             return
@@ -179,7 +179,7 @@ class FedReaders(ApplicationDelivery):
             session, waiting, standing(stored, found, self._place.source_id, subscribed=subscribed)
         )
 
-    def _read_marked(self, session: Session, waiting: _Waiting, stand: Standing) -> None:
+    def _read_marked(self, session: Session, waiting: _WaitingClient, stand: StartPosition) -> None:
         marks = [mark for mark in stand.marks if mark.source_offset >= 0]
         if marks and marks[-1].offset - marks[0].offset > READ_THROUGH:
             then = partial(self._searched, session, waiting, stand)
@@ -189,12 +189,18 @@ class FedReaders(ApplicationDelivery):
         else:
             self._read_sent(session, waiting, stand, marks)
 
-    def _searched(self, session: Session, waiting: _Waiting, stand: Standing, end: int | None) -> None:
+    def _searched(
+        self, session: Session, waiting: _WaitingClient, stand: StartPosition, end: int | None
+    ) -> None:
         stand = stand if end is None else self._cut_at(waiting, end)
         self._read_sent(session, waiting, stand, ())
 
     def _read_sent(
-        self, session: Session, waiting: _Waiting, stand: Standing, compared: Collection[ApplicationMark]
+        self,
+        session: Session,
+        waiting: _WaitingClient,
+        stand: StartPosition,
+        compared: Collection[ApplicationMark],
     ) -> None:
         """What was sent is read again, and what it is `compared` with."""
         offsets = {mark.offset for mark in compared}
@@ -206,12 +212,12 @@ class FedReaders(ApplicationDelivery):
         else:
             self._compare(session, waiting, stand, None)
 
-    def _cut_at(self, waiting: _Waiting, end: int) -> Standing:
+    def _cut_at(self, waiting: _WaitingClient, end: int) -> StartPosition:
         text = f"has lost its end, before {end}, and has got others since"
         return cut_at(waiting.stored, waiting.log, self._place.source_id, end, text)
 
     def _compare(
-        self, session: Session, waiting: _Waiting, stand: Standing, marked: MarkedRecords | None
+        self, session: Session, waiting: _WaitingClient, stand: StartPosition, marked: MarkedRecords | None
     ) -> None:
         """What is marked has been read again, if it is what was marked; what is not there any more stands in the
         message log, or nowhere."""
@@ -257,8 +263,8 @@ class FedReaders(ApplicationDelivery):
     def _begin(
         self,
         session: Session,
-        waiting: _Waiting,
-        stand: Standing,
+        waiting: _WaitingClient,
+        stand: StartPosition,
         found: Mapping[int, FeedEntry],
         records: FoundRecords | StoreError,
     ) -> None:
@@ -317,7 +323,7 @@ class FedReaders(ApplicationDelivery):
             )
         self.lost += lost
 
-    def _still_known(self, generation: int, stand: Standing) -> set[Origin]:
+    def _still_known(self, generation: int, stand: StartPosition) -> set[Origin]:
         """Without those that the floors tell of."""
         floors = dict(stand.place.positions.floors)
         return {one for one in self._known.pop(generation, ()) if one[1] >= floors.get(one[0], 0)}
@@ -334,7 +340,7 @@ class FedReaders(ApplicationDelivery):
             return None
         return log_delivery(entry, entry.message, mark.packet_id)
 
-    def _answer(self, waiting: _Waiting, reader: FedReader) -> None:
+    def _answer(self, waiting: _WaitingClient, reader: FedReader) -> None:
         """Its place is in store."""
         session = reader.session
         if self._recalling.get(session) is waiting:
@@ -523,7 +529,7 @@ def _nobody_waits(_answer: FoundRecords | StoreError) -> None:
     """The records were taken."""
 
 
-class _Waiting:
+class _WaitingClient:
     """A client that is to be let in; `marked` while its unacknowledged messages are read."""
 
     def __init__(self, then: Callable[[], None]) -> None:

@@ -24,15 +24,15 @@ under way in its log has 0."""
 class LaneOwner(Protocol):
     """Decides about what a lane's client does not take."""
 
-    def dropped(self, lane: Lane, delivery: Delivery) -> None:
+    def dropped(self, lane: LogLane, delivery: Delivery) -> None:
         """It is larger than the client takes; it counts as settled and its packet id is free."""
 
-    def give_up(self, lane: Lane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
+    def give_up(self, lane: LogLane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
         """They were not acknowledged in time: park them, or with `keep` False skip them. Returns those that cannot be
         parked."""
 
 
-class Lane:
+class LogLane:
     """Offsets are those of the log. `name` tells several lanes of one session apart: "" for the client's own log."""
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Lane:
         return self.pending[-1].offset if self.pending else -1
 
 
-class SideLane(Lane):
+class SideLane(LogLane):
     """What a session has under way that is not read from a log on this connection. A message's offset is a number of
     its own, the same on all connections: attempts are counted by it."""
 

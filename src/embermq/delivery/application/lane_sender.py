@@ -12,8 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from embermq.delivery.application.lane import Lane, LaneOwner
-from embermq.delivery.application.overdue import AckStrategy, Attempts, Overdue, Step, Verdict
+from embermq.delivery.application.lane import LaneOwner, LogLane
+from embermq.delivery.application.overdue import (
+    AckStrategy,
+    Overdue,
+    OverdueStep,
+    OverdueVerdict,
+    ResendCounts,
+)
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, put_on_link, send_pubrel, stored_frame
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -39,7 +45,7 @@ class LaneSender:
         self._strategy = AckStrategy(settings.ack_strategy)
         self._timeout_ms = int(settings.pack_timeout_s * 1000)
         self._flush_every = 1 if settings.write_and_flush else settings.buffered_msg_count
-        self._attempts: dict[int, dict[str, Attempts]] = {}
+        self._attempts: dict[int, dict[str, ResendCounts]] = {}
         """By the session's generation and the lane's name."""
         self._paces: dict[Session, TokenBucket] = {}
         self._state: BrokerState
@@ -50,7 +56,7 @@ class LaneSender:
 
     # Connections
 
-    def begin(self, lane: Lane, link: Link, owner: LaneOwner) -> None:
+    def begin(self, lane: LogLane, link: Link, owner: LaneOwner) -> None:
         """The lane is read on this connection. What it begins with, to be resent, is timed like a pack."""
         settings, session = self._settings, lane.session
         lane.link, lane.owner = link, owner
@@ -69,7 +75,7 @@ class LaneSender:
         if lane.last() >= 0:
             self.watch(lane, lane.last())
 
-    def end(self, lane: Lane) -> None:
+    def end(self, lane: LogLane) -> None:
         """The connection is over."""
         self._state.timers.cancel(lane.timer)
         lane.timer = lane.link = None
@@ -99,9 +105,9 @@ class LaneSender:
         if attempts is not None:
             attempts.forget(offset)
 
-    def attempts(self, session: Session, log: str) -> Attempts:
+    def attempts(self, session: Session, log: str) -> ResendCounts:
         """Of one lane of a session, on all its connections."""
-        return self._attempts.setdefault(session.generation, {}).setdefault(log, Attempts())
+        return self._attempts.setdefault(session.generation, {}).setdefault(log, ResendCounts())
 
     @property
     def remembered(self) -> int:
@@ -128,14 +134,14 @@ class LaneSender:
 
     # Sending
 
-    def send(self, lane: Lane, link: Link, deliveries: Iterable[Delivery]) -> bool:
+    def send(self, lane: LogLane, link: Link, deliveries: Iterable[Delivery]) -> bool:
         """They may go, in this order, and are timed. False when some of them wait."""
         lane.outbox.extend(deliveries)
         if lane.outbox:
             self.watch(lane, lane.outbox[-1].offset)
         return self.drain(lane, link)
 
-    def drain(self, lane: Lane, link: Link) -> bool:
+    def drain(self, lane: LogLane, link: Link) -> bool:
         """Put on the link what waits, as long as it takes it. True when nothing waits any more."""
         outbox = lane.outbox
         if not outbox:
@@ -155,12 +161,12 @@ class LaneSender:
             self._state.tick.batch.after_log.append(partial(self._go_on, lane, link))
         return not outbox
 
-    def _go_on(self, lane: Lane, link: Link) -> None:
+    def _go_on(self, lane: LogLane, link: Link) -> None:
         """The next tick takes as much again."""
         if lane.link is link and lane.session.link is link:
             self.drain(lane, link)
 
-    def _put(self, lane: Lane, link: Link, delivery: Delivery, now_ms: int) -> None:
+    def _put(self, lane: LogLane, link: Link, delivery: Delivery, now_ms: int) -> None:
         if delivery.released:
             send_pubrel(link, delivery)
             return
@@ -174,18 +180,18 @@ class LaneSender:
 
     # What is late
 
-    def watch(self, lane: Lane, last: int) -> None:
+    def watch(self, lane: LogLane, last: int) -> None:
         """What there is up to this offset has been sent now."""
         lane.overdue.sent(last, self._state.tick.now_ms)
         if lane.timer is None:
             self._arm(lane)
 
-    def _arm(self, lane: Lane) -> None:
+    def _arm(self, lane: LogLane) -> None:
         due_ms = lane.overdue.due_ms(lane.lowest())
         if due_ms:
             lane.timer = self._state.timers.at(due_ms, partial(self._look, lane))
 
-    def _look(self, lane: Lane) -> None:
+    def _look(self, lane: LogLane) -> None:
         lane.timer = None
         link, now_ms = lane.link, self._state.tick.now_ms
         if link is None or link.closing or lane.session.link is not link:
@@ -201,9 +207,11 @@ class LaneSender:
         if lane.timer is None:
             self._arm(lane)
 
-    def _carry_out(self, lane: Lane, link: Link, verdict: Verdict, under_way: dict[int, Delivery]) -> None:
+    def _carry_out(
+        self, lane: LogLane, link: Link, verdict: OverdueVerdict, under_way: dict[int, Delivery]
+    ) -> None:
         again = [under_way[offset] for offset in verdict.overdue]
-        if verdict.step is Step.SKIP:
+        if verdict.step is OverdueStep.SKIP:
             again = lane.owner.give_up(lane, again, keep=False)
         elif verdict.parked:
             again += lane.owner.give_up(lane, [under_way[offset] for offset in verdict.parked], keep=True)

@@ -62,7 +62,7 @@ class LogOverview(Struct, frozen=True):
     problem: str = ""
 
 
-class LogLife(ApplicationSessions):
+class LogLifecycle(ApplicationSessions):
     """Of one broker. Sessions that are stored keep their logs whatever the validations of names say now: those are
     asked for at CONNECT."""
 

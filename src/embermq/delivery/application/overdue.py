@@ -28,8 +28,8 @@ class AckStrategy(Enum):
     SKIP_ALL = "skip-all"
 
 
-class Step(Enum):
-    """What is to be done about the messages of a `Verdict`."""
+class OverdueStep(Enum):
+    """What is to be done about the messages of a `OverdueVerdict`."""
 
     RESEND = "resend"
     """Now, with DUP; a PUBREL where the client has sent PUBREC."""
@@ -39,10 +39,10 @@ class Step(Enum):
     """They are settled. Their packet ids stay taken until the client answers or goes [MQTT-2.2.1-4]."""
 
 
-class Verdict(Struct, frozen=True):
+class OverdueVerdict(Struct, frozen=True):
     """About offsets of a log: what to do with `overdue`, and which to park instead."""
 
-    step: Step
+    step: OverdueStep
     overdue: tuple[int, ...]
     parked: tuple[int, ...] = ()
 
@@ -55,7 +55,7 @@ class _Pack(Struct):
     sent_ms: int
 
 
-class Attempts:
+class ResendCounts:
     """How often each unacknowledged message of a session was sent in vain. Outlives connections."""
 
     def __init__(self) -> None:
@@ -83,7 +83,13 @@ class Overdue:
     """Of one log that is read on one connection. Times are milliseconds; `retries` 0 is no limit."""
 
     def __init__(
-        self, attempts: Attempts, *, strategy: AckStrategy, timeout_ms: int, retries: int, may_resend: bool
+        self,
+        attempts: ResendCounts,
+        *,
+        strategy: AckStrategy,
+        timeout_ms: int,
+        retries: int,
+        may_resend: bool,
     ) -> None:
         self._attempts = attempts
         self._strategy = strategy
@@ -117,10 +123,10 @@ class Overdue:
         self._packs = [pack for pack in self._packs if pack.last >= floor]
         return min((pack.sent_ms for pack in self._packs), default=-self._timeout_ms) + self._timeout_ms
 
-    def look(self, now_ms: int, unsettled: Iterable[int]) -> list[Verdict]:
+    def look(self, now_ms: int, unsettled: Iterable[int]) -> list[OverdueVerdict]:
         """What is due now. `unsettled` are the offsets that were sent and are not acknowledged, in order."""
         waiting = sorted(unsettled)
-        verdicts: list[Verdict] = []
+        verdicts: list[OverdueVerdict] = []
         packs, self._packs = self._packs, []
         begin = -1
         for pack in packs:
@@ -131,18 +137,18 @@ class Overdue:
             elif of_pack:
                 verdict = self._judge(of_pack)
                 verdicts.append(verdict)
-                if verdict.step is Step.RESEND and verdict.overdue:
+                if verdict.step is OverdueStep.RESEND and verdict.overdue:
                     self._packs.append(_Pack(verdict.overdue[-1], now_ms, now_ms))
         return verdicts
 
-    def _judge(self, overdue: tuple[int, ...]) -> Verdict:
+    def _judge(self, overdue: tuple[int, ...]) -> OverdueVerdict:
         if self._strategy is AckStrategy.SKIP_ALL:
-            return Verdict(Step.SKIP, overdue)
+            return OverdueVerdict(OverdueStep.SKIP, overdue)
         counts = {offset: self._attempts.count(offset) for offset in overdue}
         parked = tuple(offset for offset, count in counts.items() if 0 < self._retries < count)
         again = tuple(offset for offset in overdue if offset not in parked)
-        step = Step.RESEND if self._may_resend or not again else Step.DISCONNECT
-        return Verdict(step, again, parked)
+        step = OverdueStep.RESEND if self._may_resend or not again else OverdueStep.DISCONNECT
+        return OverdueVerdict(step, again, parked)
 
 
 def _last(pack: _Pack) -> int:

@@ -18,7 +18,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from embermq.delivery.application.lane import NOTHING, SKIPPED, Lane, SideLane
+from embermq.delivery.application.lane import NOTHING, SKIPPED, LogLane, SideLane
 from embermq.delivery.application.lane_sender import LaneSender
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied, send_pubrel
@@ -379,12 +379,12 @@ class Parking:
         if session.link is link:
             send_pubrel(link, delivery)
 
-    def dropped(self, lane: Lane, delivery: Delivery) -> None:
+    def dropped(self, lane: LogLane, delivery: Delivery) -> None:
         """It is larger than the client takes now. It has had room in the window, and nothing comes of it."""
         self._end(lane.session, delivery.offset)
         self._state.tick.batch.after_log.append(partial(self._state.durable.writable, lane.session))
 
-    def give_up(self, lane: Lane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
+    def give_up(self, lane: LogLane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
         """Sent again in vain: they are parked again, also where the log's are skipped."""
         session = lane.session
         for delivery in deliveries:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from embermq.delivery.application.lane import Lane
+from embermq.delivery.application.lane import LogLane
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.window import (
@@ -27,7 +27,7 @@ from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 
 
-class Reader(Lane):
+class Reader(LogLane):
     """One connected APPLICATION session."""
 
     __slots__ = ("bodies",)
@@ -73,7 +73,7 @@ class ApplicationReaders(ApplicationDelivery):
         mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state)
         self._state.tick.writes.application_marks.append(mark)
 
-    def floor(self, lane: Lane) -> None:
+    def floor(self, lane: LogLane) -> None:
         session = lane.session
         self._state.tick.writes.application_floors[session.generation] = (session.client_id, lane.floor)
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
 
-from embermq.delivery.application.lane import Lane
+from embermq.delivery.application.lane import LogLane
 from embermq.delivery.application.positions import Positions
 from embermq.delivery.application.window import PackEntry
 from embermq.model.application_positions import StoredPositions
@@ -65,7 +65,7 @@ class GroupPartition:
             self._look_at = len(self.claims) + CLAIMS_LOOKED_AT
 
 
-class Group:
+class ShareGroup:
     """A shared subscription, as its members see it."""
 
     def __init__(self, shared: SharedGroup, stored: Mapping[int, StoredPositions]) -> None:
@@ -106,7 +106,7 @@ class Group:
         return found
 
 
-class Owner(Protocol):
+class GroupOwner(Protocol):
     """Whose members they are. Records with numbers below `since` are of a message log before the present one."""
 
     since: int
@@ -127,7 +127,7 @@ class Owner(Protocol):
         """A record cannot be understood: it is passed over."""
 
 
-class SharedLane(Lane):
+class SharedLane(LogLane):
     """One partition that a member reads. Offsets are those of the partition."""
 
     __slots__ = (
@@ -238,7 +238,7 @@ class SharedLane(Lane):
 class Member(SharedTaker):
     """A connected session's part in a group."""
 
-    def __init__(self, owner: Owner, group: Group, subscriber: Subscriber) -> None:
+    def __init__(self, owner: GroupOwner, group: ShareGroup, subscriber: Subscriber) -> None:
         self.owner = owner
         self.group = group
         self.session: Session = subscriber.session

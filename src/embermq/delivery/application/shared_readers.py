@@ -14,11 +14,11 @@ from functools import partial
 
 from msgspec import Struct
 
-from embermq.delivery.application.lane import NOTHING, Lane, SideLane
+from embermq.delivery.application.lane import NOTHING, LogLane, SideLane
 from embermq.delivery.application.owed import OWED_LOG
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.shared_in_flight import SharedInFlight
-from embermq.delivery.application.shared_lane import Group, Member, SharedLane
+from embermq.delivery.application.shared_lane import Member, SharedLane, ShareGroup
 from embermq.delivery.application.window import PackEntry, SlidingWindow
 from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
@@ -64,7 +64,7 @@ class SharedReaders:
         self._parking = parking
         self._window = SlidingWindow(self, self.pump, parking)
         self._under_way_max = parking.settings.max_poll_records
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, ShareGroup] = {}
         self._members: dict[Session, dict[int, Member]] = {}
         """Of connected sessions, by the group's generation."""
         self._in_flight = SharedInFlight(parking, self._claim)
@@ -120,7 +120,7 @@ class SharedReaders:
 
     # Groups
 
-    def _group(self, shared: SharedGroup) -> Group:
+    def _group(self, shared: SharedGroup) -> ShareGroup:
         generation = shared.row.generation
         group = self._groups.get(generation)
         if group is None:
@@ -129,7 +129,7 @@ class SharedReaders:
                 for (owner, partition), positions in self._stored.items()
                 if owner == generation
             }
-            group = self._groups[generation] = Group(shared, stored)
+            group = self._groups[generation] = ShareGroup(shared, stored)
             for number, partition in group.partitions.items():
                 for offset in self._claims.pop((generation, number), ()):
                     partition.claim(offset)
@@ -193,9 +193,9 @@ class SharedReaders:
             member = members.pop(before.generation, None)
             if member is not None:
                 self._close(member)
-        known = self._groups.pop(before.generation, None) or Group(shared, {})
+        known = self._groups.pop(before.generation, None) or ShareGroup(shared, {})
         reached = shared.log.reached.get(before.generation, {})
-        group = self._groups[shared.row.generation] = Group(shared, {})
+        group = self._groups[shared.row.generation] = ShareGroup(shared, {})
         writes = self._state.tick.writes.shared
         lost: dict[int, int] = {}
         for number, partition in group.partitions.items():
@@ -332,7 +332,7 @@ class SharedReaders:
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
         self._in_flight.mark(session, delivery, state)
 
-    def floor(self, lane: Lane) -> None:
+    def floor(self, lane: LogLane) -> None:
         assert isinstance(lane, SharedLane)
         if lane.is_over:
             return

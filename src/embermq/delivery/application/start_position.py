@@ -10,7 +10,7 @@ from embermq.ports.application_logs import FoundLog
 from embermq.ports.reader_positions import StoredReader
 
 
-class Standing(Struct, frozen=True):
+class StartPosition(Struct, frozen=True):
     """`marks` are of what is in the log, `gone` are those of what is not there any more. `trouble` says what an
     operator has to know, "" when all is well."""
 
@@ -33,7 +33,7 @@ def source_of(mark: ApplicationMark) -> SourcePosition:
     return SourcePosition(mark.source_partition, mark.source_offset)
 
 
-def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribed: bool) -> Standing:
+def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribed: bool) -> StartPosition:
     """`source_id` is the message log of now. What was never stored begins at the log's end: nobody has subscribed yet,
     and what stands before it is an earlier life's. When the session has subscriptions it was stored, and is lost."""
     end = found.ends.get(0, 0)
@@ -41,9 +41,9 @@ def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribe
     if place is None and subscribed:
         fresh = ReaderPosition(found.identity, source_id, 0, StoredPositions())
         text = "is read from its beginning: how far its client had come is not known any more"
-        return Standing(fresh, restarts=True, trouble=text)
+        return StartPosition(fresh, restarts=True, trouble=text)
     if place is None:
-        return Standing(ReaderPosition(found.identity, source_id, 0, StoredPositions(end, end)))
+        return StartPosition(ReaderPosition(found.identity, source_id, 0, StoredPositions(end, end)))
     positions = place.positions
     highest = max([positions.committed_offset, *(mark.offset + 1 for mark in stored.marks)])
     if place.log_id != found.identity:
@@ -53,15 +53,15 @@ def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribe
         return cut_at(stored, found, source_id, end, text)
     if place.source_id != source_id:
         fresh = replace(place, source_id=source_id, positions=replace(positions, floors=()))
-        return Standing(
+        return StartPosition(
             fresh,
             stored.marks,
             trouble="has records of another message log: repeats of what it has settled of them are not all known",
         )
-    return Standing(place, stored.marks)
+    return StartPosition(place, stored.marks)
 
 
-def cut_at(stored: StoredReader, found: FoundLog, source_id: str, end: int, trouble: str) -> Standing:
+def cut_at(stored: StoredReader, found: FoundLog, source_id: str, end: int, trouble: str) -> StartPosition:
     """Of what is known of the log, that holds which speaks of offsets below `end`: all of another log is unread. Floors
     speak of the message log, and what stands before `end` is read for its source positions."""
     place = stored.position
@@ -70,7 +70,7 @@ def cut_at(stored: StoredReader, found: FoundLog, source_id: str, end: int, trou
     floors = at.floors if place.source_id == source_id else ()
     positions = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), floors)
     packet_id = stored.marks[-1].packet_id if stored.marks else place.packet_id
-    return Standing(
+    return StartPosition(
         ReaderPosition(found.identity, source_id, packet_id, positions),
         tuple(mark for mark in stored.marks if mark.offset < end),
         tuple(mark for mark in stored.marks if mark.offset >= end),

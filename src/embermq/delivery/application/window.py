@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.delivery.application.lane import NOTHING, Lane, LaneOwner
+from embermq.delivery.application.lane import NOTHING, LaneOwner, LogLane
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.sending import is_denied, send_pubrel
 from embermq.model.message import Message
@@ -48,7 +48,7 @@ class Journal(Protocol):
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
         """An entry above the floor is sent, released or settled out of its turn (`QueueState`)."""
 
-    def floor(self, lane: Lane) -> None:
+    def floor(self, lane: LogLane) -> None:
         """Everything below `lane.floor` is settled."""
 
 
@@ -71,14 +71,14 @@ class SlidingWindow(LaneOwner):
 
     # Connections
 
-    def begin(self, lane: Lane, link: Link) -> None:
+    def begin(self, lane: LogLane, link: Link) -> None:
         """The client is connected: `lane.pending` is what it had under way, and is resent by now or waits in
         `session.resend`. A client's own log comes before its others."""
         if not lane.name:
             self._parking.resume(lane.session, link)
         self._sender.begin(lane, link, self)
 
-    def end(self, lane: Lane) -> None:
+    def end(self, lane: LogLane) -> None:
         """The client is gone: its state is in store already."""
         self._sender.end(lane)
         if not lane.name:
@@ -86,7 +86,7 @@ class SlidingWindow(LaneOwner):
 
     # Packs
 
-    def room(self, lane: Lane, link: Link) -> int:
+    def room(self, lane: LogLane, link: Link) -> int:
         """How many entries may be read now; `refill` is called when that changes. 0 while the socket takes nothing,
         while something is to be sent before, and when the client has all that it may have unacknowledged, or all that
         it may get in a second."""
@@ -115,7 +115,7 @@ class SlidingWindow(LaneOwner):
         self._resting.discard(session)
         self._refill(session)
 
-    def send_pack(self, lane: Lane, link: Link, entries: Iterable[PackEntry]) -> None:
+    def send_pack(self, lane: LogLane, link: Link, entries: Iterable[PackEntry]) -> None:
         """Send the next entries as soon as their packet ids are in store."""
         session = lane.session
         now_ms = self._state.tick.now_ms
@@ -164,7 +164,7 @@ class SlidingWindow(LaneOwner):
             return True
         return session.permissions is not None and is_denied(session, message, counters)
 
-    def _send(self, lane: Lane, link: Link, pack: list[Delivery]) -> None:
+    def _send(self, lane: LogLane, link: Link, pack: list[Delivery]) -> None:
         """The packet ids are durable."""
         if lane.session.link is not link or link.closing:
             return
@@ -174,10 +174,10 @@ class SlidingWindow(LaneOwner):
 
     # What becomes of them
 
-    def dropped(self, lane: Lane, delivery: Delivery) -> None:
+    def dropped(self, lane: LogLane, delivery: Delivery) -> None:
         self._settle(lane, delivery)
 
-    def give_up(self, lane: Lane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
+    def give_up(self, lane: LogLane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
         session = lane.session
         kept: list[Delivery] = []
         for delivery in deliveries:
@@ -195,21 +195,21 @@ class SlidingWindow(LaneOwner):
         self._state.tick.batch.after_log.append(partial(self._state.durable.writable, session))
         return kept
 
-    def settle(self, lane: Lane, delivery: Delivery) -> None:
+    def settle(self, lane: LogLane, delivery: Delivery) -> None:
         """It needs no acknowledgement any more. One that is parked or skipped may come with any lane of its session."""
         if delivery.seq:
             self._parking.settled(lane.session, delivery)
         else:
             self._settle(lane, delivery)
 
-    def _settle(self, lane: Lane, delivery: Delivery) -> None:
+    def _settle(self, lane: LogLane, delivery: Delivery) -> None:
         """The floor moves, or the store remembers this one."""
         if lane.pending and lane.pending[0] is delivery:
             self._advance_floor(lane)
         else:
             self._journal.mark(lane.session, delivery, QueueState.DONE)
 
-    def _advance_floor(self, lane: Lane) -> None:
+    def _advance_floor(self, lane: LogLane) -> None:
         pending = lane.pending
         floor = lane.floor
         while pending and pending[0].settled:
@@ -217,12 +217,12 @@ class SlidingWindow(LaneOwner):
         if floor != lane.floor:
             self._write_floor(lane, floor)
 
-    def _write_floor(self, lane: Lane, floor: int) -> None:
+    def _write_floor(self, lane: LogLane, floor: int) -> None:
         lane.floor = floor
         lane.floor_written_ms = self._state.tick.now_ms
         self._journal.floor(lane)
 
-    def follow_idle(self, lane: Lane) -> None:
+    def follow_idle(self, lane: LogLane) -> None:
         """Nothing is pending: what the log holds below the read position is not for this client."""
         now_ms = self._state.tick.now_ms
         if (

@@ -58,7 +58,7 @@ class Draining:
         """What is in flight, with what was sent and settled since the store has stopped. A commit of which the broker
         has not heard may end at any moment, and what it marks moves from the page to what is in flight: so the page is
         asked for first."""
-        changes = _Changes(unstored_writes(self._state, session))
+        changes = _StoredChanges(unstored_writes(self._state, session))
         marked = changes.sent.keys() - {row.seq for row in changes.rows}
         if not marked:
             self._add_in_flight(session, changes, then, [])
@@ -70,7 +70,7 @@ class Draining:
         )
 
     def _add_in_flight(
-        self, session: Session, changes: _Changes, then: Recalled, page: list[QueueRow]
+        self, session: Session, changes: _StoredChanges, then: Recalled, page: list[QueueRow]
     ) -> None:
         sent = [row for row in (*changes.rows, *page) if row.seq in changes.sent]
         self._requests.in_flight(session.generation, partial(_joined, changes, sent, then))
@@ -78,7 +78,7 @@ class Draining:
     def sendable(self, session: Session, rows: list[QueueRow]) -> list[QueueRow]:
         """Those of a page that may be sent now, up to the first that may not. What is over or under way since the
         store has stopped counts as read."""
-        changes = _Changes(unstored_writes(self._state, session))
+        changes = _StoredChanges(unstored_writes(self._state, session))
         waiting = sum(len(writes.session.queue_marks) for writes in self._state.tick.unstored())
         found: list[QueueRow] = []
         for row in rows:
@@ -116,7 +116,7 @@ class Draining:
         self._stopped.discard(session)
 
 
-class _Changes:
+class _StoredChanges:
     """Of deliveries that the store still has as they were, or not yet: `sent` has the packet ids of those that were
     sent, `done` which are over, `rows` are those that the store does not have."""
 
@@ -142,7 +142,7 @@ class _Changes:
         return sorted(found, key=_place)
 
 
-def _joined(changes: _Changes, sent: list[QueueRow], then: Recalled, in_flight: list[QueueRow]) -> None:
+def _joined(changes: _StoredChanges, sent: list[QueueRow], then: Recalled, in_flight: list[QueueRow]) -> None:
     rows = {row.seq: row for row in (*sent, *in_flight) if row.seq not in changes.done}
     then(changes.in_order(rows.values()))
 

@@ -8,13 +8,13 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class _Node(Generic[V]):
+class _TopicNode(Generic[V]):
     """One level; ``topic`` and ``value`` are None while no value is held here."""
 
     __slots__ = ("children", "topic", "value")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node[V]] | None = None
+        self.children: dict[str, _TopicNode[V]] | None = None
         self.topic: str | None = None
         self.value: V | None = None
 
@@ -25,9 +25,9 @@ class TopicTree(Generic[V]):
     __slots__ = ("_held", "_hidden", "_root")
 
     def __init__(self) -> None:
-        self._held: dict[str, _Node[V]] = {}
-        self._root: _Node[V] = _Node()
-        self._hidden: _Node[V] = _Node()
+        self._held: dict[str, _TopicNode[V]] = {}
+        self._root: _TopicNode[V] = _TopicNode()
+        self._hidden: _TopicNode[V] = _TopicNode()
         """Where topics that begin with $ start: no wildcard comes here first [MQTT-4.7.2-1]."""
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class TopicTree(Generic[V]):
                 node.children = {}
             child = node.children.get(level)
             if child is None:
-                child = node.children[level] = _Node()
+                child = node.children[level] = _TopicNode()
             node = child
         node.topic = topic
         node.value = value
@@ -92,7 +92,7 @@ class TopicTree(Generic[V]):
         levels = topic_filter.split("/")
         depth = len(levels)
         root = self._root if topic_filter[:1] != "$" else self._hidden
-        stack: list[tuple[Iterator[_Node[V]], int]] = [(iter((root,)), 0)]
+        stack: list[tuple[Iterator[_TopicNode[V]], int]] = [(iter((root,)), 0)]
         while stack:
             nodes, index = stack[-1]
             node = next(nodes, None)

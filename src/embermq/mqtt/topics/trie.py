@@ -18,7 +18,7 @@ LOOKED_AT: Final = 8
 the first few."""
 
 
-class _Node(Generic[K, V]):
+class _FilterNode(Generic[K, V]):
     """One or several levels of the filters with wildcards; what is absent is None, most nodes have one thing only.
 
     The first level of a node is what its parent finds it by, `second` the one behind it, `tail` are all others with
@@ -30,8 +30,8 @@ class _Node(Generic[K, V]):
 
     def __init__(self, levels: list[str]) -> None:
         """`levels` are those behind the first."""
-        self.children: dict[str, _Node[K, V]] | None = None
-        self.single: _Node[K, V] | None = None  # the level "+"
+        self.children: dict[str, _FilterNode[K, V]] | None = None
+        self.single: _FilterNode[K, V] | None = None  # the level "+"
         self.here: dict[K, V] | None = None  # filters that end at this node
         self.subtree: dict[K, V] | None = None  # filters that end with "#" below this node
         self.set_levels(levels)
@@ -52,13 +52,13 @@ class _Node(Generic[K, V]):
         """Whether some filter ends here."""
         return self.here is not None or self.subtree is not None
 
-    def child(self, level: str) -> _Node[K, V] | None:
+    def child(self, level: str) -> _FilterNode[K, V] | None:
         """The node whose first level is this one, spelled as in a filter."""
         if level == "+":
             return self.single
         return None if self.children is None else self.children.get(level)
 
-    def link(self, level: str, child: _Node[K, V]) -> None:
+    def link(self, level: str, child: _FilterNode[K, V]) -> None:
         """Put a node below this one."""
         if level == "+":
             self.single = child
@@ -76,7 +76,7 @@ class _Node(Generic[K, V]):
             if not self.children:
                 self.children = None
 
-    def only_child(self) -> tuple[str, _Node[K, V]] | None:
+    def only_child(self) -> tuple[str, _FilterNode[K, V]] | None:
         """The one node below, with its first level; None when there are several, or none."""
         if self.children is None:
             return None if self.single is None else ("+", self.single)
@@ -86,7 +86,7 @@ class _Node(Generic[K, V]):
 
     def split(self, levels: list[str], kept: int) -> None:
         """Keep only the first `kept` of its `levels`; the others become a node below."""
-        below: _Node[K, V] = _Node(levels[kept + 1 :])
+        below: _FilterNode[K, V] = _FilterNode(levels[kept + 1 :])
         below.children, below.single, below.here, below.subtree = (
             self.children,
             self.single,
@@ -97,7 +97,7 @@ class _Node(Generic[K, V]):
         self.children = self.single = self.here = self.subtree = None
         self.link(levels[kept], below)
 
-    def absorb(self, level: str, child: _Node[K, V]) -> None:
+    def absorb(self, level: str, child: _FilterNode[K, V]) -> None:
         """Become one node with the only one below."""
         self.set_levels([*self.levels(), level, *child.levels()])
         self.children, self.single, self.here, self.subtree = (
@@ -118,7 +118,7 @@ class SubscriptionTrie(Generic[K, V]):
 
     def __init__(self) -> None:
         self._exact: dict[str, dict[K, V]] = {}
-        self._root: _Node[K, V] = _Node([])
+        self._root: _FilterNode[K, V] = _FilterNode([])
         self._wildcards = 0
         self._size = 0
 
@@ -199,7 +199,7 @@ class SubscriptionTrie(Generic[K, V]):
         root = self._root
         levels = topic.split("/")
         depth = len(levels)
-        possible: list[tuple[_Node[K, V], int]] = []
+        possible: list[tuple[_FilterNode[K, V], int]] = []
         if topic[:1] != "$":  # [MQTT-4.7.2-1]
             if root.subtree is not None:
                 found.extend(root.subtree.values())
@@ -250,7 +250,7 @@ class SubscriptionTrie(Generic[K, V]):
         while index < len(levels):
             child = node.child(levels[index])
             if child is None:
-                child = _Node(levels[index + 1 :])
+                child = _FilterNode(levels[index + 1 :])
                 node.link(levels[index], child)
                 index = len(levels)
             else:
@@ -270,7 +270,7 @@ class SubscriptionTrie(Generic[K, V]):
                 node.here = values
         return values
 
-    def _path(self, levels: list[str]) -> list[tuple[str, _Node[K, V]]] | None:
+    def _path(self, levels: list[str]) -> list[tuple[str, _FilterNode[K, V]]] | None:
         """The nodes from the root to the one where these levels end, each with its first level; None when there is no
         such node."""
         node = self._root
@@ -310,7 +310,7 @@ class SubscriptionTrie(Generic[K, V]):
             self._shrink(path)
         return True
 
-    def _shrink(self, path: list[tuple[str, _Node[K, V]]]) -> None:
+    def _shrink(self, path: list[tuple[str, _FilterNode[K, V]]]) -> None:
         """Remove the last node of a path when nothing is left at it, and join what does not branch any more."""
         level, node = path.pop()
         if node is not self._root and not node.holds_values and node.children is None and node.single is None:

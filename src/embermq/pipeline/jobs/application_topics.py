@@ -24,7 +24,7 @@ _LATE = "/api/v1/application-logs/late"
 _Answer = TypeVar("_Answer")
 
 
-class ApplicationTopics(Protocol):
+class SessionTopics(Protocol):
     """Answered by whoever knows the sessions. May raise KafkaLogError; then it is asked again."""
 
     def restore(self, topic: str) -> int | None:
@@ -42,11 +42,11 @@ class ApplicationTopics(Protocol):
         The first question gets none."""
 
 
-class _Restored(Struct, frozen=True):
+class _RestoredAnswer(Struct, frozen=True):
     generation: int | None
 
 
-class _RestoredLogs(Struct, frozen=True):
+class _RestoredLogsAnswer(Struct, frozen=True):
     logs: tuple[str, ...]
 
 
@@ -66,13 +66,13 @@ class BrokerSessions:
     def restore(self, topic: str) -> int | None:
         body = msgspec.json.encode({"topic": topic})
         refusal = f"does not restore {topic}"
-        found = self._asked("POST", _RESTORE, refusal, _Restored, body, timeout_s=self._timeout_s)
+        found = self._asked("POST", _RESTORE, refusal, _RestoredAnswer, body, timeout_s=self._timeout_s)
         return found.generation
 
     def restore_missing(self) -> Collection[str]:
         refusal = "does not restore what is missing"
         found = self._asked(
-            "POST", _RESTORE_MISSING, refusal, _RestoredLogs, b"{}", timeout_s=self._timeout_s
+            "POST", _RESTORE_MISSING, refusal, _RestoredLogsAnswer, b"{}", timeout_s=self._timeout_s
         )
         return found.logs
 

@@ -24,7 +24,7 @@ from embermq.pipeline.batch import batch_session
 from embermq.pipeline.errors import CompactionError
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import PipelineSettings
-from embermq.pipeline.sinks.lake_files import ChangedMeanwhile, LakeDirectory, Made, Merge, merges
+from embermq.pipeline.sinks.lake_files import ChangedMeanwhile, FileMerge, LakeDirectory, Made, merges
 
 JOB_BYTES_MAX = 1 << 30
 JOB_FILES_MAX = 20_000
@@ -45,7 +45,7 @@ class CompactionTerms(Struct, frozen=True, kw_only=True):
     dry: bool = False
 
 
-class Refusal(Struct, frozen=True):
+class SkippedDirectory(Struct, frozen=True):
     """A directory that was left as it is, and why."""
 
     directory: str
@@ -62,7 +62,7 @@ class CompactionReport(Struct, frozen=True, kw_only=True):
     records: int
     bytes_before: int
     bytes_after: int
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[SkippedDirectory, ...]
     seconds: float
 
 
@@ -119,14 +119,14 @@ class Compaction:
             bytes_before=self._bytes_before,
             bytes_after=self._bytes_after,
             refusals=tuple(
-                Refusal(str(path.relative_to(self._lake.lake)), reason)
+                SkippedDirectory(str(path.relative_to(self._lake.lake)), reason)
                 for path, reason in sorted(self._refused.items())
             ),
             seconds=round(time.monotonic() - began, 3),
         )
 
-    def _plan(self) -> list[Merge]:
-        found: list[Merge] = []
+    def _plan(self) -> list[FileMerge]:
+        found: list[FileMerge] = []
         for directory in self._lake.directories():
             if directory in self._refused:
                 continue
@@ -138,13 +138,13 @@ class Compaction:
                 self._refused[directory] = str(error)
         return found
 
-    def _note_plan(self, plan: list[Merge]) -> None:
+    def _note_plan(self, plan: list[FileMerge]) -> None:
         self._changed |= {merge.directory for merge in plan}
         self._merged = sum(len(merge.files) for merge in plan)
         self._made = len(plan)
         self._bytes_before = sum(merge.size for merge in plan)
 
-    def _merge(self, spark: SparkSession, job: list[Merge]) -> None:
+    def _merge(self, spark: SparkSession, job: list[FileMerge]) -> None:
         """One Spark job, then one directory after the other."""
         self._lake.clear()
         source, target = self._lake.work / "in", self._lake.work / "out"
@@ -164,7 +164,7 @@ class Compaction:
             if directory not in self._refused:
                 self._swap(directory, files)
 
-    def _link(self, merge: Merge, folder: Path) -> int | None:
+    def _link(self, merge: FileMerge, folder: Path) -> int | None:
         """Give the files of a merge a second name; how many records they have. None when it is refused."""
         folder.mkdir(parents=True)
         rows = 0
@@ -195,12 +195,12 @@ class Compaction:
             self._bytes_before += made.merge.size
 
 
-def _jobs(plan: list[Merge]) -> Iterator[list[Merge]]:
+def _jobs(plan: list[FileMerge]) -> Iterator[list[FileMerge]]:
     """Whole directories, as many as one Spark job takes."""
-    by_directory: dict[Path, list[Merge]] = defaultdict(list)
+    by_directory: dict[Path, list[FileMerge]] = defaultdict(list)
     for merge in plan:
         by_directory[merge.directory].append(merge)
-    job: list[Merge] = []
+    job: list[FileMerge] = []
     for group in by_directory.values():
         together = [*job, *group]
         if job and (

@@ -5,7 +5,7 @@ from pyspark.sql import DataFrame, SparkSession
 from embermq.pipeline.jobs.stream_job import StreamJob
 from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings
-from embermq.pipeline.sinks.application_logs import ApplicationLogs
+from embermq.pipeline.sinks.application_logs import ApplicationLogSink
 from embermq.pipeline.transforms.dispatch import application_entries
 
 
@@ -16,7 +16,7 @@ class Dispatch(StreamJob):
 
     def __init__(self, settings: DriverSettings, places: Places) -> None:
         super().__init__(settings, places)
-        self._sink = ApplicationLogs(places.applications)
+        self._sink = ApplicationLogSink(places.applications)
         self.file = self._sink.file
 
     @property

@@ -39,7 +39,7 @@ class PieceDone(Struct, frozen=True, kw_only=True):
     full_queues: tuple[str, ...] = ()
 
 
-class Door(Protocol):
+class RunningBroker(Protocol):
     """The broker that runs."""
 
     def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
@@ -64,7 +64,7 @@ class PuttingBack:
 
     def __init__(
         self,
-        door: Door,
+        door: RunningBroker,
         *,
         rate: float | None,
         patience_s: float,

@@ -13,7 +13,7 @@ from embermq.pipeline.places import Places
 from embermq.pipeline.settings import DriverSettings, QueryName
 
 if TYPE_CHECKING:  # Kafka's client is not there in every installation
-    from embermq.pipeline.jobs.application_topics import ApplicationTopics
+    from embermq.pipeline.jobs.application_topics import SessionTopics
     from embermq.pipeline.sources.kafka_positions import KafkaPositions
 
 
@@ -29,7 +29,7 @@ class KafkaSide(Struct, frozen=True):
     """What jobs on a log in Kafka have besides."""
 
     positions: KafkaPositions
-    topics: ApplicationTopics
+    topics: SessionTopics
 
 
 class JobSetup(Struct, frozen=True):

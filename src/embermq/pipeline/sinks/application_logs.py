@@ -25,7 +25,7 @@ _LOG_END = -1
 """Stands in the place of a generation: broker.db knows every session that was there when the log ended so far."""
 
 
-class ApplicationLogs:
+class ApplicationLogSink:
     """Writes a batch of dispatch in one transaction: entries, names, rejected records, progress."""
 
     def __init__(self, path: Path) -> None:

@@ -51,7 +51,7 @@ class LakeFile(Struct, frozen=True, order=True):
     modified_ns: int
 
 
-class Merge(Struct, frozen=True):
+class FileMerge(Struct, frozen=True):
     """Files of one directory that become one."""
 
     directory: Path
@@ -66,7 +66,7 @@ class Merge(Struct, frozen=True):
 class Made(Struct, frozen=True):
     """A merge and the file that was made for it."""
 
-    merge: Merge
+    merge: FileMerge
     path: Path
 
 
@@ -93,7 +93,7 @@ def lake_files(directory: Path) -> list[LakeFile]:
     return sorted(found)
 
 
-def merges(directory: Path, target_bytes: int, older_than_ns: int) -> list[Merge]:
+def merges(directory: Path, target_bytes: int, older_than_ns: int) -> list[FileMerge]:
     """What is worth it: at least two files that are each smaller than half of the target, together at most as large.
 
     Files that were written later than that time (Unix, nanoseconds) are left out. Raises ChangedMeanwhile.
@@ -103,14 +103,14 @@ def merges(directory: Path, target_bytes: int, older_than_ns: int) -> list[Merge
         for file in lake_files(directory)
         if file.size < target_bytes // 2 and file.modified_ns <= older_than_ns
     ]
-    found: list[Merge] = []
+    found: list[FileMerge] = []
     gathered: list[LakeFile] = []
     for file in small:
         if gathered and sum(one.size for one in gathered) + file.size > target_bytes:
-            found.append(Merge(directory, tuple(gathered)))
+            found.append(FileMerge(directory, tuple(gathered)))
             gathered = []
         gathered.append(file)
-    found.append(Merge(directory, tuple(gathered)))
+    found.append(FileMerge(directory, tuple(gathered)))
     return [merge for merge in found if len(merge.files) > 1]
 
 
@@ -258,7 +258,7 @@ def _same_files(directory: Path, made: list[Made]) -> set[str]:
     return names
 
 
-def _free_name(merge: Merge, taken: set[str]) -> str:
+def _free_name(merge: FileMerge, taken: set[str]) -> str:
     first, end = min(file.first for file in merge.files), max(file.end for file in merge.files)
     number = 0
     while (name := f"merged-{first}-{end}-{number}.parquet") in taken:

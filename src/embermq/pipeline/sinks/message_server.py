@@ -17,7 +17,7 @@ from msgspec import Struct
 from embermq.formats.message_table import ARCHIVE, COLUMNS, SERVER_MESSAGES, SERVER_PROGRESS, topic_hash
 from embermq.pipeline.schema import PARTITION
 from embermq.pipeline.sinks.message_file import rows_of
-from embermq.pipeline.sinks.message_store import Batch, MessageStoreSink, batch_from
+from embermq.pipeline.sinks.message_store import MessageBatch, MessageStoreSink, batch_from
 from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 from embermq.pipeline.sinks.sql_server import SqlServer
@@ -66,7 +66,7 @@ class _Kept(Struct, frozen=True):
             "missing": missing,
         }
 
-    def after(self, batch: Batch) -> "_Kept":
+    def after(self, batch: MessageBatch) -> "_Kept":
         return _Kept(
             batch.end,
             self.records + batch.end - batch.begin,

@@ -13,7 +13,7 @@ from embermq.pipeline.sinks.message_tasks import OpenWriter
 from embermq.pipeline.sinks.sink_file import SinkFile
 
 
-class Batch(Struct, frozen=True):
+class MessageBatch(Struct, frozen=True):
     """Positions [begin, end) of the log, and the messages among them in the columns of `formats.message_table`."""
 
     begin: int
@@ -71,7 +71,7 @@ class MessageStoreSink(ABC):
         self.file.close()
 
 
-def batch_from(table: pa.Table, done: int) -> Batch | None:
+def batch_from(table: pa.Table, done: int) -> MessageBatch | None:
     """What is left to do of a table of `stored_messages` when everything below `done` is in the store; None for
     nothing."""
     table = table.filter(pc.greater_equal(table["offset"], done))
@@ -80,7 +80,7 @@ def batch_from(table: pa.Table, done: int) -> Batch | None:
     begin = pc.min(table["offset"]).as_py()
     end = pc.max(pc.add(table["offset"], table["span"])).as_py()
     messages = table.filter(pc.is_null(table["error"])).select(COLUMNS)
-    return Batch(begin, end, messages, missing_of(table))
+    return MessageBatch(begin, end, messages, missing_of(table))
 
 
 def missing_of(table: pa.Table) -> int:

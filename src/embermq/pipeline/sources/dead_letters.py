@@ -180,10 +180,10 @@ class DeadLettersSource(DataSource):
         return letter_schema(with_messages=self.options["with_messages"] == "1")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(dict(self.options), schema)
+        return _DeadLetterReader(dict(self.options), schema)
 
 
-class _Reader(DataSourceReader):
+class _DeadLetterReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = options
         self._schema = schema

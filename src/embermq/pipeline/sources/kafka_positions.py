@@ -355,14 +355,14 @@ class KafkaPositions:
                     )
         return rows
 
-    def _consumer(self) -> "_Reader":
-        return _Reader(self._options | {"group.id": f"{self.kafka.prefix}-pipeline-positions"})
+    def _consumer(self) -> "_PositionReader":
+        return _PositionReader(self._options | {"group.id": f"{self.kafka.prefix}-pipeline-positions"})
 
     def _result(self, answer: "Future[Any]") -> Any:
         return answer.result(self._timeout_s)
 
-    def _told(self, what: str) -> "_Told":
-        return _Told(f"{self.kafka.bootstrap}: {what}", self._answered, self._why)
+    def _told(self, what: str) -> "_ClientErrors":
+        return _ClientErrors(f"{self.kafka.bootstrap}: {what}", self._answered, self._why)
 
 
 def _is_of_group(error: KafkaError | None) -> bool:
@@ -374,7 +374,7 @@ def _record_limit(to: int) -> ConfigEntry:
     return ConfigEntry(_RECORD_LIMIT, str(to), incremental_operation=AlterConfigOpType.SET)
 
 
-class _Reader:
+class _PositionReader:
     """A consumer of no group, closed at the end."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -394,7 +394,7 @@ class _Reader:
             self._consumer.close()
 
 
-class _Told:
+class _ClientErrors:
     """Turns what the client raises into a KafkaLogError that says what was asked of whom, and why nobody answers."""
 
     def __init__(self, what: str, answered: Callable[[], None], why: Callable[[], str]) -> None:

@@ -20,7 +20,7 @@ class LogBounds(Struct, frozen=True):
     end: int
 
 
-class LogBatch(Struct, frozen=True, gc=False):
+class LogFrame(Struct, frozen=True, gc=False):
     """One frame of the log: `count` records from offset `base` on. `body` is as it stands in the file."""
 
     base: int
@@ -176,10 +176,10 @@ class LogFile:
                 cuts.append(nearest)
         return list(zip(cuts, [*cuts[1:], end], strict=True))
 
-    def batches(self, start: int, end: int) -> Iterator[LogBatch]:
+    def batches(self, start: int, end: int) -> Iterator[LogFrame]:
         """The frames that hold offsets of [start, end), in order."""
         for frame in self._reader.frames(start):
             head = frame.head
             if head.base_offset >= end:
                 return
-            yield LogBatch(head.base_offset, head.record_count, self._reader.body(frame))
+            yield LogFrame(head.base_offset, head.record_count, self._reader.body(frame))

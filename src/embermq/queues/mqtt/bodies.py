@@ -15,7 +15,7 @@ BodiesRead = Callable[[Mapping[int, Message | None] | StoreError], None]
 """Told messages by offset; None for one that nobody has."""
 
 
-class Bodies:
+class BodyCache:
     """Remembers messages up to `cache_bytes`; the oldest go first, since who reads at the end of a queue wants the
     newest."""
 

@@ -9,7 +9,7 @@ from embermq.queues.names import queue_name
 from embermq.queues.queues import Queues
 from embermq.queues.settings import parse_operator_settings
 from embermq.sessions.session import Session
-from embermq.sessions.tick import Refusal, Verdict
+from embermq.sessions.tick import PublishRefusal, Verdict
 
 SUFFIX = "/config"
 
@@ -21,12 +21,12 @@ class Configuring:
         self._core = core
         self._creating = creating
 
-    def configure(self, session: Session, topic: str, payload: bytes) -> Verdict | Refusal:
+    def configure(self, session: Session, topic: str, payload: bytes) -> Verdict | PublishRefusal:
         """What a PUBLISH below `$admin/queue/` comes to; it is never delivered to anybody."""
         try:
             return Verdict(ReasonCode.SUCCESS, self._configure(session, topic, payload))
         except QueueRefusal as refusal:
-            return Refusal(refusal.reason_code, refusal.message)
+            return PublishRefusal(refusal.reason_code, refusal.message)
 
     def _configure(self, session: Session, topic: str, payload: bytes) -> str:
         """What was done, in words. Raises QueueRefusal."""

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 
 from embermq.model.message import Message
 from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
-from embermq.queues.queue import Delivery as Owed
+from embermq.queues.queue import ConsumerDelivery as Owed
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 

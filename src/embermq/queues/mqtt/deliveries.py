@@ -18,13 +18,13 @@ from embermq.model.message import Message
 from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
-from embermq.queues.mqtt.bodies import Bodies
+from embermq.queues.mqtt.bodies import BodyCache
 from embermq.queues.mqtt.consumer import MqttConsumer, QueueDelivery
 from embermq.queues.mqtt.frames import put_on_link, queue_message
 from embermq.queues.mqtt.subscription import AckMode, QueueSubscription
 from embermq.queues.mqtt.writing import Writing
 from embermq.queues.names import QUEUE_PREFIX, QueueKind, Verb, kind_of
-from embermq.queues.queue import Delivery as Owed
+from embermq.queues.queue import ConsumerDelivery as Owed
 from embermq.queues.queues import Queues
 from embermq.queues.settling import REASON_CHARACTERS_MAX, SettleRequest
 from embermq.sessions.link import Link
@@ -54,7 +54,7 @@ _NOTHING = Message("", b"", 1, False, "", 5, 0)
 class Deliveries:
     """Of all consumers of this broker, by client id. `begin_tick` is set by whoever runs ticks."""
 
-    def __init__(self, state: BrokerState, core: Queues, bodies: Bodies) -> None:
+    def __init__(self, state: BrokerState, core: Queues, bodies: BodyCache) -> None:
         self._state = state
         self._core = core
         self._bodies = bodies

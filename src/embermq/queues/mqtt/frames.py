@@ -6,7 +6,7 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.names import QUEUE_PREFIX
 from embermq.queues.publication import delivered_properties
-from embermq.queues.queue import Delivery as Owed
+from embermq.queues.queue import ConsumerDelivery as Owed
 from embermq.sessions.forwarded_frames import PACKET_ID_BYTES, message_frame
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery

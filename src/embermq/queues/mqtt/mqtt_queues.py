@@ -16,7 +16,7 @@ from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 from embermq.queues.errors import NameRefused
-from embermq.queues.mqtt.bodies import Bodies
+from embermq.queues.mqtt.bodies import BodyCache
 from embermq.queues.mqtt.configuring import Configuring
 from embermq.queues.mqtt.consumer import QueueDelivery
 from embermq.queues.mqtt.control import Control
@@ -29,17 +29,19 @@ from embermq.queues.names import QueueKind, Verb, kind_of, parse_topic
 from embermq.queues.queues import Queues
 from embermq.queues.settings import OFF, BrokerQueueSettings
 from embermq.routing.queue_target import QueueAim, QueueTarget
-from embermq.sessions.durable_queues import QUEUE_PREFIX, OffsetFound, QueueSide
+from embermq.sessions.durable_queues import QUEUE_PREFIX, DurableQueues, OffsetFound
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Batch, Enqueued, Refusal, Verdict
+from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Verdict
 
-IS_OFF = Refusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
-WILL_SETTLES = Refusal(ReasonCode.TOPIC_NAME_INVALID, "a will cannot settle what a queue has delivered")
+IS_OFF = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
+WILL_SETTLES = PublishRefusal(
+    ReasonCode.TOPIC_NAME_INVALID, "a will cannot settle what a queue has delivered"
+)
 
 
-class MqttQueues(QueueSide):
+class MqttQueues(DurableQueues):
     """The core, and what joins it to MQTT. `core` writes into the present tick."""
 
     def __init__(
@@ -52,8 +54,8 @@ class MqttQueues(QueueSide):
         alerts: DeadLetterAlerts | None = None,
         letter_bytes_max: int = sys.maxsize,
     ) -> None:
-        """`find_offset` asks the message log where a time is, see `QueueSide.find_offset`; without `alerts` nobody is
-        told of dead letters; `letter_bytes_max` is for those of all queues. Raises StoreError."""
+        """`find_offset` asks the message log where a time is, see `DurableQueues.find_offset`; without `alerts` nobody
+        is told of dead letters; `letter_bytes_max` is for those of all queues. Raises StoreError."""
         self._state = state
         self._store = store
         self._find_offset = find_offset
@@ -65,7 +67,7 @@ class MqttQueues(QueueSide):
             letter_bytes_max=letter_bytes_max,
         )
         self.creating = Creating(self.core, settings)
-        self.bodies = Bodies(store, settings.body_cache_bytes, state.damaged)
+        self.bodies = BodyCache(store, settings.body_cache_bytes, state.damaged)
         self.deliveries = Deliveries(state, self.core, self.bodies)
         self.subscriptions = Subscriptions(
             state,
@@ -90,7 +92,7 @@ class MqttQueues(QueueSide):
 
     # The way in.
 
-    def look_up(self, topic: str) -> QueueTarget | Refusal:
+    def look_up(self, topic: str) -> QueueTarget | PublishRefusal:
         if not self._is_enabled:
             return IS_OFF
         if topic.startswith(ADMIN_PREFIX):
@@ -98,7 +100,7 @@ class MqttQueues(QueueSide):
         try:
             parsed = parse_topic(topic)
         except NameRefused as refusal:
-            return Refusal(refusal.reason_code, refusal.message)
+            return PublishRefusal(refusal.reason_code, refusal.message)
         if parsed.verb is not None:
             return QueueTarget(QueueAim.SETTLE, parsed.name, parsed.verb)
         is_response = kind_of(parsed.name) is QueueKind.RESPONSES
@@ -106,24 +108,24 @@ class MqttQueues(QueueSide):
 
     def put(
         self, target: QueueTarget, accepted: Accepted, permissions: Permissions | None
-    ) -> Enqueued | Verdict | Refusal:
+    ) -> Enqueued | Verdict | PublishRefusal:
         return self._publishes.put(target.name, accepted, permissions)
 
-    def respond(self, target: QueueTarget, message: Message) -> Verdict | Refusal:
+    def respond(self, target: QueueTarget, message: Message) -> Verdict | PublishRefusal:
         return self._responses.put(message, target.name)
 
     def control(
         self, link: Link, session: Session, packet: Publish, target: QueueTarget
-    ) -> Verdict | Refusal:
+    ) -> Verdict | PublishRefusal:
         if target.aim is QueueAim.CONFIGURE:
             return self._configuring.configure(session, target.name, packet.payload)
         return self._control.settle(link, session, packet, target.name, Verb(target.verb))
 
-    def refuses_will(self, topic: str) -> Refusal | None:
+    def refuses_will(self, topic: str) -> PublishRefusal | None:
         if not topic.startswith(QUEUE_PREFIX):
             return None
         target = self.look_up(topic)
-        if isinstance(target, Refusal):
+        if isinstance(target, PublishRefusal):
             return target
         return WILL_SETTLES if target.aim is QueueAim.SETTLE else None
 

@@ -6,13 +6,13 @@ from embermq.access.authorization.rule_set import Permissions
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.queues.errors import QueueFull, QueueRefusal, TooLarge
-from embermq.queues.mqtt.bodies import Bodies
+from embermq.queues.mqtt.bodies import BodyCache
 from embermq.queues.mqtt.creating import Creating
 from embermq.queues.publication import read_publication
 from embermq.queues.queue import Fate
 from embermq.queues.queues import Queues
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Accepted, Batch, Enqueued, Refusal, Verdict
+from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Verdict
 
 NOT_ENQUEUED = {
     Fate.REPEATED: "not enqueued again: its dedup-id is known",
@@ -23,7 +23,7 @@ NOT_ENQUEUED = {
 class Publishes:
     """Puts messages into the core, and shows them to groups when their records are durable."""
 
-    def __init__(self, state: BrokerState, core: Queues, creating: Creating, bodies: Bodies) -> None:
+    def __init__(self, state: BrokerState, core: Queues, creating: Creating, bodies: BodyCache) -> None:
         self._tick = state.tick
         self._core = core
         self._creating = creating
@@ -33,7 +33,7 @@ class Publishes:
 
     def put(
         self, name: str, accepted: Accepted, permissions: Permissions | None
-    ) -> Enqueued | Verdict | Refusal:
+    ) -> Enqueued | Verdict | PublishRefusal:
         """See `QueueSide.put`."""
         message, tick = accepted.message, self._tick
         record = len(tick.writes.records)
@@ -53,7 +53,7 @@ class Publishes:
             )
         except QueueRefusal as refusal:
             self._note_refused(name, accepted, refusal)
-            return Refusal(refusal.reason_code, refusal.message)
+            return PublishRefusal(refusal.reason_code, refusal.message)
         dedup_id = publication.dedup_id
         first = (name, dedup_id) if dedup_id is not None else None
         if acceptance.ticket < 0:

@@ -27,7 +27,7 @@ from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
-from embermq.sessions.tick import Refusal, Verdict
+from embermq.sessions.tick import PublishRefusal, Verdict
 from embermq.sessions.timers import Timer
 
 TIMEOUT = "timeout"
@@ -103,7 +103,7 @@ class Responses:
         identifier: int,
         user_properties: UserProperties,
     ) -> tuple[int, str]:
-        """See `QueueSide.subscribe`; QoS 2 is not granted."""
+        """See `DurableQueues.subscribe`; QoS 2 is not granted."""
         try:
             queue = self._open(session, asked.topic_filter, user_properties)
         except QueueRefusal as refusal:
@@ -228,7 +228,7 @@ class Responses:
 
     # Who answers
 
-    def put(self, message: Message, name: str) -> Verdict | Refusal:
+    def put(self, message: Message, name: str) -> Verdict | PublishRefusal:
         """What a PUBLISH to a queue of responses comes to, or a will."""
         queue = self._queues.get(name)
         counters = self._state.counters
@@ -237,7 +237,7 @@ class Responses:
             return Verdict(ReasonCode.NO_MATCHING_SUBSCRIBERS, LATE)
         if queue.waiting_bytes + said_bytes(message) > BYTES_MAX or (len(queue.waiting) >= WAITING_MAX):
             counters.queue_responses_dropped += 1
-            return Refusal(ReasonCode.QUOTA_EXCEEDED, FULL)
+            return PublishRefusal(ReasonCode.QUOTA_EXCEEDED, FULL)
         queue.put(_cleaned(message))
         self._pump(queue)
         return Verdict(ReasonCode.SUCCESS)

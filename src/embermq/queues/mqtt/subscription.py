@@ -74,11 +74,11 @@ class QueueSubscription(Struct, frozen=True):
     @property
     def stored(self) -> str:
         """What is stored of it beside the filter, its options and its identifier."""
-        stored = _Stored(self.group, self.prefetch, self.ack_mode, self.concurrency)
+        stored = _StoredSubscription(self.group, self.prefetch, self.ack_mode, self.concurrency)
         return msgspec.json.encode(stored).decode()
 
 
-class _Stored(Struct, frozen=True, omit_defaults=True):
+class _StoredSubscription(Struct, frozen=True, omit_defaults=True):
     group: str
     prefetch: int = 0
     ack_mode: AckMode = AckMode.EXPLICIT
@@ -120,7 +120,7 @@ def read_subscription(
 def restored(topic_filter: str, qos: int, identifier: int, stored: str) -> QueueSubscription:
     """A subscription as `QueueSubscription.stored` wrote it. Raises ValueError."""
     named = parse_filter(topic_filter)
-    rest = msgspec.json.decode(stored, type=_Stored)
+    rest = msgspec.json.decode(stored, type=_StoredSubscription)
     return QueueSubscription(
         topic_filter, named.name, rest.group, qos, identifier, rest.prefetch, rest.ack_mode, rest.concurrency
     )

@@ -71,7 +71,7 @@ class Subscriptions:
     # The client's words
 
     def start_time(self, link: Link, session: Session, packet: Subscribe) -> int:
-        """See `QueueSide.start_time`."""
+        """See `DurableQueues.start_time`."""
         said = packet.properties.user_properties if packet.properties is not None else ()
         if all(name != START_POSITION for name, _ in said):
             return 0
@@ -100,7 +100,7 @@ class Subscriptions:
         *,
         start: int | StoreError | None,
     ) -> tuple[int, str]:
-        """See `QueueSide.subscribe`."""
+        """See `DurableQueues.subscribe`."""
         try:
             subscription = self._subscribe(link, session, asked, identifier, properties, start=start)
         except QueueRefusal as refusal:
@@ -251,7 +251,7 @@ class Subscriptions:
                 del self._homeless[queue]
 
     def unsubscribe(self, session: Session, topic_filter: str) -> bool:
-        """See `QueueSide.unsubscribe`."""
+        """See `DurableQueues.unsubscribe`."""
         consumer = self._deliveries.consumers.get(session.client_id)
         if consumer is None or topic_filter not in consumer.subscriptions:
             return False

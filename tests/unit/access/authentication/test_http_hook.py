@@ -18,7 +18,7 @@ from embermq.access.authentication.errors import ChainError
 from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.http_hook import CACHED_MAX, HttpHookStep
 from embermq.access.authentication.settings import HttpHookSettings
-from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Answer, Applicant, Deny
+from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, StepAnswer
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
@@ -43,8 +43,8 @@ def with_step(url: str, scenario: Callable[[HttpHookStep], Awaitable[None]], **s
     asyncio.run(run())
 
 
-def answers(server: HookServer, *who: Applicant, **settings: object) -> list[Answer]:
-    found: list[Answer] = []
+def answers(server: HookServer, *who: Applicant, **settings: object) -> list[StepAnswer]:
+    found: list[StepAnswer] = []
 
     async def scenario(step: HttpHookStep) -> None:
         found.extend([await step.check(one) for one in who or [applicant()]])
@@ -66,7 +66,7 @@ def answers(server: HookServer, *who: Applicant, **settings: object) -> list[Ans
         (said("ignore"), NOT_MINE),
     ],
 )
-def test_what_the_hook_may_say(answer: Said, expected: Answer) -> None:
+def test_what_the_hook_may_say(answer: Said, expected: StepAnswer) -> None:
     with HookServer(answer) as server:
         assert answers(server) == [expected]
 

@@ -19,10 +19,10 @@ from embermq.access.authentication.checks import Checks
 from embermq.access.authentication.gate import Visitor
 from embermq.access.authentication.generated_passwords import hash_generated, make_password
 from embermq.access.authentication.imported_hashes import ROUNDS_MAX, parse_imported
-from embermq.access.authentication.passwords import PasswordHashes, PasswordStep, Verdict
+from embermq.access.authentication.passwords import PasswordHashes, PasswordStep, PasswordVerdict
 from embermq.access.authentication.remembered_passwords import RememberedPasswords
 from embermq.access.authentication.settings import PasswordSettings
-from embermq.access.authentication.step import NOT_MINE, Admit, Answer, Applicant, Deny
+from embermq.access.authentication.step import NOT_MINE, Admit, Applicant, Deny, StepAnswer
 from embermq.model.client_type import ClientType
 from embermq.model.counters import Counters
 from embermq.mqtt.wire.reason_codes import ConnectReturnCode, ReasonCode, to_connect_return_code
@@ -166,7 +166,7 @@ class Changing(PasswordHashes):
         super().__init__()
         self._users, self._times, self._change = users, times, change
 
-    def check(self, stored: str | None, password: bytes) -> Verdict:
+    def check(self, stored: str | None, password: bytes) -> PasswordVerdict:
         verdict = super().check(stored, password)
         if self._times:
             self._times -= 1
@@ -177,7 +177,7 @@ class Changing(PasswordHashes):
         return verdict
 
 
-def checked_while_it_changes(times: int = 1, **change: Any) -> Answer:
+def checked_while_it_changes(times: int = 1, **change: Any) -> StepAnswer:
     users = store()
     return made(users, Changing(users, times, **change))._check("own", b"secret")
 
@@ -271,10 +271,10 @@ def entering(username: str, password: bytes) -> Applicant:
     return Applicant("c1", username, password, HERE)
 
 
-def asked(step_: PasswordStep, *clients: Applicant) -> list[Answer]:
+def asked(step_: PasswordStep, *clients: Applicant) -> list[StepAnswer]:
     """What they are told, all at once."""
 
-    async def scenario() -> list[Answer]:
+    async def scenario() -> list[StepAnswer]:
         return await asyncio.gather(*(step_.check(client) for client in clients))
 
     return asyncio.run(scenario())
