@@ -6,8 +6,8 @@ SHELL := bash
 
 PYTHON ?= python3
 ARGS ?=
-# Tests that run side by side.
-WORKERS ?= 3
+# Tests that run side by side: more than two cores have, since many of them wait.
+WORKERS ?= 4
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
@@ -37,7 +37,7 @@ test: $(TEST_READY) ## All checks and tests (ARGS='-k retained', WORKERS=0 for o
 	@scripts/foreign-clients
 	@$(BIN)/python scripts/kafka
 	@$(BIN)/python scripts/spark-classes
-	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: lint types contracts ## Lint, types, import contracts and unit tests, in about two minutes

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from tests.support.sql_server import SqlServer
 
 TESTS = Path(__file__).parent
+LONGEST_FIRST = (
+    "kafka_pipeline",
+    "pipeline",
+    "faults",
+    "e2e",
+    "conformance",
+    "integration",
+    "hostile",
+    "stores",
+    "queues",
+)
+"""Families in the order in which workers take their files; what is quick fills the end, so that all end together."""
 PROMISE_ID = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*-\d+[a-z]?")
 
 # The machine's load must not make a property fail, so there is no deadline a case; the fuzz profile is `make fuzz`.
@@ -71,8 +83,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left: list[pytest.Item] = []
     for item in items:
         (kept if _runs(item) else left).append(item)
-    items[:] = kept
+    items[:] = sorted(kept, key=_turn)
     config.hook.pytest_deselected(items=left)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Of `--dist loadfile`."""
+    from tests.support.together import FilesTogether
+
+    return FilesTogether(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def _turn(item: pytest.Item) -> int:
+    family = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
+    return LONGEST_FIRST.index(family) if family in LONGEST_FIRST else len(LONGEST_FIRST)
 
 
 def _runs(item: pytest.Item) -> bool:

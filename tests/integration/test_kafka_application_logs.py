@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from tests.support.application_log_writer import ApplicationLogWriter, HandLoop, HandReader, make_log
 from tests.support.kafka_server import KafkaServer
-from tests.support.measuring import judge
+from tests.support.measuring import is_judged, judge
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka import application_feeds, shared_feeds
@@ -252,6 +252,7 @@ def test_what_cannot_be_understood_is_told_in_its_place(place: Place) -> None:
     assert reader.came[1].entry.problem == "has no header v, its format"
 
 
+@pytest.mark.perf
 def test_a_stalled_client_is_bounded_and_slows_nobody(place: Place) -> None:
     """The two are measured in turn, until both have the machine as much to themselves."""
     calm, busy = place.log("calm"), place.log("busy")
@@ -282,7 +283,7 @@ def test_a_stalled_client_is_bounded_and_slows_nobody(place: Place) -> None:
     latencies(20)
     place.writer.write(busy, [payload] * 1_000)
     found: list[tuple[float, float]] = []
-    for _ in range(5):
+    for _ in range(5 if is_judged() else 1):
         alone_s = statistics.median(latencies(100))
         stalled = stalls()
         held = stalled.held_bytes
@@ -290,10 +291,11 @@ def test_a_stalled_client_is_bounded_and_slows_nobody(place: Place) -> None:
         assert stalled.held_bytes == held
         if found[-1][1] < 1.5 * alone_s + 0.005:
             break
-        assert stalled.feed is not None
-        stalled.feed.close()
+        if is_judged():
+            assert stalled.feed is not None
+            stalled.feed.close()
     else:
-        raise AssertionError(f"medians of the latency alone and beside it: {found}")
+        assert not is_judged(), f"medians of the latency alone and beside it: {found}"
     stalled.stalled = False
     stalled.release()
     place.waits(stalled, 1_000)

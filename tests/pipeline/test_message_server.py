@@ -55,6 +55,7 @@ def archive(stores: MessageStores) -> QueryStatus:
     return next(query for query in read_status(stores.places.data_dir).queries if query.name == "archive")
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("pipeline-2", "pipeline-3", "pipeline-5", "pipeline-11", "pipeline-13", "pipeline-16")
 @pytest.mark.parametrize("server", ["postgres"])
 def test_the_driver_killed_and_the_server_away(

@@ -194,6 +194,7 @@ def test_without_a_broker_and_with_a_held_dead_letter(tmp_path: Path, redrive: R
         assert "no broker answers on" in told["error"]
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("queues-34", "queues-35", "pipeline-12")
 def test_the_command_is_killed_and_another_one_goes_on(broker: BrokerProcess, redrive: Redrive) -> None:
     """The only one that starts Spark by itself, as people do."""
