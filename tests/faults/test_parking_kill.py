@@ -14,6 +14,7 @@ from tests.support.mqtt_client import ConnectionEnded, MqttClient, run
 from tests.support.played_pipeline import PlayedPipeline
 from tests.support.waiting import wait_for
 
+from embermq.admin.operations import LIST_PARKED, REDRIVE_PARKED
 from embermq.app.control import ControlClient
 from embermq.app.errors import UserError
 from embermq.mqtt.wire.encoder import puback, pubcomp, pubrec
@@ -83,8 +84,8 @@ class Application:
 def redrive(broker: BrokerProcess) -> int:
     """All of them, if the broker is there; how many are left before."""
     with suppress(UserError), ControlClient(broker.data_dir) as control:
-        left = control.ask("GET", "/api/v1/parked", client_id="app").count(b'"number"')
-        control.ask("POST", "/api/v1/parked/redrive", client_id="app")
+        left = len(control.ask(LIST_PARKED, client_id="app"))
+        control.ask(REDRIVE_PARKED, client_id="app")
         return left
     return -1
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
@@ -159,6 +160,12 @@ def test_a_client_id_does_not_steer_the_terminal(broker: BrokerProcess, name: st
         await client.ended
 
     run(scenario())
+
+
+def test_sessions_are_told_on_the_control_socket_alone(broker: BrokerProcess) -> None:
+    for path in ("sessions", "session?client_id=c", "pins", "parked", "application-logs"):
+        answer = httpx.get(f"http://127.0.0.1:{broker.http_port}/api/v1/{path}", timeout=30)
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
 
 
 def test_pins_name_the_dispatcher(broker: BrokerProcess) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
     import httpx
 
     from embermq.admin.http import HttpServer
+    from embermq.admin.operations import Operation
 
 FILE_NAME = "control.sock"
 ANSWER_S = 60.0
+PREFIX = "/api/v1"
+PARTS = re.compile(r"\{(\w+)\}")
 NOT_MEANT = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """How a broker answers to what cannot be, whatever it holds."""
 
@@ -77,54 +82,66 @@ def _short_path(data_dir: Path) -> Iterator[str]:
 
 
 class ControlClient:
-    """The command's end; a context manager. Raises NoAnswer when no broker runs on the data directory."""
+    """The command's end; a context manager. Asking raises NoAnswer when no broker runs on the data directory."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._client: httpx.Client
-        self._opened: AbstractContextManager[str]
+        self._held = ExitStack()
+        self._client: httpx.Client | None = None
 
     def __enter__(self) -> ControlClient:
+        return self
+
+    def _open(self) -> httpx.Client:
+        """Once it is asked: what cannot be asked is said first."""
         import httpx
 
         if not (self._data_dir / FILE_NAME).exists():
             raise NoAnswer(f"no broker is running on {self._data_dir}; another one is named with --data-dir")
-        self._opened = _short_path(self._data_dir)
-        path = self._opened.__enter__()
-        self._client = httpx.Client(
+        path = self._held.enter_context(_short_path(self._data_dir))
+        client = httpx.Client(
             transport=httpx.HTTPTransport(uds=path),
             base_url=httpx.URL(scheme="http", host="broker"),
             timeout=ANSWER_S,
         )
-        return self
+        return self._held.enter_context(client)
 
     def __exit__(self, *_: object) -> None:
-        self._client.close()
-        self._opened.__exit__(None, None, None)
+        self._held.close()
 
-    def ask(self, method: str, path: str, **parameters: str | list[str]) -> bytes:
-        """The body of the answer; raises UserError with the broker's own words for a refusal,
-        OptionError for what cannot be."""
-        return self._ask(method, path, parameters, None)
+    def ask(self, operation: Operation, **fields: Any) -> Any:
+        """What the broker answers to these fields of a request, as JSON has it; None for nothing. Fields that are None
+        are left out; one that is the whole body is given as bytes. Raises NoAnswer, IsThere, OptionError for what
+        cannot be, and UserError with the broker's own words for another refusal."""
+        path = _path(operation, fields)
+        headers = {"if-none-match": "*"} if fields.pop("only_new", False) else {}
+        content: bytes | None = fields.pop(operation.body_as, None)
+        given = {
+            name: value for name, value in fields.items() if f"{{{name}}}" not in path and value is not None
+        }
+        if operation.body is not None and not operation.body_as:
+            content, given = msgspec.json.encode(given), {}
+        answer = self._answer(operation.method, PREFIX + _filled(path, fields), given, content, headers)
+        return msgspec.json.decode(answer) if answer else None
 
-    def put(self, path: str, content: bytes, *, only_new: bool = False) -> bytes:
-        """The same with a body. `only_new`: raises IsThere, and changes nothing, when there is something already."""
-        return self._ask("PUT", path, {}, content, {"if-none-match": "*"} if only_new else {})
+    def pages(self, operation: Operation, **fields: Any) -> Iterator[Any]:
+        """Every entry of a list, asked for page by page, so that a broker with very many is not held up."""
+        while page := self.ask(operation, **fields):
+            yield from page
+            fields |= {name: page[-1][key] for name, key in operation.pages.items()}
 
-    def post(self, path: str, content: bytes) -> bytes:
-        """The same; NoAnswer when there is none."""
-        return self._ask("POST", path, {}, content)
-
-    def _ask(
+    def _answer(
         self,
         method: str,
         path: str,
-        parameters: dict[str, str | list[str]],
+        parameters: dict[str, Any],
         content: bytes | None,
-        headers: dict[str, str] | None = None,
+        headers: dict[str, str],
     ) -> bytes:
         import httpx
 
+        if self._client is None:
+            self._client = self._open()
         try:
             answer = self._client.request(method, path, params=parameters, content=content, headers=headers)
         except UnicodeEncodeError as error:  # a byte that was typed
@@ -142,6 +159,22 @@ class ControlClient:
         if answer.is_error:
             raise UserError(_detail(answer.content))
         return answer.content
+
+
+def _path(operation: Operation, fields: Mapping[str, Any]) -> str:
+    """The one that takes most of the fields."""
+    fit = [path for path in operation.paths if all(fields.get(name) for name in PARTS.findall(path))]
+    if not fit:
+        raise OptionError("a name, or an id, is empty")
+    return max(fit, key=len)
+
+
+def _filled(path: str, fields: Mapping[str, Any]) -> str:
+    """Each name is one part of it, whatever the name holds: `.` and `..` name queues here and lead nowhere, and what
+    was typed may be no UTF-8."""
+    return PARTS.sub(
+        lambda found: quote(fields[found[1]], safe="", errors="surrogateescape").replace(".", "%2E"), path
+    )
 
 
 def _detail(body: bytes) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
+from embermq.admin.operations import GET_QUEUE_STATS, REDRIVE_DEAD_LETTERS
 from embermq.app.config import Settings
 from embermq.app.control import ControlClient, NoAnswer
 from embermq.app.errors import EmberError, OptionError, UserError
@@ -51,17 +51,17 @@ class BrokerDoor:
 
     def __init__(self, broker: ControlClient, letters_in: str) -> None:
         self._broker = broker
-        self._path = f"{_path(letters_in)}/dlq/redrive"
+        self._letters_in = letters_in
 
     def put_back(self, letter_ids: Sequence[str]) -> PieceDone:
         """Raises BrokerAway, and UserError when the broker refuses."""
         from embermq.pipeline.jobs.putting_back import PieceDone
 
         try:
-            answer = self._broker.post(self._path, msgspec.json.encode({"ids": letter_ids}))
+            answer = self._broker.ask(REDRIVE_DEAD_LETTERS, name=self._letters_in, ids=letter_ids)
         except NoAnswer as error:
             raise BrokerAway(str(error)) from error
-        return msgspec.json.decode(answer, type=PieceDone)
+        return msgspec.convert(answer, PieceDone)
 
 
 def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, notice: Notice) -> RedriveReport:
@@ -91,7 +91,7 @@ def run_redrive(order: RedriveOrder, settings: Settings, progress: Progress, not
 
 def _where(broker: ControlClient, name: str) -> tuple[str, str]:
     """The queue that the dead letters are in, and the one they come from, "" for any. Raises UserError."""
-    found = msgspec.json.decode(broker.ask("GET", f"{_path(name)}/stats"), type=_Stats)
+    found = msgspec.convert(broker.ask(GET_QUEUE_STATS, name=name), _Stats)
     if found.kind == QueueKind.DEAD_LETTERS.value:
         return name, ""
     if not found.dead_letter_queue:
@@ -100,8 +100,3 @@ def _where(broker: ControlClient, name: str) -> tuple[str, str]:
             " are in the queue dlq/…"
         )
     return found.dead_letter_queue, name
-
-
-def _path(name: str) -> str:
-    """One part of a path, whatever the name holds."""
-    return f"/api/v1/queues/{quote(name, safe='', errors='surrogateescape').replace('.', '%2E')}"

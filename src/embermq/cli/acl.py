@@ -136,16 +136,16 @@ def _owner(
     client_id: str, data_dir: str | None, config: Path | None, assignments: list[str] | None
 ) -> tuple[str, str]:
     """To whom the session of the client id belongs, "" for nobody, and that in words."""
-    from embermq.admin.session_values import SessionDetail
+    from embermq.admin.operations import GET_SESSION
 
     try:
         with running_broker(data_dir, config, assignments) as broker:
-            body = broker.ask("GET", "/api/v1/session", client_id=client_id)
+            found = broker.ask(GET_SESSION, client_id=client_id)
     except NoAnswer as error:
         return "", f"whose session it would have has not been asked: {error}"
     except UserError:
         return "", "there is no session of this client id"
-    username = msgspec.json.decode(body, type=SessionDetail).session.username
+    username = found["session"]["username"]
     return username, f"its session belongs to {shown(username) if username else 'no user'}"
 
 

@@ -1,18 +1,74 @@
-"""The broker that runs on a data directory, as commands reach it."""
+"""Commands that ask the broker that runs on a data directory."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, TypeVar
 
-from embermq.cli.options import configuration
+import typer
 
-if TYPE_CHECKING:
-    from embermq.app.control import ControlClient
+from embermq.app.control import ControlClient
+from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, configuration
+from embermq.cli.terminal import print_json
+
+
+class Told(NamedTuple):
+    """What a command has found: for `--json`, and in lines for people."""
+
+    found: object
+    lines: Iterable[str]
+
+
+Do = TypeVar("Do", bound=Callable[..., Any])
 
 
 def running_broker(data_dir: str | None, config: Path | None, assignments: list[str] | None) -> ControlClient:
     """Of the settings that the options give. Raises UserError when none runs there."""
-    from embermq.app.control import ControlClient
-
     return ControlClient(Path(configuration(config, assignments, data_dir).settings.data_dir))
+
+
+def broker_command(app: typer.Typer, name: str) -> Callable[[Do], Do]:
+    """A command whose first parameter is the running broker. It has the options that find the broker, and `--json`
+    when it returns Told; else it returns lines."""
+
+    def register(do: Do) -> Do:
+        own = inspect.signature(do, eval_str=True)
+        has_json = own.return_annotation is Told
+
+        def run(
+            *,
+            data_dir: str | None,
+            config: Path | None,
+            assignments: list[str] | None,
+            as_json: bool = False,
+            **given: Any,
+        ) -> None:
+            with running_broker(data_dir, config, assignments) as broker:
+                told = do(broker, **given)
+            if as_json:
+                print_json(told.found)
+                return
+            for line in told.lines if has_json else told:
+                print(line)
+
+        options: dict[str, tuple[Any, object]] = {
+            "data_dir": (DataDir, None),
+            "config": (ConfigFile, None),
+            "assignments": (Assignments, None),
+        }
+        if has_json:
+            options["as_json"] = (AsJson, False)
+        parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in own.parameters.values()][1:]
+        parameters += [
+            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for each, (kind, default) in options.items()
+        ]
+        run.__signature__ = own.replace(parameters=parameters, return_annotation=None)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__doc__ = do.__doc__
+        app.command(name)(run)
+        return do
+
+    return register

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
+from embermq.admin import operations as ops
+from embermq.app.control import ControlClient
 from embermq.app.errors import OptionError, UserError
-from embermq.cli.control import running_broker
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, finite
-from embermq.cli.paths import queue_path, quoted
-from embermq.cli.terminal import print_json, shown, table
-
-if TYPE_CHECKING:
-    from embermq.app.control import ControlClient
+from embermq.cli.control import Told, broker_command
+from embermq.cli.options import finite
+from embermq.cli.terminal import shown, table
 
 PAGE = 1_000
 RETRIED_AT_ONCE = 100_000
@@ -40,89 +37,66 @@ Error = Annotated[
 ]
 
 
-@app.command("list")
+Letters = Annotated[list[str] | None, typer.Argument(help="Their ids, as list shows them.")]
+All = Annotated[bool, typer.Option("--all", help="All of them, or all that the other options select.")]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", min=0.001, callback=finite, help="At most this many a second, in the background."),
+]
+HEADINGS = ("id", "message", "queue", "group", "reason", "moved", "last error", "deliveries")
+
+
+@broker_command(app, "list")
 def list_all(
-    name: Name,
-    *,
-    group: Group = "",
-    reason: Reason = "",
-    error: Error = "",
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+    broker: ControlClient, name: Name, group: Group = "", reason: Reason = "", error: Error = ""
+) -> Told:
     """Show dead letters, the oldest first, without consuming them."""
-    with running_broker(data_dir, config, assignments) as broker:
-        found = list(_all(broker, name, {"group": group, "reason": reason, "error": error}))
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (
-            one["id"],
-            one["message_id"],
-            shown(one["queue"]),
-            shown(one["group"]) or "-",
-            one["reason"],
-            one["moved"],
-            shown(one["last_error"]),
-            str(one["deliveries"]),
-        )
-        for one in found
-    ]
-    headings = ("id", "message", "queue", "group", "reason", "moved", "last error", "deliveries")
-    for line in table([headings, *rows], names=7):
-        print(line)
+    letters = broker.pages(
+        ops.LIST_DEAD_LETTERS, name=name, group=group, reason=reason, error=error, limit=PAGE
+    )
+    found = list(letters)
+    return Told(found, table([HEADINGS, *map(_cells, found)], names=7))
 
 
-@app.command("retry")
+def _cells(one: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        one["id"],
+        one["message_id"],
+        shown(one["queue"]),
+        shown(one["group"]) or "-",
+        one["reason"],
+        one["moved"],
+        shown(one["last_error"]),
+        str(one["deliveries"]),
+    )
+
+
+@broker_command(app, "retry")
 def retry(
+    broker: ControlClient,
     name: Name,
-    letters: Annotated[list[str] | None, typer.Argument(help="Their ids, as list shows them.")] = None,
+    letters: Letters = None,
     *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All of them, or all that the other options select.")
-    ] = False,
+    everything: All = False,
     group: Group = "",
     reason: Reason = "",
     error: Error = "",
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate", min=0.001, callback=finite, help="At most this many a second, in the background."
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+    rate: Rate = None,
+) -> list[str]:
     """Put dead letters back. They go to the tail of their queue, with no attempts, for the group that failed them."""
     filters = {"group": group, "reason": reason, "error": error}
     if bool(letters) == everything or (letters and (rate is not None or any(filters.values()))):
         raise OptionError(
             "say either the ids of dead letters, as list shows them, or --all, perhaps with a filter"
         )
-    with running_broker(data_dir, config, assignments) as broker:
-        if letters:
-            count = 0
-            for letter in letters:
-                try:
-                    body = broker.ask("POST", f"{_path(name)}/{quoted(letter)}/retry")
-                except UserError as refusal:
-                    raise type(refusal)(f"{refusal}; {count:,} messages were put back before it") from None
-                count += msgspec.json.decode(body)["messages"]
-            print(f"put back {count:,} messages")
-            return
-        if rate is not None:
-            done = msgspec.json.decode(broker.ask("POST", f"{_path(name)}/retry", **filters, rate=str(rate)))
-        else:
-            done = _put_all_back(broker, name, filters)
+    if letters:
+        return [f"put back {_put_back(broker, name, letters):,} messages"]
     if rate is not None:
-        print(
-            f"putting back {done['matched'] - done['orphaned'] - done['crowded']:,} messages, {rate:g} a second"
-        )
+        done = broker.ask(ops.RETRY_DEAD_LETTERS, name=name, rate=rate, **filters)
+        count = done["matched"] - done["orphaned"] - done["crowded"]
+        print(f"putting back {count:,} messages, {rate:g} a second")
     else:
+        done = _put_all_back(broker, name, filters)
         print(f"put back {done['messages']:,} messages")
     if done["held"]:
         print(f"{done['held']:,} stay: consumers of the dead letters have them", file=sys.stderr)
@@ -133,13 +107,22 @@ def retry(
     raise typer.Exit(EXIT_SOME_STAY if done["held"] or done["orphaned"] or done["crowded"] else 0)
 
 
+def _put_back(broker: ControlClient, name: str, letters: Sequence[str]) -> int:
+    """One by one; how many messages that were."""
+    count = 0
+    for letter in letters:
+        try:
+            count += broker.ask(ops.RETRY_DEAD_LETTER, name=name, id=letter)["messages"]
+        except UserError as refusal:
+            raise type(refusal)(f"{refusal}; {count:,} messages were put back before it") from None
+    return count
+
+
 def _put_all_back(broker: ControlClient, name: str, filters: dict[str, str]) -> dict[str, Any]:
     """As the last answer says what stays, and with all that went back, however many requests it took."""
     count = 0
     while True:
-        done: dict[str, Any] = msgspec.json.decode(
-            broker.ask("POST", f"{_path(name)}/retry", **filters, limit=str(RETRIED_AT_ONCE))
-        )
+        done: dict[str, Any] = broker.ask(ops.RETRY_DEAD_LETTERS, name=name, limit=RETRIED_AT_ONCE, **filters)
         count += done["messages"]
         # A few may have gone meanwhile by another way: only far fewer than asked for are the last.
         if not done["messages"] or 2 * done["messages"] < RETRIED_AT_ONCE - done["held"]:
@@ -165,17 +148,3 @@ def about_crowded(count: int, full_queues: Sequence[str]) -> str:
         f"{count:,} stay: their consumer groups were removed, and {names}{more} can have no more groups"
         " (queues.groups_max); remove one that nobody needs, or raise the limit"
     )
-
-
-def _path(name: str) -> str:
-    return f"{queue_path(name)}/dlq"
-
-
-def _all(broker: ControlClient, name: str, filters: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Page by page."""
-    after = ""
-    while page := msgspec.json.decode(
-        broker.ask("GET", _path(name), after=after, limit=str(PAGE), **filters), type=list[dict[str, Any]]
-    ):
-        yield from page
-        after = page[-1]["id"]

@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import Any
 
 from embermq.cli.terminal import shown, table
 
-if TYPE_CHECKING:
-    from embermq.app.control import ControlClient
-
-PAGE = 1_000
+GROUP_HEADINGS = ("group", "state", "lag", "in flight", "backoff", "consumers")
+CONSUMER_HEADINGS = ("consumer", "group", "state", "partitions", "in flight")
 
 
-def all_groups(broker: ControlClient, path: str) -> Iterator[dict[str, Any]]:
-    """By name; `path` is the queue's."""
-    for page in _pages(broker, f"{path}/groups", after="name"):
-        yield from page
-
-
-def all_consumers(broker: ControlClient, path: str) -> Iterator[dict[str, Any]]:
-    """By group, then client id."""
-    for page in _pages(broker, f"{path}/consumers", after_group="group", after="client_id"):
-        yield from page
-
-
-def print_groups(groups: list[dict[str, Any]]) -> None:
+def group_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
     """One line each."""
     rows = [
         (
             shown(one["name"]),
             _state(one),
-            f"{one['lag']:,}",
-            f"{one['in_flight']:,}",
-            f"{one['in_backoff']:,}",
-            f"{one['consumers']:,}",
+            *(f"{one[name]:,}" for name in ("lag", "in_flight", "in_backoff", "consumers")),
         )
         for one in groups
     ]
-    for line in table([("group", "state", "lag", "in flight", "backoff", "consumers"), *rows], names=2):
-        print(line)
+    return table([GROUP_HEADINGS, *rows], names=2)
 
 
-def print_consumers(consumers: list[dict[str, Any]]) -> None:
+def consumer_lines(consumers: Sequence[dict[str, Any]]) -> list[str]:
     """One line each."""
     rows = [
         (
@@ -57,18 +37,7 @@ def print_consumers(consumers: list[dict[str, Any]]) -> None:
         )
         for one in consumers
     ]
-    for line in table([("consumer", "group", "state", "partitions", "in flight"), *rows], names=4):
-        print(line)
-
-
-def _pages(broker: ControlClient, path: str, **keys: str) -> Iterator[list[dict[str, Any]]]:
-    """Each begins behind the last of the page before: its `keys` are the parameters."""
-    after = dict.fromkeys(keys, "")
-    while page := msgspec.json.decode(
-        broker.ask("GET", path, limit=str(PAGE), **after), type=list[dict[str, Any]]
-    ):
-        yield page
-        after = {name: page[-1][key] for name, key in keys.items()}
+    return table([CONSUMER_HEADINGS, *rows], names=4)
 
 
 def _state(group: dict[str, Any]) -> str:

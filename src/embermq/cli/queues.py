@@ -6,21 +6,18 @@ import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
+from embermq.admin import operations as ops
+from embermq.app.control import ControlClient
 from embermq.app.errors import IsThere, OptionError, UserError
 from embermq.cli import dead_letters
-from embermq.cli.control import running_broker
-from embermq.cli.options import AsJson, Assignments, ConfigFile, DataDir, Yes
-from embermq.cli.paths import QUEUES, queue_path, quoted
-from embermq.cli.queue_groups import all_consumers, all_groups, print_consumers, print_groups
-from embermq.cli.terminal import confirm, print_json, shown, table
-
-if TYPE_CHECKING:
-    from embermq.app.control import ControlClient
+from embermq.cli.control import Told, broker_command
+from embermq.cli.options import Yes
+from embermq.cli.queue_groups import consumer_lines, group_lines
+from embermq.cli.terminal import confirm, shown, table
 
 PAGE = 1_000
 SETTINGS_BYTES_MAX = 64 * 1024
@@ -41,245 +38,134 @@ SettingsFile = Annotated[
 ]
 
 
-@app.command("list")
-def list_all(
-    *,
-    match: Annotated[
-        str, typer.Option("--match", metavar="PATTERN", help="Only names that fit; * ? [abc] are wildcards.")
-    ] = "*",
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+Match = Annotated[
+    str, typer.Option("--match", metavar="PATTERN", help="Only names that fit; * ? [abc] are wildcards.")
+]
+Count = Annotated[int, typer.Option("--count", min=1, max=100, help="How many messages.")]
+After = Annotated[int, typer.Option("--after", min=0, help="Begin after this sequence.")]
+MessageId = Annotated[str, typer.Argument(metavar="ID", help="As peek and delayed show it.")]
+EmptyGroup = Annotated[str, typer.Argument(help="A group that has no consumers.")]
+
+
+@broker_command(app, "list")
+def list_all(broker: ControlClient, match: Match = "*") -> Told:
     """Show queues by name, what they hold, who consumes."""
-    with running_broker(data_dir, config, assignments) as broker:
-        found = list(_all(broker, match))
-    if as_json:
-        print_json(found)
-        return
-    for line in table([HEADINGS, *map(_cells, found)], names=2):
-        print(line)
+    found = list(broker.pages(ops.LIST_QUEUES, match=match, limit=PAGE))
+    return Told(found, table([HEADINGS, *map(_cells, found)], names=2))
 
 
-@app.command("show")
-def show(
-    name: Name,
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@broker_command(app, "show")
+def show(broker: ControlClient, name: Name) -> Told:
     """Show a queue with its settings, groups and consumers."""
-    with running_broker(data_dir, config, assignments) as broker:
-        found = msgspec.json.decode(broker.ask("GET", queue_path(name)))
-        found["groups"] = list(all_groups(broker, queue_path(name)))
-        found["consumers"] = list(all_consumers(broker, queue_path(name)))
-    if as_json:
-        print_json(found)
-        return
+    found = broker.ask(ops.GET_QUEUE, name=name)
+    found["groups"] = list(broker.pages(ops.LIST_GROUPS, name=name, limit=PAGE))
+    found["consumers"] = list(broker.pages(ops.LIST_CONSUMERS, name=name, limit=PAGE))
+    return Told(found, _detail(found))
+
+
+def _detail(found: dict[str, Any]) -> Iterator[str]:
     figures = {key.replace("_", " "): value for key, value in found["stats"].items()}
     for section in (figures, _flat(found["settings"])):
         for key, value in section.items():
-            print(f"{key:<32} {_word(value)}")
-        print()
-    print_groups(found["groups"])
-    print()
-    print_consumers(found["consumers"])
+            yield f"{key:<32} {_word(value)}"
+        yield ""
+    yield from group_lines(found["groups"])
+    yield ""
+    yield from consumer_lines(found["consumers"])
 
 
-@app.command("explain")
-def explain(
-    name: Name,
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@broker_command(app, "explain")
+def explain(broker: ControlClient, name: Name) -> Told:
     """Say why nothing is delivered."""
-    with running_broker(data_dir, config, assignments) as broker:
-        found = msgspec.json.decode(broker.ask("GET", f"{queue_path(name)}/explain"))
-    if as_json:
-        print_json(found)
-        return
-    for reason in found:
-        about = f"group {shown(reason['group'])}: " if reason["group"] else ""
-        print(f"{about}{shown(reason['text'])}")
+    found = broker.ask(ops.EXPLAIN_QUEUE, name=name)
+    return Told(found, map(_reason, found))
 
 
-@app.command("peek")
-def peek(
-    name: Name,
-    *,
-    count: Annotated[int, typer.Option("--count", min=1, max=100, help="How many messages.")] = 10,
-    after: Annotated[int, typer.Option("--after", min=0, help="Begin after this sequence.")] = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+def _reason(reason: dict[str, Any]) -> str:
+    about = f"group {shown(reason['group'])}: " if reason["group"] else ""
+    return f"{about}{shown(reason['text'])}"
+
+
+@broker_command(app, "peek")
+def peek(broker: ControlClient, name: Name, count: Count = 10, after: After = 0) -> Told:
     """Show the oldest messages without consuming them."""
-    with running_broker(data_dir, config, assignments) as broker:
-        body = broker.ask("GET", f"{queue_path(name)}/messages", limit=str(count), after=str(after))
-    _print_messages(msgspec.json.decode(body), as_json=as_json)
+    found = broker.ask(ops.PEEK_MESSAGES, name=name, limit=count, after=after)
+    return Told(found, _messages(found))
 
 
-@app.command("delayed")
-def delayed(
-    name: Name,
-    *,
-    count: Annotated[int, typer.Option("--count", min=1, max=100, help="How many messages.")] = 10,
-    after: Annotated[int, typer.Option("--after", min=0, help="Begin after this sequence.")] = 0,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
-) -> None:
+@broker_command(app, "delayed")
+def delayed(broker: ControlClient, name: Name, count: Count = 10, after: After = 0) -> Told:
     """Show messages whose time has not come."""
-    with running_broker(data_dir, config, assignments) as broker:
-        body = broker.ask("GET", f"{queue_path(name)}/delayed", limit=str(count), after=str(after))
-    _print_messages(msgspec.json.decode(body), as_json=as_json)
+    found = broker.ask(ops.LIST_DELAYED, name=name, limit=count, after=after)
+    return Told(found, _messages(found))
 
 
-@app.command("delete-message")
-def delete_message(
-    name: Name,
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="As peek and delayed show it.")],
-    *,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "delete-message")
+def delete_message(broker: ControlClient, name: Name, message_id: MessageId) -> list[str]:
     """Delete one message. Delayed and held ones too."""
-    with running_broker(data_dir, config, assignments) as broker:
-        broker.ask("DELETE", f"{queue_path(name)}/messages/{quoted(message_id)}")
-    print(f"deleted message {shown(message_id)} of {shown(name)}")
+    broker.ask(ops.DELETE_MESSAGE, name=name, message_id=message_id)
+    return [f"deleted message {shown(message_id)} of {shown(name)}"]
 
 
-@app.command("create")
-def create(
-    name: Name,
-    *,
-    settings: SettingsFile = None,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "create")
+def create(broker: ControlClient, name: Name, settings: SettingsFile = None) -> list[str]:
     """Make a queue, with default settings or those of a file."""
-    content = _settings(settings)
-    with running_broker(data_dir, config, assignments) as broker:
-        try:
-            broker.put(queue_path(name), content, only_new=True)
-        except IsThere as refusal:
-            raise UserError(f"{refusal}; embermq queues configure changes it") from None
-    print(f"created {shown(name)}")
+    try:
+        broker.ask(ops.PUT_QUEUE, name=name, settings=_settings(settings), only_new=True)
+    except IsThere as refusal:
+        raise UserError(f"{refusal}; embermq queues configure changes it") from None
+    return [f"created {shown(name)}"]
 
 
-@app.command("configure")
-def configure(
-    name: Name,
-    *,
-    settings: SettingsFile,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "configure")
+def configure(broker: ControlClient, name: Name, *, settings: SettingsFile) -> list[str]:
     """Replace the settings of a queue. What the file does not name gets its default."""
-    content = _settings(settings)
-    with running_broker(data_dir, config, assignments) as broker:
-        done = msgspec.json.decode(broker.put(queue_path(name), content))
-    print(f"{'created' if done['created'] else 'configured'} {shown(name)}")
+    done = broker.ask(ops.PUT_QUEUE, name=name, settings=_settings(settings))
+    return [f"{'created' if done['created'] else 'configured'} {shown(name)}"]
 
 
-@app.command("purge")
-def purge(
-    name: Name,
-    *,
-    yes: Yes = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "purge")
+def purge(broker: ControlClient, name: Name, *, yes: Yes = False) -> list[str]:
     """Delete the messages of a queue. Those that consumers hold go too."""
     confirm(f"every message of {shown(name)} goes", yes=yes)
-    with running_broker(data_dir, config, assignments) as broker:
-        done = msgspec.json.decode(broker.ask("POST", f"{queue_path(name)}/purge"))
-    print(f"deleted {done['messages']:,} messages")
+    return [f"deleted {broker.ask(ops.PURGE_QUEUE, name=name)['messages']:,} messages"]
 
 
-@app.command("delete")
-def delete(
-    name: Name,
-    *,
-    yes: Yes = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "delete")
+def delete(broker: ControlClient, name: Name, *, yes: Yes = False) -> list[str]:
     """Delete a queue. Its messages, groups and settings go too. A queue that has consumers stays."""
     confirm(f"{shown(name)} goes with every message", yes=yes)
-    with running_broker(data_dir, config, assignments) as broker:
-        done = msgspec.json.decode(broker.ask("DELETE", queue_path(name)))
-    print(f"deleted {shown(name)} with {done['messages']:,} messages")
+    done = broker.ask(ops.DELETE_QUEUE, name=name)
+    return [f"deleted {shown(name)} with {done['messages']:,} messages"]
 
 
-@app.command("pause")
-def pause(
-    name: Name,
-    *,
-    group: OneGroup = "",
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "pause")
+def pause(broker: ControlClient, name: Name, group: OneGroup = "") -> list[str]:
     """Hand out nothing of a queue, or to one group."""
-    with running_broker(data_dir, config, assignments) as broker:
-        broker.ask("POST", f"{_place(name, group)}/pause")
-    print(f"paused {f'group {shown(group)} of ' if group else ''}{shown(name)}")
+    broker.ask(ops.PAUSE_QUEUE, name=name, group=group or None)
+    return [f"paused {_of_group(group)}{shown(name)}"]
 
 
-@app.command("resume")
-def resume(
-    name: Name,
-    *,
-    group: OneGroup = "",
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "resume")
+def resume(broker: ControlClient, name: Name, group: OneGroup = "") -> list[str]:
     """Hand out messages again."""
-    with running_broker(data_dir, config, assignments) as broker:
-        broker.ask("POST", f"{_place(name, group)}/resume")
-    print(f"resumed {f'group {shown(group)} of ' if group else ''}{shown(name)}")
+    broker.ask(ops.RESUME_QUEUE, name=name, group=group or None)
+    return [f"resumed {_of_group(group)}{shown(name)}"]
 
 
-@app.command("remove-group")
-def remove_group(
-    name: Name,
-    group: Annotated[str, typer.Argument(help="A group that has no consumers.")],
-    *,
-    yes: Yes = False,
-    data_dir: DataDir = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
+@broker_command(app, "remove-group")
+def remove_group(broker: ControlClient, name: Name, group: EmptyGroup, *, yes: Yes = False) -> list[str]:
     """Remove a group that has no consumers. Messages that no other group has to settle go too."""
     confirm(f"group {shown(group)} of {shown(name)} goes with what it alone has not settled", yes=yes)
-    with running_broker(data_dir, config, assignments) as broker:
-        broker.ask("DELETE", f"{queue_path(name)}/groups/{quoted(group)}")
-    print(f"removed group {shown(group)} of {shown(name)}")
+    broker.ask(ops.REMOVE_GROUP, name=name, group=group)
+    return [f"removed group {shown(group)} of {shown(name)}"]
 
 
-def _place(name: str, group: str) -> str:
-    return f"{queue_path(name)}/groups/{quoted(group)}" if group else queue_path(name)
+def _of_group(group: str) -> str:
+    return f"group {shown(group)} of " if group else ""
 
 
-def _print_messages(found: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _messages(found: list[dict[str, Any]]) -> Iterator[str]:
     for one in found:
         about = one["about"]
         states = (
@@ -289,18 +175,8 @@ def _print_messages(found: list[dict[str, Any]], *, as_json: bool) -> None:
         if about["visible"] is not None:
             place, states = f"sequence {about['sequence']}", f"delayed until {about['visible']}"
         key = "" if about["key"] is None else f"  key {shown(about['key'])}"
-        print(f"{about['id']}  {place}{key}  {one['payload_bytes']:,} bytes  {states}")
-        print(f"    {_payload(one)}")
-
-
-def _all(broker: ControlClient, match: str) -> Iterator[dict[str, Any]]:
-    """Page by page."""
-    after = ""
-    while page := msgspec.json.decode(
-        broker.ask("GET", QUEUES, after=after, match=match, limit=str(PAGE)), type=list[dict[str, Any]]
-    ):
-        yield from page
-        after = page[-1]["name"]
+        yield f"{about['id']}  {place}{key}  {one['payload_bytes']:,} bytes  {states}"
+        yield f"    {_payload(one)}"
 
 
 def _settings(file: Path | None) -> bytes:
@@ -320,11 +196,7 @@ def _cells(one: dict[str, Any]) -> tuple[str, ...]:
     return (
         shown(one["name"]),
         one["ordering"],
-        f"{one['depth']:,}",
-        f"{one['in_flight']:,}",
-        f"{one['in_backoff']:,}",
-        f"{one['groups']:,}",
-        f"{one['consumers']:,}",
+        *(f"{one[name]:,}" for name in ("depth", "in_flight", "in_backoff", "groups", "consumers")),
         f"{one['oldest_age_s']:,.0f}",
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import msgspec
 import pytest
 
-from embermq.cli import dead_letters
+from embermq.admin.operations import RETRY_DEAD_LETTERS, Operation
+from embermq.cli import control, dead_letters
 from embermq.cli.main import main
 
 MANY = dead_letters.RETRIED_AT_ONCE
@@ -20,12 +20,12 @@ class Answering:
 
     def __init__(self, *answers: Mapping[str, object]) -> None:
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.asked: list[object] = []
 
-    def ask(self, method: str, path: str, **parameters: str) -> bytes:
-        assert (method, path) == ("POST", "/api/v1/queues/q/dlq/retry")
-        self.asked.append(parameters["limit"])
-        return msgspec.json.encode({**NONE_STAY, **self.answers.pop(0)})
+    def ask(self, operation: Operation, **fields: object) -> Mapping[str, object]:
+        assert operation is RETRY_DEAD_LETTERS and fields["name"] == "q"
+        self.asked.append(fields["limit"])
+        return {**NONE_STAY, **self.answers.pop(0)}
 
 
 def retried(monkeypatch: pytest.MonkeyPatch, broker: Answering) -> int:
@@ -33,7 +33,7 @@ def retried(monkeypatch: pytest.MonkeyPatch, broker: Answering) -> int:
     def running(*_options: object) -> Iterator[Answering]:
         yield broker
 
-    monkeypatch.setattr(dead_letters, "running_broker", running)
+    monkeypatch.setattr(control, "running_broker", running)
     return main(["queues", "dlq", "retry", "q", "--all"])
 
 
@@ -43,7 +43,7 @@ def test_all_are_put_back_however_many_there_are(
     broker = Answering({"messages": MANY}, {"messages": MANY - 5, "held": 5}, {"messages": 7, "held": 5})
     assert retried(monkeypatch, broker) == 3
     assert capsys.readouterr().out == f"put back {2 * MANY + 2:,} messages\n"
-    assert broker.asked == [str(MANY)] * 3
+    assert broker.asked == [MANY] * 3
 
 
 def test_some_that_were_consumed_meanwhile_do_not_end_it(

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
+from embermq.admin.operations import LIST_APPLICATION_LOGS, Operation
 from embermq.admin.session_values import ApplicationLogView
-from embermq.cli import sessions
+from embermq.cli import control
 from embermq.cli.main import main
 
 GOOD = ApplicationLogView(name="p.good", client_id="good", groups=(), records=1_200, lag=3)
@@ -20,9 +21,9 @@ HEADLESS = ApplicationLogView(
 
 
 class _Broker:
-    def ask(self, method: str, path: str) -> bytes:
-        assert (method, path) == ("GET", sessions.LOGS), "nothing is deleted"
-        return msgspec.json.encode([HEADLESS, GOOD])
+    def ask(self, operation: Operation) -> object:
+        assert operation is LIST_APPLICATION_LOGS, "nothing is deleted"
+        return msgspec.to_builtins([HEADLESS, GOOD])
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def _one_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def running(*_: object) -> Iterator[_Broker]:
         yield _Broker()
 
-    monkeypatch.setattr(sessions, "running_broker", running)
+    monkeypatch.setattr(control, "running_broker", running)
 
 
 def test_a_log_that_cannot_be_looked_at_is_listed_with_what_is_wrong(
