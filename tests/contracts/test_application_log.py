@@ -43,7 +43,7 @@ def pipeline_file(path: Path, *schemas: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     for schema in (*schemas, "progress.sql"):
-        connection.executescript(files("embermq.model").joinpath(schema).read_text())
+        connection.executescript(files("embermq.formats").joinpath(schema).read_text())
     return connection
 
 

@@ -59,7 +59,7 @@ class PlayedPipeline:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA user_version = {PIPELINE_FILES}")
         for name in ("applications.sql", "progress.sql"):
-            connection.executescript(files("embermq.model").joinpath(name).read_text())
+            connection.executescript(files("embermq.formats").joinpath(name).read_text())
         return connection
 
     def _play(self, applications: sqlite3.Connection) -> None:

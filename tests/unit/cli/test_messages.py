@@ -22,7 +22,7 @@ MANY = 1_200
 def data_dir(tmp_path: Path) -> Path:
     connection = sqlite3.connect(tmp_path / "messages.db")
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.executescript(files("embermq.model").joinpath("messages.sql").read_text())
+    connection.executescript(files("embermq.formats").joinpath("messages.sql").read_text())
     properties = json.dumps({"content_type": "text/plain", "user_properties": [{"name": "a", "value": "b"}]})
     rows = [
         (7, 0, "t", 1_700_000_000_000, 1, 0, "pump\x1b[2J", 5, None, properties, "grüße\n".encode()),
