@@ -175,6 +175,7 @@ async def is_told(guarded: Guarded) -> None:
     assert "warning: the log was not looked at" in told and REFUSED in told.partition("warning: the log")[2]
 
 
+@pytest.mark.in_faults
 @pytest.mark.timeout(400)
 @pytest.mark.promise(
     "application-3", "application-11", "pipeline-1", "pipeline-13", "pipeline-14", "pipeline-16"

@@ -45,6 +45,7 @@ async def attached(broker: PipelineBroker[KafkaServer], *, clean: bool) -> MqttC
     return client
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("application-3", "pipeline-2")
 @pytest.mark.parametrize(("mode", "broker_dies"), [("realtime", True), ("microbatch", False)])
 def test_queries_that_have_passed_the_end_of_the_log_miss_nothing_new(
