@@ -211,13 +211,13 @@ def _about_keys(queue: Queue, group: Group) -> list[Reason]:
         return []
     told: list[str] = []
     for key, sequence in group.lanes.blocking(NAMED_MAX):
-        standing = group.standing(sequence)
+        status = group.status(sequence)
         state = ""
-        if standing is not None and standing.state is MessageState.DELIVERED:
+        if status is not None and status.state is MessageState.DELIVERED:
             until_ms = group.lease_until_ms(sequence)
-            state = f", held by {standing.holder!r}" + (f" until {_at(until_ms)} at most" if until_ms else "")
-        elif standing is not None and standing.state is MessageState.RETRY:
-            state = f", which is tried again at {_at(standing.due_ms)}"
+            state = f", held by {status.holder!r}" + (f" until {_at(until_ms)} at most" if until_ms else "")
+        elif status is not None and status.state is MessageState.RETRY:
+            state = f", which is tried again at {_at(status.due_ms)}"
         is_strict = queue.settings.ordering is Ordering.STRICT
         what = "the whole queue (ordering strict)" if is_strict else f"key {key!r}"
         told.append(f"{what} by message {queue.message_id(sequence)}{state}")

@@ -59,7 +59,7 @@ class Group:
         self.first_sequence = first_sequence
         """It owes nothing below."""
         self.unfilled_from = FILLED
-        """What the queue has from this sequence on it owes without having been offered it; see `pieces`."""
+        """What the queue has from this sequence on it owes without having been offered it; see `scans`."""
         self.owed = 0
         """Messages that it has not settled."""
         self.settled: set[int] = set()
@@ -90,7 +90,7 @@ class Group:
         self.lanes = QueueLanes(entries, settings, self.owes)
         self._stalled: set[str] = set()
         """Members that take nothing."""
-        self._standings: dict[int, MessageStatus] = {}
+        self._statuses: dict[int, MessageStatus] = {}
         self._leases = Leases(settings.performance.delivery_timeout)
         self._waits = RetryWaits(self._waits_until)
         self.kept: set[int] = set()
@@ -103,11 +103,11 @@ class Group:
         """A message is there for this group. `mark` is what was stored of it."""
         self.owed += 1
         if mark is not None:
-            standing = self._standings[sequence] = MessageStatus(mark.state, attempts=mark.attempts)
+            status = self._statuses[sequence] = MessageStatus(mark.state, attempts=mark.attempts)
             self.lanes.take_turn(sequence)
             if mark.state is MessageState.RETRY:
-                standing.due_ms = mark.due_ms
-                self._waits.add(sequence, mark.due_ms, len(self._standings))
+                status.due_ms = mark.due_ms
+                self._waits.add(sequence, mark.due_ms, len(self._statuses))
                 return
             if mark.attempts.is_suspect:
                 self.lanes.give_back(sequence, is_suspect=True)
@@ -120,12 +120,12 @@ class Group:
             self.owed -= 1
             self.settled.add(sequence)
             return True
-        standing = self._standings.get(sequence)
-        if standing is not None:
-            if standing.state is MessageState.DELIVERED and not even_held:
+        status = self._statuses.get(sequence)
+        if status is not None:
+            if status.state is MessageState.DELIVERED and not even_held:
                 return False
-            self._unhold(sequence, standing)
-            del self._standings[sequence]
+            self._unhold(sequence, status)
+            del self._statuses[sequence]
             self.kept.discard(sequence)
         self.settled.add(sequence)
         self.owed -= 1
@@ -143,8 +143,8 @@ class Group:
 
     def attempts_of(self, sequence: int) -> Attempts:
         """How often a message that the group owes was tried."""
-        standing = self._standings.get(sequence)
-        return NO_ATTEMPTS if standing is None else standing.attempts
+        status = self._statuses.get(sequence)
+        return NO_ATTEMPTS if status is None else status.attempts
 
     def configure(self, settings: QueueSettings) -> None:
         """Take other settings. Partitions and ordering change only while the queue is empty."""
@@ -156,27 +156,27 @@ class Group:
 
     def holds(self, sequence: int) -> bool:
         """Whether a consumer holds it now."""
-        standing = self._standings.get(sequence)
-        return standing is not None and standing.state is MessageState.DELIVERED
+        status = self._statuses.get(sequence)
+        return status is not None and status.state is MessageState.DELIVERED
 
     def is_newest(self, handed: Handed) -> bool:
         """Whether the message was not handed out again since, to whomever; and is still owed."""
-        standing = self._standings.get(handed.sequence)
-        return standing is not None and standing.handed is handed
+        status = self._statuses.get(handed.sequence)
+        return status is not None and status.handed is handed
 
     def stands(self, handed: Handed, epoch: int) -> bool:
         """Whether its consumer, with this epoch, holds the message by having been handed it then."""
-        standing = self._standings.get(handed.sequence)
+        status = self._statuses.get(handed.sequence)
         return (
-            standing is not None
-            and standing.handed is handed
-            and standing.state is MessageState.DELIVERED
-            and standing.epoch == epoch
+            status is not None
+            and status.handed is handed
+            and status.state is MessageState.DELIVERED
+            and status.epoch == epoch
         )
 
-    def standing(self, sequence: int) -> MessageStatus | None:
+    def status(self, sequence: int) -> MessageStatus | None:
         """What it knows of a message that was handed out before; not to be changed."""
-        return self._standings.get(sequence)
+        return self._statuses.get(sequence)
 
     def lease_until_ms(self, sequence: int) -> int:
         """0 when no lease runs: nobody holds it, or it is not written to the socket yet."""
@@ -201,8 +201,8 @@ class Group:
 
     def state_of(self, sequence: int) -> MessageState:
         """Of a message that the group owes [queues-20]."""
-        standing = self._standings.get(sequence)
-        return MessageState.QUEUED if standing is None else standing.state
+        status = self._statuses.get(sequence)
+        return MessageState.QUEUED if status is None else status.state
 
     def join(self, newcomer: Newcomer, now_ms: int, kept: Container[int] = ()) -> None:
         """A consumer subscribes, or comes back with another epoch: of what it held it has `kept`; the rest is given
@@ -217,12 +217,12 @@ class Group:
         elif consumer.epoch != epoch:
             consumer.epoch = epoch
             for sequence in sorted(consumer.held):
-                standing = self._standings[sequence]
+                status = self._statuses[sequence]
                 if sequence in kept:
-                    standing.epoch = epoch
-                    standing.is_carried = True
+                    status.epoch = epoch
+                    status.is_carried = True
                 else:
-                    self._apply(sequence, standing, Event.HOLDER_GONE, now_ms)
+                    self._apply(sequence, status, Event.HOLDER_GONE, now_ms)
         consumer.away_until_ms = 0
         self._away.pop(client_id, None)
         self.left.pop(hash(client_id), None)
@@ -249,12 +249,12 @@ class Group:
         consumer = self.members.get(client_id)
         if consumer is None:
             return
-        if self._standings:
+        if self._statuses:
             self.left[hash(client_id)] = None
             if len(self.left) > LEFT_MAX:
                 self.left.popitem(last=False)
         for sequence in sorted(consumer.held):
-            self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
+            self._apply(sequence, self._statuses[sequence], Event.HOLDER_GONE, now_ms)
         del self.members[client_id]
         self.lanes.forget(consumer)
         consumer.client.leave(consumer)
@@ -284,17 +284,17 @@ class Group:
     def _stall(self, sequence: int, now_ms: int) -> None:
         """It was handed out a whole lease ago and has not reached its socket: it is given back, free of charge, with
         what waits behind it; and its consumer takes no part until `resume` [queues-22]."""
-        consumer = self.members[self._standings[sequence].holder]
+        consumer = self.members[self._statuses[sequence].holder]
         if consumer.away_until_ms:
-            self._apply(sequence, self._standings[sequence], Event.HOLDER_GONE, now_ms)
+            self._apply(sequence, self._statuses[sequence], Event.HOLDER_GONE, now_ms)
             return
         consumer.is_stalled = True
         self._stalled.add(consumer.client_id)
         self.stalled.append(consumer.client_id)
         for each in sorted(consumer.held):
-            standing = self._standings[each]
-            if not standing.is_written:
-                self._apply(each, standing, Event.HOLDER_GONE, now_ms)
+            status = self._statuses[each]
+            if not status.is_written:
+                self._apply(each, status, Event.HOLDER_GONE, now_ms)
         self.lanes.forget(consumer)
         self._rebalance_at_ms = now_ms
 
@@ -309,21 +309,21 @@ class Group:
         """The PUBLISH has been written to the socket: the lease begins [queues-22]. False when it is too late for that,
         which is no fault. `first_ms` is what the consumer was told as the time of the first delivery."""
         sequence = handed.sequence
-        standing = self._standings.get(sequence)
+        status = self._statuses.get(sequence)
         if (
-            standing is None
-            or standing.handed is not handed
-            or standing.state is not MessageState.DELIVERED
-            or standing.is_written
+            status is None
+            or status.handed is not handed
+            or status.state is not MessageState.DELIVERED
+            or status.is_written
         ):
             return False
-        standing.is_written = True
+        status.is_written = True
         self._leases.wrote(sequence)
-        consumer = self.members[standing.holder]
+        consumer = self.members[status.holder]
         consumer.unbegun[sequence] = None
         self._begin_leases(consumer, now_ms)
-        before = standing.attempts
-        standing.attempts = replace(
+        before = status.attempts
+        status.attempts = replace(
             before, deliveries=before.deliveries + 1, first_delivered_ms=before.first_delivered_ms or first_ms
         )
         return True
@@ -332,12 +332,12 @@ class Group:
         self, sequence: int, request: SettleRequest, client_id: str, epoch: int, now_ms: int
     ) -> Outcome:
         """What a consumer says of a message that the group owes [queues-23] [queues-28]."""
-        standing = self._standings.get(sequence)
-        if standing is None or not standing.holder:
+        status = self._statuses.get(sequence)
+        if status is None or not status.holder:
             return Outcome.UNKNOWN
-        if (standing.holder, standing.epoch) != (client_id, epoch):
+        if (status.holder, status.epoch) != (client_id, epoch):
             return Outcome.NOT_YOURS
-        action = self._apply(sequence, standing, VERB_EVENTS[request.verb], now_ms, request)
+        action = self._apply(sequence, status, VERB_EVENTS[request.verb], now_ms, request)
         return Outcome.LATE if action is MessageAction.IGNORE else Outcome.DONE
 
     def advance(self, now_ms: int, limit: int) -> int:
@@ -353,7 +353,7 @@ class Group:
         while left > 0 and (due := self._waits.take(now_ms)) is not None:
             left -= 1
             if due:
-                self._apply(due, self._standings[due], Event.DUE, now_ms)
+                self._apply(due, self._statuses[due], Event.DUE, now_ms)
         while self._away:
             client_id = next(iter(self._away))
             if self._away[client_id].away_until_ms > now_ms:
@@ -404,16 +404,16 @@ class Group:
         return handed
 
     def _hand(self, sequence: int, consumer: Consumer) -> Handed:
-        standing = self._standings.get(sequence)
-        if standing is None:
-            standing = self._standings[sequence] = MessageStatus(MessageState.DELIVERED)
-        standing.state = MessageState.DELIVERED
-        standing.holder = consumer.client_id
-        standing.epoch = consumer.epoch
-        standing.is_written = standing.is_carried = False
-        standing.handed = Handed(sequence, consumer.client_id, consumer.epoch, standing.attempts)
-        consumer.hold(sequence, is_suspect=standing.attempts.is_suspect)
-        return standing.handed
+        status = self._statuses.get(sequence)
+        if status is None:
+            status = self._statuses[sequence] = MessageStatus(MessageState.DELIVERED)
+        status.state = MessageState.DELIVERED
+        status.holder = consumer.client_id
+        status.epoch = consumer.epoch
+        status.is_written = status.is_carried = False
+        status.handed = Handed(sequence, consumer.client_id, consumer.epoch, status.attempts)
+        consumer.hold(sequence, is_suspect=status.attempts.is_suspect)
+        return status.handed
 
     def _begin_leases(self, consumer: Consumer, now_ms: int) -> None:
         """A consumer works on the oldest that it has, as many at a time as it has said; the others wait for their
@@ -427,17 +427,17 @@ class Group:
         """The lease of a message is over; returns of how many it was the end. Its consumer may not know of it: its
         connection is lost, or it has come back without what it had before. That is the end for all that it has from
         there."""
-        standing = self._standings[sequence]
-        consumer = self.members[standing.holder]
-        if standing.is_carried:
-            gone = [each for each in sorted(consumer.held) if self._standings[each].is_carried]
+        status = self._statuses[sequence]
+        consumer = self.members[status.holder]
+        if status.is_carried:
+            gone = [each for each in sorted(consumer.held) if self._statuses[each].is_carried]
         elif consumer.away_until_ms:
             gone = [sequence]
         else:
-            self._apply(sequence, standing, Event.LEASE_OVER, now_ms)
+            self._apply(sequence, status, Event.LEASE_OVER, now_ms)
             return 1
         for each in gone:
-            self._apply(each, self._standings[each], Event.HOLDER_GONE, now_ms)
+            self._apply(each, self._statuses[each], Event.HOLDER_GONE, now_ms)
         return len(gone)
 
     def _wake(self, consumer: Consumer) -> None:
@@ -448,51 +448,49 @@ class Group:
     def _apply(
         self,
         sequence: int,
-        standing: MessageStatus,
+        status: MessageStatus,
         event: Event,
         now_ms: int,
         request: SettleRequest | None = None,
     ) -> MessageAction:
-        action = TRANSITIONS[standing.state, event]
+        action = TRANSITIONS[status.state, event]
         if action is MessageAction.FINISH:
-            self._finish(sequence, standing, "")
+            self._finish(sequence, status, "")
         elif action is MessageAction.BURY:
             if request is not None and request.reason:
-                standing.attempts = replace(standing.attempts, last_error=request.reason)
-            self._unhold(sequence, standing)
-            self._lose(sequence, standing, DeadLetterReason.REJECTED, now_ms)
+                status.attempts = replace(status.attempts, last_error=request.reason)
+            self._unhold(sequence, status)
+            self._lose(sequence, status, DeadLetterReason.REJECTED, now_ms)
         elif action is MessageAction.RENEW:
             if self._leases.until_ms(sequence):  # else it waits for its lease
                 self._leases.begin(sequence, now_ms)
         elif action is MessageAction.QUEUE:
-            self._after_failure(sequence, standing, 0, now_ms)
-            if not standing.attempts.doomed:
+            self._after_failure(sequence, status, 0, now_ms)
+            if not status.attempts.doomed:
                 self.marks.pop(sequence, None)  # what is stored says the same: RETRY, and the time has come
         elif action is MessageAction.FAIL:
-            self._unhold(sequence, standing)
-            self._fail(sequence, standing, now_ms, request)
+            self._unhold(sequence, status)
+            self._fail(sequence, status, now_ms, request)
         elif action is MessageAction.GIVE_BACK:
-            self._unhold(sequence, standing)
-            before = standing.attempts
-            if standing.is_written and before.is_suspect:  # it was alone
-                standing.attempts = replace(before, failures=before.failures + 1, last_error=CONSUMER_GONE)
-            elif standing.is_written:
-                standing.attempts = replace(before, is_suspect=True)
-            self._after_failure(sequence, standing, 0, now_ms)
+            self._unhold(sequence, status)
+            before = status.attempts
+            if status.is_written and before.is_suspect:  # it was alone
+                status.attempts = replace(before, failures=before.failures + 1, last_error=CONSUMER_GONE)
+            elif status.is_written:
+                status.attempts = replace(before, is_suspect=True)
+            self._after_failure(sequence, status, 0, now_ms)
         return action
 
-    def _fail(
-        self, sequence: int, standing: MessageStatus, now_ms: int, request: SettleRequest | None
-    ) -> None:
+    def _fail(self, sequence: int, status: MessageStatus, now_ms: int, request: SettleRequest | None) -> None:
         """A nack, or without a request a lease that is over."""
-        before = standing.attempts
+        before = status.attempts
         wait_ms, uses_step = wait_of(self._settings.retry_policy, before, is_nack=request is not None)
         error = LEASE_OVER
         if request is not None:
             error = request.reason
             if request.delay_ms is not None:
                 wait_ms, uses_step = request.delay_ms, False
-        standing.attempts = replace(
+        status.attempts = replace(
             before,
             failures=before.failures + 1,
             nacks=before.nacks + (request is not None),
@@ -500,11 +498,11 @@ class Group:
             last_error=error,
             is_suspect=before.is_suspect and request is None,  # who nacks it is well
         )
-        self._after_failure(sequence, standing, wait_ms, now_ms)
+        self._after_failure(sequence, status, wait_ms, now_ms)
 
-    def _after_failure(self, sequence: int, standing: MessageStatus, wait_ms: int, now_ms: int) -> None:
+    def _after_failure(self, sequence: int, status: MessageStatus, wait_ms: int, now_ms: int) -> None:
         """DLQ, RETRY or QUEUED [queues-25]."""
-        attempts, due_ms, reason = standing.attempts, now_ms + wait_ms, ""
+        attempts, due_ms, reason = status.attempts, now_ms + wait_ms, ""
         if attempts.doomed:
             reason = attempts.doomed
         elif self._entries.expires_ms(sequence) <= now_ms:
@@ -512,51 +510,51 @@ class Group:
         elif self._buries and attempts.failures:
             due_ms, reason = limited(self._settings.retry_policy, attempts, due_ms, now_ms)
         if reason:
-            self._lose(sequence, standing, reason, now_ms)
+            self._lose(sequence, status, reason, now_ms)
             return
         if due_ms > now_ms:
-            standing.state, standing.due_ms = MessageState.RETRY, due_ms
-            self._waits.add(sequence, due_ms, len(self._standings))
+            status.state, status.due_ms = MessageState.RETRY, due_ms
+            self._waits.add(sequence, due_ms, len(self._statuses))
         else:
-            standing.state, standing.due_ms = MessageState.QUEUED, 0
+            status.state, status.due_ms = MessageState.QUEUED, 0
             self.lanes.give_back(sequence, is_suspect=attempts.is_suspect)
         if attempts.failures or attempts.is_suspect:
-            self.marks[sequence] = GroupMark(standing.state, attempts, standing.due_ms)
+            self.marks[sequence] = GroupMark(status.state, attempts, status.due_ms)
 
-    def _lose(self, sequence: int, standing: MessageStatus, reason: str, now_ms: int) -> None:
+    def _lose(self, sequence: int, status: MessageStatus, reason: str, now_ms: int) -> None:
         """It becomes a dead letter, or is dropped; when there is no room for the letter it stays, and nobody gets
         it until there is [queues-34]."""
         if self._reserve(sequence, reason):
-            self._finish(sequence, standing, reason)
+            self._finish(sequence, status, reason)
             return
         self.kept.add(sequence)
-        if not standing.attempts.doomed:
-            standing.attempts = replace(standing.attempts, doomed=reason)
-            self.marks[sequence] = GroupMark(MessageState.RETRY, standing.attempts, now_ms)
-        standing.state, standing.due_ms = MessageState.RETRY, now_ms + KEPT_MS
-        self._waits.add(sequence, standing.due_ms, len(self._standings))
+        if not status.attempts.doomed:
+            status.attempts = replace(status.attempts, doomed=reason)
+            self.marks[sequence] = GroupMark(MessageState.RETRY, status.attempts, now_ms)
+        status.state, status.due_ms = MessageState.RETRY, now_ms + KEPT_MS
+        self._waits.add(sequence, status.due_ms, len(self._statuses))
 
     def _waits_until(self, sequence: int) -> int:
         """0 when it waits for no retry."""
-        standing = self._standings.get(sequence)
-        return standing.due_ms if standing is not None and standing.state is MessageState.RETRY else 0
+        status = self._statuses.get(sequence)
+        return status.due_ms if status is not None and status.state is MessageState.RETRY else 0
 
-    def _finish(self, sequence: int, standing: MessageStatus, reason: str) -> None:
-        self._unhold(sequence, standing)
-        del self._standings[sequence]
+    def _finish(self, sequence: int, status: MessageStatus, reason: str) -> None:
+        self._unhold(sequence, status)
+        del self._statuses[sequence]
         self.kept.discard(sequence)
         self.marks.pop(sequence, None)
         self.settled.add(sequence)
         self.owed -= 1
         self.lanes.end_turn(sequence)
-        self.finished.append(Finish(sequence, reason, standing.attempts))
+        self.finished.append(Finish(sequence, reason, status.attempts))
 
-    def _unhold(self, sequence: int, standing: MessageStatus) -> None:
+    def _unhold(self, sequence: int, status: MessageStatus) -> None:
         """Nobody holds it now. Who held it last is remembered."""
-        if standing.state is not MessageState.DELIVERED:
+        if status.state is not MessageState.DELIVERED:
             return
         self._leases.end(sequence)
-        consumer = self.members.get(standing.holder)
+        consumer = self.members.get(status.holder)
         if consumer is not None:
             consumer.let_go(sequence)
             if consumer.unbegun:

@@ -369,17 +369,17 @@ def _group(group: Group) -> GroupView:
 
 
 def _standing(queue: Queue, group: Group, sequence: int) -> StandingView:
-    standing = group.standing(sequence)
-    attempts = Attempts() if standing is None else standing.attempts
+    status = group.status(sequence)
+    attempts = Attempts() if status is None else status.attempts
     is_owed = group.owes(sequence)
     state = group.state_of(sequence) if is_owed else MessageState.ACKED
     blocker = group.lanes.blocker(sequence) if is_owed else 0
     return StandingView(
         group=group.name,
         state=state.name,
-        holder="" if standing is None else standing.holder,
+        holder="" if status is None else status.holder,
         lease_until=_time(group.lease_until_ms(sequence)),
-        next_retry=_time(standing.due_ms if standing is not None and state is MessageState.RETRY else 0),
+        next_retry=_time(status.due_ms if status is not None and state is MessageState.RETRY else 0),
         deliveries=attempts.deliveries,
         failures=attempts.failures,
         last_error=attempts.last_error,

@@ -79,10 +79,10 @@ class Queue:
         self.message_id = ledger.identities.message_id
         self.sequence_of = ledger.identities.sequence_of
         self.dead_letter = ledger.identities.dead_letter
-        losses = self._losses = DeadLettering(ledger, settings, room)
+        ends = self._dead_lettering = DeadLettering(ledger, settings, room)
         self.room = room
-        self.buried, self.dead_letters, self.dropped = losses.buried, losses.dead_letters, losses.dropped
-        self.pieces = Scans(ledger)
+        self.buried, self.dead_letters, self.dropped = ends.buried, ends.dead_letters, ends.dropped
+        self.scans = Scans(ledger)
         self._heads = Heads(ledger.entries, ledger.groups)
         self._shrinking = 0
         """While it goes down to a lower depth, how often it may still find nothing that can go."""
@@ -272,7 +272,7 @@ class Queue:
         for mark in [mark for mark in writes.marks if mark[:2] == key]:
             del writes.marks[mark]
         writes.ended_groups.add(key)
-        self.pieces.let_go(group, self._intake.next_sequence, frozenset(self._pending))
+        self.scans.let_go(group, self._intake.next_sequence, frozenset(self._pending))
 
     def join(self, name: str, consumer: Newcomer, now_ms: int) -> None:
         """A consumer subscribes or comes back to the group `name`, which is made when it is missing."""
@@ -378,7 +378,9 @@ class Queue:
             self._ledger.put(replace(entry, origin_id=message_id_of(self.generation, row.ticket)))
         deadlines = self._ledger.deadlines
         for sequence in deadlines.take_over(now_ms, self._intake.next_sequence, most):
-            if sequence in self.entries and not self._losses.end(sequence, DeadLetterReason.EXPIRED, now_ms):
+            if sequence in self.entries and not self._dead_lettering.end(
+                sequence, DeadLetterReason.EXPIRED, now_ms
+            ):
                 deadlines.ask_again(sequence, now_ms + KEPT_MS)
         if self._shrinking:
             self._shrink(most, now_ms)
@@ -393,8 +395,8 @@ class Queue:
                 self.remove_group(group.name)
 
     def next_due_ms(self) -> int | None:
-        """When `pieces`, `advance` and `deliver` have something to do; 0 for at once, None for never."""
-        if self.pieces or self._shrinking:
+        """When `scans`, `advance` and `deliver` have something to do; 0 for at once, None for never."""
+        if self.scans or self._shrinking:
             return 0
         times = [due for group in self.groups.values() if (due := group.next_due_ms()) is not None]
         if self.delayed:
@@ -419,7 +421,7 @@ class Queue:
         """Take other settings. Raises SettingsRefused when they need an empty queue [queues-10]. Leases that run stay
         as long as they were."""
         check_change(self.settings, settings, len(self.entries) + len(self._pending) + len(self.delayed))
-        self.settings = self._intake.settings = self._losses.settings = settings
+        self.settings = self._intake.settings = self._dead_lettering.settings = settings
         for group in self.groups.values():
             group.configure(settings)
         self._begin_to_shrink()
@@ -460,12 +462,12 @@ class Queue:
             is_for=is_for,
             client_of=self._client_of,
             touch=self._run_soon,
-            reserve=self._losses.reserve,
+            reserve=self._dead_lettering.reserve,
         )
         group.idle_since_ms = idle_since_ms
         group.is_queue_paused = self.is_paused
         self.groups[name] = group
-        self.pieces.fill(group)
+        self.scans.fill(group)
         return group
 
     def _groups_of(self, client_id: str) -> tuple[list[str], list[str]]:
@@ -512,8 +514,8 @@ class Queue:
             sequence = finish.sequence
             owed = self.entries.owe(sequence, -1)
             if finish.reason:
-                self._losses.lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
-            if owed or (self.pieces.filling and self.pieces.awaits(sequence)):
+                self._dead_lettering.lose(sequence, group.name, finish.reason, finish.attempts, now_ms)
+            if owed or (self.scans.filling and self.scans.awaits(sequence)):
                 self._ledger.mark(group, sequence, MessageState.DLQ if finish.reason else MessageState.ACKED)
             else:
                 self._ledger.remove(sequence)
@@ -542,7 +544,7 @@ class Queue:
     def _drop_head(self, now_ms: int) -> bool:
         """The oldest that nobody holds ends; False when none is found, or has room as a dead letter."""
         head = self._heads.find(next(iter(self._pending), self._intake.next_sequence))
-        return head > 0 and self._losses.end(head, DeadLetterReason.OVERFLOW, now_ms)
+        return head > 0 and self._dead_lettering.end(head, DeadLetterReason.OVERFLOW, now_ms)
 
     def _begin_to_shrink(self) -> None:
         """What is above the depth goes where the head is to be dropped; dead letters, which are never refused either,

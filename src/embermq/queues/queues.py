@@ -282,7 +282,7 @@ class Queues:
         left = PIECE
         for _ in range(len(self._touched)):
             queue = self._touched.pop(next(islice(self._touched, 1)))
-            left = queue.pieces.work(left)
+            left = queue.scans.work(left)
             groups = len(queue.groups)
             queue.advance(now_ms)
             if len(queue.groups) < groups:

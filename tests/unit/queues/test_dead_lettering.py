@@ -34,7 +34,7 @@ class LossesBench:
         )
         self.gathered = GatheredWrites()
         self.ledger = QueueLedger(7, self.gathered, (), LatencyWindow())
-        self.losses = DeadLettering(self.ledger, self.settings, DeadLetterQuota(room_bytes))
+        self.dead_lettering = DeadLettering(self.ledger, self.settings, DeadLetterQuota(room_bytes))
         for name in groups:
             self.ledger.groups[name] = Group(
                 name,
@@ -45,23 +45,23 @@ class LossesBench:
                 is_for=self.ledger.identities.is_for,
                 client_of=lambda _: Client(),
                 touch=lambda: None,
-                reserve=self.losses.reserve,
+                reserve=self.dead_lettering.reserve,
             )
         self.ledger.put(EntryRow(7, 1, 0, 40, -1, "k", START_MS))
 
     def letters(self) -> list[tuple[str, str]]:
-        return [(burial.letter.group, burial.letter.reason) for burial in self.losses.buried]
+        return [(burial.letter.group, burial.letter.reason) for burial in self.dead_lettering.buried]
 
 
 @pytest.mark.promise("queues-34")
 def test_each_group_that_owes_it_has_a_dead_letter_of_its_own() -> None:
     bench = LossesBench("g", "h")
-    bench.losses.end(1, EXPIRED, START_MS)
+    bench.dead_lettering.end(1, EXPIRED, START_MS)
     assert bench.letters() == [("g", EXPIRED), ("h", EXPIRED)]
-    burial = bench.losses.buried[0]
+    burial = bench.dead_lettering.buried[0]
     assert (burial.target, burial.offset, burial.key) == ("dlq/q", 40, "k")
     assert burial.letter == DeadLetter("q", "g", EXPIRED, message_id_of(7, 1), Attempts(), START_MS)
-    assert bench.losses.dead_letters == {EXPIRED: 2} and not bench.losses.dropped
+    assert bench.dead_lettering.dead_letters == {EXPIRED: 2} and not bench.dead_lettering.dropped
     assert not bench.ledger.entries and bench.gathered.present.removed == {(7, 1): 40}
 
 
@@ -71,7 +71,7 @@ def test_whoever_holds_it_keeps_it() -> None:
     holder = bench.ledger.groups["g"]
     holder.join(Newcomer("c", 1, 1), START_MS)
     assert [each.sequence for each in holder.deliver(START_MS)] == [1]
-    bench.losses.end(1, OVERFLOW, START_MS)
+    bench.dead_lettering.end(1, OVERFLOW, START_MS)
     assert bench.letters() == [("h", OVERFLOW)] and 1 in bench.ledger.entries
     assert bench.gathered.present.marks == {(7, "h", 1): GroupMark(MessageState.DLQ)}
     assert bench.ledger.entries.owed(1) == 1
@@ -79,7 +79,7 @@ def test_whoever_holds_it_keeps_it() -> None:
 
 def test_what_nobody_got_is_a_dead_letter_of_no_group() -> None:
     bench = LossesBench()
-    bench.losses.end(1, EXPIRED, START_MS)
+    bench.dead_lettering.end(1, EXPIRED, START_MS)
     assert bench.letters() == [("", EXPIRED)] and not bench.ledger.entries
 
 
@@ -97,6 +97,9 @@ def test_where_it_may_not_become_one_it_is_dropped_and_counted(
     enabled: bool, ttl_action: TtlAction, reason: str, dropped: int
 ) -> None:
     bench = LossesBench("g", enabled=enabled, ttl_action=ttl_action)
-    bench.losses.end(1, reason, START_MS)
-    assert (bench.losses.dropped[reason], bench.losses.dead_letters[reason]) == (dropped, 1 - dropped)
-    assert len(bench.losses.buried) == 1 - dropped and not bench.ledger.entries
+    bench.dead_lettering.end(1, reason, START_MS)
+    assert (bench.dead_lettering.dropped[reason], bench.dead_lettering.dead_letters[reason]) == (
+        dropped,
+        1 - dropped,
+    )
+    assert len(bench.dead_lettering.buried) == 1 - dropped and not bench.ledger.entries
