@@ -91,7 +91,7 @@ def test_who_came_who_left_and_who_was_refused_what(broker: Broker) -> None:
     (gone_away,) = broker.of("disconnected", "c2")
     assert gone_away["reason"] == "the client closed the connection without DISCONNECT"
     (failed,) = broker.of("login failed", "c3")
-    assert (failed["user"], failed["reason"]) == ("ann", "the password is not that of the account")
+    assert (failed["user"], failed["reason"]) == ("ann", "wrong password, or no such account")
     printed = broker.output_from(0)
     assert SECRET not in printed and PASSWORD not in printed
 

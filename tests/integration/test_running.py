@@ -121,7 +121,7 @@ def test_sigterm_ends_a_start_that_waits_for_a_store(tmp_path: Path) -> None:
     try:
         wait_until((tmp_path / "broker.db").exists, 20, "the start is under way")
         assert broker.stop() == 0
-        assert "told to stop before it was ready" in broker.output()
+        assert "stopped before it was ready" in broker.output()
     finally:
         broker.close()
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_until
 
-READ_AGAIN = "there is no TLS listener, no certificates are read again"
+READ_AGAIN = "there is no TLS listener, so no certificates to read again"
 BEGIN = """
 import os, signal, sys
 os.open(sys.argv[1], os.O_RDWR)  # the first terminal that a session's leader opens is the session's
@@ -54,7 +54,7 @@ def test_a_closed_terminal_ends_broker_driver_and_jvm(tmp_path: Path, window: tu
         os.close(window[0])
         assert broker.wait() == 0
         wait_until(lambda: not broker.descendants(), SPARK_S, "nothing is left")
-        assert "the terminal is gone, the broker stops" in broker.output()
+        assert "the terminal was closed, the broker stops" in broker.output()
 
 
 def test_files_are_read_again_while_the_terminal_is_there(tmp_path: Path, window: tuple[int, str]) -> None:

@@ -68,7 +68,7 @@ class ClockFile:
                 "the clock was moved %s, before the date of this build: messages get no date now", moved
             )
         else:
-            LOG.warning("the clock was moved %s; nothing that waits or expires is moved with it", moved)
+            LOG.warning("the clock was moved %s; timeouts and expiry are not affected", moved)
         self.note()
 
     def told(self) -> str:

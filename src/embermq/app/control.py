@@ -97,7 +97,9 @@ class ControlClient:
         import httpx
 
         if not (self._data_dir / FILE_NAME).exists():
-            raise NoAnswer(f"no broker is running on {self._data_dir}; another one is named with --data-dir")
+            raise NoAnswer(
+                f"no broker is running on {self._data_dir}; name another data directory with --data-dir"
+            )
         path = self._held.enter_context(_short_path(self._data_dir))
         client = httpx.Client(
             transport=httpx.HTTPTransport(uds=path),

@@ -36,7 +36,7 @@ class PipelineNews:
         before = self._state
         self._state = _state(supervisor, found)
         if supervisor.restarts > self._restarts and self._state != "failed":
-            news.append((logging.WARNING, f"the pipeline was started again: {supervisor.last_error}"))
+            news.append((logging.WARNING, f"the pipeline was restarted: {supervisor.last_error}"))
         self._restarts = supervisor.restarts
         told, self._stumbling = self._stumbling, _stumbling(found)
         if self._state == before and not (self._state == "degraded" and self._stumbling - told):
@@ -47,13 +47,13 @@ class PipelineNews:
             news.append((logging.WARNING, _told(found)))
         elif self._state == "down":
             news.append(
-                (logging.ERROR, f"the pipeline is down, its driver is begun anew: {supervisor.stalled}")
+                (logging.ERROR, f"the pipeline is down, its driver is restarted: {supervisor.stalled}")
             )
         elif self._state == "failed":
             news.append(
                 (
                     logging.ERROR,
-                    f"the pipeline fails again and again, tried at growing intervals: {supervisor.last_error}",
+                    f"the pipeline keeps failing and is restarted at growing intervals: {supervisor.last_error}",
                 )
             )
         return news

@@ -20,7 +20,7 @@ GIVE = "give the --config or --set of its broker"
 
 
 class NotedPlaces(Struct, frozen=True, kw_only=True):
-    """As the last run left it; nothing where none has been."""
+    """Places that the last run noted; nothing where none has been."""
 
     is_log_apart: bool | None = None
     """Whether the message log is in a Kafka; None when there is no log yet."""

@@ -201,7 +201,7 @@ class _Application:
                 signal.signal(number, _end_early)
             parts = _make_parts(self._settings, self._data_dir, self._open_stores)
         except _EndedEarlyError:
-            LOG.info("told to stop before it was ready")
+            LOG.info("stopped before it was ready")
             return 0
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -241,7 +241,7 @@ class _Application:
 
     def _on_log_end(self, error: StoreError) -> None:
         """Nothing can be acknowledged any more in this process; the next start reads what the log has got."""
-        LOG.error("the message log cannot go on, the broker ends: %s", error)
+        LOG.error("the message log has failed, the broker ends: %s", error)
         self._exit_code = 1
         self._stop.set()
 
@@ -290,7 +290,7 @@ class _Application:
                     is_unasked = name == "grpc" and settings.listeners.has_default_grpc
                     if not is_unasked or error.errno != errno.EADDRINUSE:
                         raise _cannot_listen(name, address, error) from error
-                    LOG.warning("no gRPC: another program has %s; set listeners.grpc, or to nothing", address)
+                    LOG.warning("gRPC is not served: another program has %s; set listeners.grpc", address)
                     continue
                 if opened:
                     bound[name] = [*bound.get(name, []), *opened]
@@ -300,7 +300,7 @@ class _Application:
         """SIGHUP: certificates may have been renewed, rules changed; or the terminal is gone, and who was there with
         it wants nothing left running."""
         if self._terminal.is_gone():
-            LOG.info("the terminal is gone, the broker stops")
+            LOG.info("the terminal was closed, the broker stops")
             self._stop.set()
             return
         task = asyncio.get_running_loop().create_task(_reload(server, reload_rules))
@@ -310,7 +310,7 @@ class _Application:
     def _say_ready(self, service: BrokerService, embedded: Embedded) -> None:
         sys.stdout.write("\n".join(service.start_up_block()) + "\n")
         if embedded.redelivered:
-            LOG.info("repaired %d deliveries that the last run had left open", embedded.redelivered)
+            LOG.info("repaired %d deliveries that the last run left unfinished", embedded.redelivered)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
 
@@ -343,7 +343,7 @@ def _supervisor(settings: Settings, data_dir: Path) -> "PipelineSupervisor | Non
 def _cannot_listen(listener: str, address: object, error: OSError) -> StartError:
     return StartError(
         f"listeners.{listener}: cannot listen on {address}: {_told(error)}; "
-        f"another one is given with --set listeners.{listener}=HOST:PORT"
+        f"choose another with --set listeners.{listener}=HOST:PORT"
     )
 
 
@@ -352,11 +352,11 @@ async def _reload(server: MqttServer, reload_rules: Callable[[], Awaitable[None]
     reloaded = await server.reload_certificates()
     for listener, problem in reloaded:
         if problem:
-            LOG.error("%s keeps its certificates: %s", listener, problem)
+            LOG.error("%s keeps its old certificates: %s", listener, problem)
         else:
             LOG.info("%s: certificates read again", listener)
     if not reloaded:
-        LOG.info("SIGHUP: there is no TLS listener, no certificates are read again")
+        LOG.info("SIGHUP: there is no TLS listener, so no certificates to read again")
 
 
 def _told(error: OSError) -> str:

@@ -224,7 +224,7 @@ class BrokerService:
             yield
         except (StoreError, OSError, sqlite3.Error) as error:
             if doing not in self._troubles:
-                LOG.warning("%s does not work now, it is tried again: %s", doing, error)
+                LOG.warning("%s failed and is tried again: %s", doing, error)
             self._troubles[doing] = str(error)
         except MemoryError:
             out_of_memory.end()
@@ -232,7 +232,7 @@ class BrokerService:
         except Exception as error:
             self._embedded.broker.state.counters.unexpected_errors += 1
             if self._troubles.get(doing) != repr(error):
-                LOG.exception("%s does not work, it is tried again", doing)
+                LOG.exception("%s failed and is tried again", doing)
             self._troubles[doing] = repr(error)
         else:
             self._troubles.pop(doing, None)
@@ -270,7 +270,7 @@ class BrokerService:
             return
         away = apart.writer.failing
         if away and not self._said_away:
-            LOG.error("the session store does not answer, what it is to keep waits in memory: %s", away)
+            LOG.error("the session store does not answer, its writes wait in memory: %s", away)
         elif self._said_away and not away:
             LOG.info("the session store answers again")
         self._said_away = bool(away)
@@ -318,11 +318,9 @@ class BrokerService:
             ]
         elsewhere = [listener for listener in self._server.listeners if not listener.address.is_loopback]
         if any(map(self._lets_anyone_in, elsewhere)):
-            lines.append("  warning    anonymous clients may enter from other machines (allow_anonymous)")
+            lines.append("  warning    anonymous clients are accepted from other machines (allow_anonymous)")
         elif elsewhere and ACCOUNT_STEPS.intersection(settings.authentication.chain):
-            lines.append(
-                "  accounts   are needed by clients on other addresses than loopback: embermq users add NAME"
-            )
+            lines.append("  accounts   are required except on loopback: embermq users add NAME")
         return lines
 
     def _lets_anyone_in(self, listener: Listener) -> bool:

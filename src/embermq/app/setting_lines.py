@@ -14,7 +14,7 @@ Path = tuple[str, ...]
 
 
 class SettingLines:
-    """Of a file that is valid TOML; lines count from 1."""
+    """The lines of settings in a file that is valid TOML; lines count from 1."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[Path, int] = {}

@@ -20,7 +20,7 @@ ELSEWHERE = (
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where data is kept that several brokers share; see [stores](stores.md)."""
+    """Stores for data that several brokers share or that survives a machine; see [stores](stores.md)."""
 
     log: str = SQLITE
     """The message log: `sqlite` for the data directory, or `kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]`, and

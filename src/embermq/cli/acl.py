@@ -63,14 +63,14 @@ def check(
     ] = None,
     connect: Annotated[
         bool,
-        typer.Option("--connect", help="May it connect with its client id, and have the session there is?"),
+        typer.Option("--connect", help="May it connect with its client id and take over its session?"),
     ] = False,
     owner: Annotated[
         str | None,
         typer.Option(
             "--owner",
             metavar="NAME",
-            help="To whom that session belongs; else the broker that runs is asked.",
+            help="The session's owner; else the running broker is asked.",
         ),
     ] = None,
     rules: RulesFile = None,

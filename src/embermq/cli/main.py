@@ -40,9 +40,9 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = """\b
 Exit codes:
   0    done
-  1    it cannot be done: the line on standard error says what is in the way
-  2    an option or setting that does not exist or cannot be
-  3    a job, or queues dlq retry, has finished, but refused or left something
+  1    failed: the line on standard error says why
+  2    an unknown option or setting, or an invalid value
+  3    a job, or queues dlq retry, finished but left something
   4    run: no memory is left
   130  interrupted
 """

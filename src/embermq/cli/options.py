@@ -34,7 +34,7 @@ DataDir = Annotated[
 ]
 AllowAnonymous = Annotated[
     bool,
-    typer.Option("--allow-anonymous", help="Let clients without a user name enter from other machines too."),
+    typer.Option("--allow-anonymous", help="Accept clients without a user name from other machines too."),
 ]
 NoPipeline = Annotated[bool, typer.Option("--no-pipeline", help="Run without Spark; application logs wait.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

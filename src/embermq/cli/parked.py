@@ -38,7 +38,7 @@ HEADINGS = ("topic", "state", "parked", "number", "QoS", "bytes")
 
 @broker_command(app, "list")
 def list_all(broker: ControlClient, client_id: OneClient = None) -> Told:
-    """Show who has parked messages. With a client id, show its messages."""
+    """Show clients with parked messages. With a client id, show its messages."""
     if client_id is not None:
         found = list(broker.pages(ops.LIST_PARKED, client_id=client_id))
         return Told(found, table([HEADINGS, *map(_cells, found)], names=3))
@@ -72,7 +72,7 @@ def redrive(
     broker: ControlClient, client_id: ClientId, numbers: Numbers = None, *, everything: All = False
 ) -> list[str]:
     """Have parked messages sent again. They are sent at once when the client is there, else when it comes. An MQTT 5
-    client to which they were sent on its present connection is disconnected, so that it comes again."""
+    client to which they were sent on its present connection is disconnected, so that it reconnects."""
     chosen = _chosen(numbers, everything)
     done = broker.ask(ops.REDRIVE_PARKED, client_id=client_id, number=chosen)
     return _counted("redriven", done["messages"], chosen)

@@ -76,7 +76,7 @@ def _detail(found: dict[str, Any]) -> Iterator[str]:
 
 @broker_command(app, "explain")
 def explain(broker: ControlClient, name: Name) -> Told:
-    """Say why nothing is delivered."""
+    """Explain why a queue delivers nothing."""
     found = broker.ask(ops.EXPLAIN_QUEUE, name=name)
     return Told(found, map(_reason, found))
 
@@ -141,14 +141,14 @@ def delete(broker: ControlClient, name: Name, *, yes: Yes = False) -> list[str]:
 
 @broker_command(app, "pause")
 def pause(broker: ControlClient, name: Name, group: OneGroup = "") -> list[str]:
-    """Hand out nothing of a queue, or to one group."""
+    """Stop deliveries of a queue, or to one group."""
     broker.ask(ops.PAUSE_QUEUE, name=name, group=group or None)
     return [f"paused {_of_group(group)}{shown(name)}"]
 
 
 @broker_command(app, "resume")
 def resume(broker: ControlClient, name: Name, group: OneGroup = "") -> list[str]:
-    """Hand out messages again."""
+    """Resume deliveries."""
     broker.ask(ops.RESUME_QUEUE, name=name, group=group or None)
     return [f"resumed {_of_group(group)}{shown(name)}"]
 

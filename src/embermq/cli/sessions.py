@@ -43,9 +43,7 @@ Connected = Annotated[
     typer.Option("--connected/--away", help="Only clients that are connected, or that are not."),
 ]
 User = Annotated[str, typer.Argument(metavar="USER", help="The user to whom it belongs from now on.")]
-Clean = Annotated[
-    bool, typer.Option("--clean", help="Delete the logs that nobody reads and nobody ever will.")
-]
+Clean = Annotated[bool, typer.Option("--clean", help="Delete the logs without a reader.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what --clean would delete.")]
 
 

@@ -38,13 +38,13 @@ TypeOfUser = Annotated[
     ),
 ]
 WithScram = Annotated[
-    bool, typer.Option("--scram", help="Let the account also enter by SCRAM-SHA-256 and SCRAM-SHA-512.")
+    bool, typer.Option("--scram", help="Let the account also log in by SCRAM-SHA-256 and SCRAM-SHA-512.")
 ]
 Generate = Annotated[
     bool,
     typer.Option(
         "--generate",
-        help="Make the password: 128 random bits, shown once, and checked faster than one that somebody chose.",
+        help="Make the password: 128 random bits, shown once, and checked faster than a chosen one.",
     ),
 ]
 Name = Annotated[str, typer.Argument(help="The user name that the client sends.")]
@@ -168,7 +168,7 @@ def password(
 def disable(
     name: Name, *, data_dir: DataDir = None, config: ConfigFile = None, assignments: Assignments = None
 ) -> None:
-    """Keep an account, but let nobody in. A running broker ends its connections."""
+    """Keep an account, but refuse its logins. A running broker ends its connections."""
     from embermq.app.accounts import accounts_of
 
     with accounts_of(_settings(data_dir, config, assignments)) as accounts:

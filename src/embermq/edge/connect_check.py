@@ -135,6 +135,9 @@ async def _unharmed(check: Coroutine[None, None, Answer]) -> Answer | Refusal:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         LOG.error(
-            "a client could not be checked: %s in %s:%s", type(error).__name__, place.filename, place.lineno
+            "a client could not be authenticated: %s in %s:%s",
+            type(error).__name__,
+            place.filename,
+            place.lineno,
         )
         return Refusal(ReasonCode.SERVER_UNAVAILABLE, "the check failed")

@@ -295,7 +295,7 @@ class Connection(Guest, asyncio.Protocol):
                 self._unread_bytes += max(0, len(data) - bulk_bytes)
                 if self._unread_bytes > UNREAD_BYTES_MAX:
                     self._door.broker.state.counters.slow_readers_closed += 1
-                    self.note_end("too much is waiting to be read")
+                    self.note_end("the client does not read what it was sent")
                     self.abort()
                     return
             transport.write(data)
@@ -369,7 +369,7 @@ class Connection(Guest, asyncio.Protocol):
         """It will hardly read the DISCONNECT; `_leave` sees to it that nobody waits for that."""
         if not self.closing:
             self._door.broker.state.counters.slow_readers_closed += 1
-            self.disconnect(ReasonCode.QUOTA_EXCEEDED, "too much is waiting to be read")
+            self.disconnect(ReasonCode.QUOTA_EXCEEDED, "the client does not read what it was sent")
 
     def resume_writing(self) -> None:
         self.paused = False

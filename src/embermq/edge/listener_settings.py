@@ -115,12 +115,12 @@ def _check_place(listener: Listener) -> None:
         misplaced = sorted(listener.given & keys)
         if misplaced and spoken is None:
             raise ValueError(
-                f"{listener.key(misplaced[0])}: does nothing, listeners.{listener.kind} is without {what}"
+                f"{listener.key(misplaced[0])}: has no effect, listeners.{listener.kind} is without {what}"
             )
     if listener.own.unix_mode:
         key, mode = listener.key("unix_mode"), listener.own.unix_mode
         if not isinstance(listener.address, UnixAddress):
-            raise ValueError(f"{key}: does nothing, {listener.address} is not a Unix socket")
+            raise ValueError(f"{key}: has no effect, {listener.address} is not a Unix socket")
         if len(mode) != 3 or set(mode) - set("01234567"):
             raise ValueError(f"{key}: {mode!r} is not three octal digits, such as 660")
 
@@ -136,5 +136,5 @@ def _check_tls(listener: Listener, tls: TlsSettings) -> None:
         )
     if tls.crl and not asked:
         raise ValueError(
-            f"{listener.key('crl')}: does nothing while {listener.key('client_certificates')} is 'off'"
+            f"{listener.key('crl')}: has no effect while {listener.key('client_certificates')} is 'off'"
         )

@@ -18,7 +18,7 @@ UNIX_PATH_BYTES_MAX = 107
 
 
 class Address(Struct, frozen=True, order=True):
-    """Where a listener binds: a host name or address without brackets, and a port; port 0 = any free one."""
+    """The address of a listener: a host name or address without brackets, and a port; port 0 = any free one."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Address(Struct, frozen=True, order=True):
 
 
 class UnixAddress(Struct, frozen=True, order=True):
-    """Where a listener on a Unix socket binds; only this machine can reach it."""
+    """The path of a listener on a Unix socket; only this machine can reach it."""
 
     path: str
 
@@ -186,7 +186,7 @@ class OwnSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may enter, and as what."""
+    """Which clients may connect, and as what type."""
 
     application_ids: tuple[str, ...] = ()
     """Shell wildcards over client ids: a client that matches one is of type APPLICATION."""

@@ -95,7 +95,7 @@ class WebSocket:
 
     def _answer_close(self, event: CloseConnection) -> None:
         if self.is_open:  # the library says in this way that a frame is wrong
-            self._fail(event.reason or "a wrong frame", event.code)
+            self._fail(event.reason or "an invalid frame", event.code)
             return
         if self._protocol.state is ConnectionState.REMOTE_CLOSING:
             self.out.append(self._protocol.send(event.response()))
@@ -121,7 +121,7 @@ class WebSocket:
         head, rest = bytes(self._head[:size]), bytes(self._head[size:])
         self._head.clear()
         if not head.partition(b"\r\n")[0].endswith(b" HTTP/1.1"):
-            self._refuse(400, "this is no HTTP/1.1")
+            self._refuse(400, "this is not HTTP/1.1")
             return b""
         try:
             self._protocol.receive_data(head)
@@ -131,12 +131,12 @@ class WebSocket:
                     self._protocol.send(AcceptConnection(subprotocol=_choose(request.subprotocols)))
                 )
             elif not self._over:
-                self._refuse(400, "this is no WebSocket request")
+                self._refuse(400, "this is not a WebSocket request")
         except RemoteProtocolError as error:
             status = getattr(error.event_hint, "status_code", 400)
             self._refuse(status, str(error))
         except (LocalProtocolError, ValueError):
-            self._refuse(400, "this is no WebSocket request")
+            self._refuse(400, "this is not a WebSocket request")
         return rest
 
     def _may_enter(self, request: Request) -> bool:
@@ -144,11 +144,11 @@ class WebSocket:
         origin = headers.get(b"origin", b"").decode("latin-1")
         allowed = self._settings.origins
         if request.target.partition("?")[0] != self._settings.path:
-            self._refuse(404, f"MQTT is spoken at {self._settings.path}")
+            self._refuse(404, f"MQTT is served at {self._settings.path}")
         elif not _choose(request.subprotocols):
             self._refuse(400, f"the subprotocol has to be {SUBPROTOCOL}")  # [MQTT-6.0.0-3]
         elif origin and allowed and origin not in allowed:
-            self._refuse(403, "pages from there may not connect")
+            self._refuse(403, "pages of this origin may not connect")
         return not self._over
 
     def _refuse(self, status: int, text: str) -> None:

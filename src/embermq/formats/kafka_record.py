@@ -94,7 +94,7 @@ def record_bytes_max(packet_bytes_max: int) -> int:
 
 
 class SourcePosition(Struct, frozen=True, gc=False, order=True):
-    """Where a record stands in the message log."""
+    """The position of a record in the message log."""
 
     partition: int
     offset: int

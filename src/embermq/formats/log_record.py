@@ -97,7 +97,7 @@ class Stamp(Struct, frozen=True, gc=False):
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """Where an incoming QoS 2 PUBLISH came from, or a will: tells after a crash that it has been taken."""
+    """The origin of an incoming QoS 2 PUBLISH or a will: tells after a crash that it has been taken."""
 
     generation: int
     packet_id: int

@@ -88,7 +88,7 @@ class FrameHead(Struct, frozen=True, gc=False):
 
 
 class LogEnd(Struct, frozen=True, gc=False):
-    """Where the log ends: file, position in it, and the offset that the next record gets."""
+    """The end of the log: file, position in it, and the offset that the next record gets."""
 
     number: int
     position: int

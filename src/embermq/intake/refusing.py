@@ -26,8 +26,8 @@ DENIED = PublishRefusal(ReasonCode.NOT_AUTHORIZED, "not allowed to publish there
 WILL_DENIED = "not allowed to publish the will there"
 IN_USE = PublishRefusal(ReasonCode.PACKET_IDENTIFIER_IN_USE, "a QoS 2 message has this packet id")
 TOO_FAST = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "messages come too fast")
-LOG_FULL = "too much waits for the message log"
-BEHIND = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "the store of sessions is too far behind")
+LOG_FULL = "too many messages wait for the message log"
+BEHIND = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "the session store is too far behind")
 PINNED = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "readers of the message log are too far behind")
 RETAINED_FULL = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "no room for more retained messages")
 ENDING = frozenset({ReasonCode.RETAIN_NOT_SUPPORTED, ReasonCode.QOS_NOT_SUPPORTED})
@@ -100,7 +100,9 @@ class Refusing:
     def objection_to_topic(self, topic: str) -> PublishRefusal | None:
         """Why nobody may publish there: a matter of this message alone [MQTT 5.0, 3.4.2.1]."""
         if is_system_topic(topic):
-            return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are the broker's own")
+            return PublishRefusal(
+                ReasonCode.TOPIC_NAME_INVALID, "topics below $SYS are reserved for the broker"
+            )
         try:
             validate_topic(topic, SERVED_BYTES_MAX, SERVED_LEVELS_MAX)
         except TopicError as error:

@@ -10,9 +10,9 @@ FORMAT = "1"
 
 
 class StoredPositions(Struct, frozen=True):
-    """Of one partition of an application log. Everything below `committed_offset` is settled; from `base_offset` on,
-    at or below it, stand the source positions at and above the floors. `floors` are (source partition, offset), in
-    order: what has a lesser source offset is a repeat."""
+    """The stored positions of one partition of an application log. Everything below `committed_offset` is settled;
+    from `base_offset` on, at or below it, stand the source positions at and above the floors. `floors` are (source
+    partition, offset), in order: what has a lesser source offset is a repeat."""
 
     base_offset: int = 0
     committed_offset: int = 0
@@ -20,7 +20,7 @@ class StoredPositions(Struct, frozen=True):
 
 
 class ReaderPosition(Struct, frozen=True):
-    """Where the reader of a session stands in its log, which has one partition. `log_id` and `source_id` say to which
+    """The position of a session's reader in its log, which has one partition. `log_id` and `source_id` say to which
     application log and to which message log the offsets belong; `packet_id` is the last that the session gave."""
 
     log_id: str

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class ParkedStage(IntEnum):
-    """Where it is."""
+    """The stage of a parked message."""
 
     PARKED = 0
     DUE = 1

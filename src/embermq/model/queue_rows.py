@@ -46,7 +46,7 @@ class Attempts(Struct, frozen=True, gc=False):
 
 
 class DeadLetter(Struct, frozen=True):
-    """Where a dead letter came from [queues-34]. `group` is "" when no group had failed it."""
+    """The origin of a dead letter [queues-34]. `group` is "" when no group had failed it."""
 
     queue: str
     group: str
@@ -120,8 +120,9 @@ MarkKey = tuple[int, str, int]
 
 
 class QueueWrites(Struct):
-    """Of one tick: what has ended goes first, with all that hangs on it; then everything is put; what is removed goes
-    last, entries with their marks. Putting and removing what is there, or is not, is no error."""
+    """What one tick writes about queues. What has ended goes first, with all that hangs on it; then everything is
+    put; what is removed goes last, entries with their marks. Putting and removing what is there, or is not, is no
+    error."""
 
     ended_queues: set[int] = field(default_factory=set)
     """Generations of queues that are deleted, with everything they have."""

@@ -9,8 +9,8 @@ NOTHING_QUEUED = 2**63 - 1
 
 
 class SessionCursor(Struct, frozen=True, gc=False):
-    """Of one session, about records below the dispatcher's floor: they are consumed, or were skipped on purpose, but
-    for those in flight, `open`, and those queued, at offsets >= `queued_from`.
+    """The cursor of one session. Records below the dispatcher's floor are consumed, or were skipped on purpose, except
+    those in flight, `open`, and those queued, at offsets >= `queued_from`.
 
     `open` has ascending entries as `entry_of` makes them, at most `OPEN_MAX`.
     """

@@ -162,7 +162,7 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
 
 def _receipts(state: ReceiptStatistics) -> Iterator[Metric]:
     yield CounterMetricFamily("embermq_receipts_stored", "samples of latency in Kafka", value=state.stored)
-    yield CounterMetricFamily("embermq_receipts_dropped", "samples of latency given up", value=state.dropped)
+    yield CounterMetricFamily("embermq_receipts_dropped", "samples of latency dropped", value=state.dropped)
     yield GaugeMetricFamily(
         "embermq_receipts_waiting_bytes", "samples of latency not in Kafka yet", value=state.waiting_bytes
     )
@@ -174,7 +174,7 @@ def _alerts(state: AlertStatistics) -> Iterator[Metric]:
         alerts.add_metric([outcome], getattr(state, outcome))
     yield alerts
     yield GaugeMetricFamily(
-        "embermq_dead_letter_alerts_waiting", "alerts of dead letters on their way", value=state.waiting
+        "embermq_dead_letter_alerts_waiting", "alerts of dead letters that wait", value=state.waiting
     )
 
 
@@ -209,7 +209,7 @@ def _retention(state: RetentionState) -> Iterator[Metric]:
 
 
 def _pipeline(status: PipelineStatus) -> Iterator[Metric]:
-    state = GaugeMetricFamily("embermq_pipeline_state", "1 for the state it is in, else 0", labels=["state"])
+    state = GaugeMetricFamily("embermq_pipeline_state", "1 for the current state, else 0", labels=["state"])
     for name in PIPELINE_STATES:
         state.add_metric([name], int(status.state == name))
     yield state

@@ -14,7 +14,7 @@ _GAUGES: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
     "delayed": ("messages whose time has not come", lambda queue: queue.delayed),
     "in_flight": ("messages that consumers hold", lambda queue: queue.in_flight),
     "in_backoff": ("messages that wait for a retry", lambda queue: queue.in_backoff),
-    "blocked_keys": ("keys behind whose message others wait", lambda queue: queue.blocked_keys),
+    "blocked_keys": ("keys with an unsettled message that others wait for", lambda queue: queue.blocked_keys),
     "groups": ("consumer groups", lambda queue: queue.groups),
     "idle_groups": ("groups without consumers", lambda queue: queue.idle_groups),
     "idle_lag": (
@@ -29,7 +29,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[QueueStats], float]]] = {
     "ack": ("messages that were acked", lambda queue: queue.acked),
     "nack": ("nacks", lambda queue: queue.nacked),
     "reject": ("messages that were rejected", lambda queue: queue.rejected),
-    "purged": ("messages that operators let go of", lambda queue: queue.purged),
+    "purged": ("messages that operators deleted", lambda queue: queue.purged),
     "dlq_retried": ("dead letters that came back", lambda queue: queue.retried),
 }
 _OF_GROUPS: dict[str, tuple[str, Callable[[GroupView], float]]] = {
@@ -44,11 +44,11 @@ def queue_metrics(figures: QueueFigures) -> Iterator[Metric]:
     escapes it."""
     yield GaugeMetricFamily("mqtt_queues", "durable queues", value=figures.queues)
     yield GaugeMetricFamily(
-        "mqtt_queue_dlq_bytes", "what dead letters of all queues take", value=figures.dead_letter_bytes
+        "mqtt_queue_dlq_bytes", "bytes that dead letters of all queues take", value=figures.dead_letter_bytes
     )
     yield GaugeMetricFamily(
         "mqtt_queue_dlq_bytes_max",
-        "what they may take; past it queues keep what would become one",
+        "bytes that they may take; past it queues keep failed messages",
         value=figures.dead_letter_bytes_max,
     )
     for name, (text, value) in _GAUGES.items():

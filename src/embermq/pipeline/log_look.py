@@ -10,7 +10,7 @@ Positions = Mapping[int, int]
 
 
 class Bounds(Struct, frozen=True):
-    """Of a partition: `first` is the oldest offset that is still there, `end` the one after the newest."""
+    """The bounds of a partition: `first` is the oldest offset that is still there, `end` the one after the newest."""
 
     first: int
     end: int

@@ -113,7 +113,7 @@ class PipelineSupervisor:
             except OSError as error:
                 self._last_error = f"cannot start or watch {sys.executable}: {error}"
             except Exception as error:  # nobody would start the driver again
-                LOG.exception("watching the pipeline's driver has failed, it is started anew")
+                LOG.exception("watching the pipeline's driver has failed, it is restarted")
                 self._last_error = f"watching the driver: unexpected {error!r}"
             await self._end_child(0)
             self._failures += 1

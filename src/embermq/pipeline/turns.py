@@ -14,7 +14,8 @@ _LOOK_S = 0.1
 
 
 class Turns:
-    """Whose turn it is. All are expected at first, so that the first in rank is the first, whoever comes first."""
+    """Lets queries start in turns. All are expected at first, so that the first in rank is the first, whoever comes
+    first."""
 
     def __init__(self, ranked: Sequence[str], now_s: Callable[[], float] = time.monotonic) -> None:
         self._ranked = tuple(ranked)

@@ -37,8 +37,8 @@ class FeedEntry(Struct, frozen=True, gc=False):
 
 
 class FeedTaker(Protocol):
-    """Who reads. Entries of a partition come in the order of the log, without repeats and without gaps but those
-    that the log itself has."""
+    """The reader of a feed. Entries of a partition come in the order of the log, without repeats and without gaps but
+    those that the log itself has."""
 
     def take(self, partition: int, entries: list[FeedEntry]) -> None:
         """The next ones."""

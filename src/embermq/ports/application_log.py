@@ -25,7 +25,8 @@ class ApplicationFloor(Struct, frozen=True):
 
 
 class ApplicationContext(Struct, frozen=True):
-    """Where a session stands: all entries below `floor_offset` are settled; `marks` are those above it."""
+    """The progress of a session in its log: all entries below `floor_offset` are settled; `marks` are those above
+    it."""
 
     floor_offset: int
     marks: tuple[ApplicationMark, ...]

@@ -9,7 +9,7 @@ from embermq.model.tick_writes import ApplicationMark
 
 
 class StoredReader(Struct, frozen=True):
-    """Of one session: its position, if it has one, and marks in the order of their offsets."""
+    """The stored reader of one session: its position, if it has one, and marks in the order of their offsets."""
 
     position: ReaderPosition | None
     marks: tuple[ApplicationMark, ...]

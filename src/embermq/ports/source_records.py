@@ -13,7 +13,7 @@ FoundRecords = Mapping[SourcePosition, NumberedRecord]
 
 
 class SourceRecords(ABC):
-    """Of the message log as it is now."""
+    """Records of the message log as it is now."""
 
     @abstractmethod
     def fetch(

@@ -17,8 +17,9 @@ LATEST = -1
 
 
 class Newcomer(Struct, frozen=True):
-    """Who joins a group. Of what it held under an earlier epoch it has `kept_ids`; the rest is given back. A group that
-    it founds owes nothing below the sequence `start`, which may be EARLIEST or LATEST [queues-18]."""
+    """A consumer that joins a group. Of what it held under an earlier epoch it has `kept_ids`; the rest is given
+    back. A group that it founds owes nothing below the sequence `start`, which may be EARLIEST or LATEST
+    [queues-18]."""
 
     client_id: str
     epoch: int

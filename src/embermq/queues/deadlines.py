@@ -16,7 +16,7 @@ GONE_MAX = 1_000
 
 
 class Deadlines:
-    """Of the entries of one queue. `pending` are sequences whose entry is still to come, ascending."""
+    """Finds the entries of one queue that expire. `pending` are sequences whose entry is still to come, ascending."""
 
     def __init__(self, entries: Entries, pending: Iterable[int]) -> None:
         self._entries = entries

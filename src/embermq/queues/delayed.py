@@ -13,7 +13,7 @@ GONE_MAX = 1_000
 
 
 class DelayedMessages:
-    """By the time at which consumers may see them."""
+    """Keeps delayed messages by the time at which they become visible."""
 
     def __init__(self) -> None:
         self.rows: dict[int, DelayedRow] = {}

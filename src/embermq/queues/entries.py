@@ -54,7 +54,8 @@ class _Block:
 
 
 class Entries(Mapping[int, QueueEntry]):
-    """By sequence, ascending. What is read often is read one by one: an `QueueEntry` is made when it is asked for."""
+    """Stores entries by ascending sequence. What is read often is read one by one: a `QueueEntry` is made when it is
+    asked for."""
 
     __slots__ = ("_blocks", "_count", "_keys")
 

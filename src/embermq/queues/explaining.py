@@ -36,7 +36,7 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
     if queue.room.is_full and queue.settings.dead_letter_queue:
         reasons.append(Reason("", "letters_full", _about_room(queue)))
     if queue.is_paused:
-        told = "the queue is paused: nothing is handed out until an operator resumes it"
+        told = "the queue is paused: nothing is delivered until an operator resumes it"
         reasons.append(Reason("", "paused", told))
     delayed, first_ms = len(queue.delayed), queue.delayed.first_ms()
     if delayed:
@@ -44,7 +44,7 @@ def explain(queue: Queue, now_ms: int) -> list[Reason]:
             Reason(
                 "",
                 "delayed",
-                f"{_count(delayed, 'message')} delayed by who sent them, the first until {_at(first_ms)}",
+                f"{_count(delayed, 'message')} delayed by their publishers, the first until {_at(first_ms)}",
             )
         )
     if not queue.entries:
@@ -64,7 +64,7 @@ def _about_room(queue: Queue) -> str:
     room, kept = queue.room, sum(len(group.kept) for group in queue.groups.values())
     return (
         f"dead letters of all queues take {room.used_bytes} of {room.limit_bytes} bytes: this queue keeps what would"
-        f" become one, {_count(kept, 'message')} now, and hands it out no more; put dead letters back, purge them, or"
+        f" become one, {_count(kept, 'message')} now, and does not deliver it; put dead letters back, purge them, or"
         " raise queues.dead_letters_share"
     )
 
@@ -112,15 +112,15 @@ def _of_group(queue: Queue, group: Group, now_ms: int) -> list[Reason]:
             Reason(
                 name,
                 "under_way",
-                f"nothing keeps it: {_count(in_flight, 'message')} with consumers,"
-                f" {group.owed - in_flight} more to be handed out",
+                f"it delivers: {_count(in_flight, 'message')} with consumers,"
+                f" {group.owed - in_flight} more to be delivered",
             )
         )
     return reasons
 
 
 def _about_pause(group: Group) -> list[Reason]:
-    told = "the group is paused: nothing is handed out until an operator resumes it"
+    told = "the group is paused: nothing is delivered until an operator resumes it"
     return [Reason(group.name, "paused", told)] if group.is_paused else []
 
 
@@ -165,7 +165,7 @@ def _about_suspects(group: Group, members: list[Consumer]) -> list[Reason]:
     draining = [each for each in members if each in each.client.draining]
     if not (trying or waiting):
         return []
-    told = "what consumers had when their connection was lost is handed out one at a time, to one that has nothing else"
+    told = "suspects are delivered one at a time, to a consumer that has nothing else"
     if trying:
         told += f"; {_names(trying)} has one and gets no other message until it has settled it"
     if waiting:
@@ -188,7 +188,7 @@ def _about_partitions(queue: Queue, group: Group, away: set[str]) -> list[Reason
             Reason(
                 group.name,
                 "no_partition",
-                f"who has joined gets partitions at {_at(group.rebalance_at_ms())}, with others who come till then",
+                f"new consumers get partitions at {_at(group.rebalance_at_ms())}, with others that join until then",
             )
         )
     busy = away.union(owners)

@@ -8,8 +8,8 @@ from embermq.queues.lanes import LOOKED_AT_MAX
 
 
 class Heads:
-    """Of one queue, found one after another: what was passed over, since it was held then, has its turn again when
-    nothing is left behind it."""
+    """Finds the oldest messages of one queue that no consumer holds, one after another: what was passed over, since
+    it was held then, has its turn again when nothing is left behind it."""
 
     def __init__(self, entries: Entries, groups: Mapping[str, Group]) -> None:
         self._entries = entries

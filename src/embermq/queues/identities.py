@@ -19,7 +19,7 @@ class _Particulars(Struct, frozen=True):
 
 
 class Identities:
-    """Of one queue."""
+    """Maps message ids of one queue to its messages."""
 
     def __init__(self, generation: int) -> None:
         self._generation = generation

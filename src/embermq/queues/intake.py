@@ -30,7 +30,7 @@ SEQUENCES_RESERVED = 10_000
 
 
 class Intake:
-    """Of one queue. Whether there is room is decided before."""
+    """Adds messages to one queue. Whether there is room is decided before."""
 
     def __init__(
         self,

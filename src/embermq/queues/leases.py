@@ -11,7 +11,7 @@ from operator import itemgetter
 
 
 class Leases:
-    """By sequence. `length_ms` of each is what it was when the lease began."""
+    """Keeps the leases of a group by sequence. `length_ms` of each is what it was when the lease began."""
 
     def __init__(self, length_ms: int) -> None:
         self._length_ms = length_ms

@@ -76,7 +76,7 @@ class RetryPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeadLetterConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where messages go that no retry helps. Not enabled: they are dropped and counted."""
+    """Where messages go when retries are exhausted. Not enabled: they are dropped and counted."""
 
     enabled: bool = True
     topic: str = f"{QUEUE_PREFIX}{DEAD_LETTER_PREFIX}{NAME_PLACE}"
@@ -102,7 +102,7 @@ class Performance(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that can be said of one queue."""
+    """Settings of one queue, validated."""
 
     name: str
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] = 10

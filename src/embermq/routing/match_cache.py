@@ -44,7 +44,7 @@ class _FilterChanges(Struct):
 
 
 class MatchCache(Generic[V]):
-    """By topic. The oldest go one at a time when there is no room. Not thread-safe."""
+    """Remembers the matches of topics. The oldest go one at a time when there is no room. Not thread-safe."""
 
     __slots__ = ("_bytes", "_bytes_max", "_changes", "_held", "_since", "_version")
 

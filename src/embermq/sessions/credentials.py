@@ -32,7 +32,7 @@ class Credentials:
     def _expired(self, link: Link) -> None:
         if not link.closing:
             self._state.counters.credentials_expired += 1
-            link.disconnect(ReasonCode.NOT_AUTHORIZED, "what it entered with has expired")
+            link.disconnect(ReasonCode.NOT_AUTHORIZED, "its credentials have expired")
 
     def expel(self, unwelcome: Callable[[Identity], bool]) -> int:
         """End the connections of those who may not be here any more; returns how many."""

@@ -25,7 +25,7 @@ from embermq.sessions.timers import Timer
 
 
 class Stage(Enum):
-    """Whose turn it is, before CONNACK and after it."""
+    """Which side sends the next packet, before CONNACK and after it."""
 
     WEIGHING = auto()
     """The method works on what the client sent, in CONNECT or AUTH."""
@@ -95,7 +95,7 @@ class Authenticating:
                 return
             if isinstance(packet, Disconnect):
                 if authentication.under_way:
-                    link.close("it left before it had proved who it is")
+                    link.close("it disconnected before it was authenticated")
                 else:
                     link.inbox.append(packet)
             elif isinstance(packet, Auth) and authentication.under_way:
@@ -144,9 +144,9 @@ class Authenticating:
         if link.closing or authentication is None or not authentication.under_way:
             return
         if authentication.stage in (Stage.ASKED, Stage.ASKED_AGAIN):
-            self._end(link, ReasonCode.NOT_AUTHORIZED, "the authentication takes too long")
+            self._end(link, ReasonCode.NOT_AUTHORIZED, "authentication timed out")
         else:
-            self._end(link, ReasonCode.SERVER_BUSY, why="the authentication takes too long")
+            self._end(link, ReasonCode.SERVER_BUSY, why="authentication timed out")
 
     def _proved(self, link: Link, authentication: EnhancedAuthentication, proof: Proof) -> None:
         packet, authentication.packet = authentication.packet, None
@@ -159,7 +159,7 @@ class Authenticating:
             return
         self._state.timers.cancel(authentication.timer)
         if link.identity is None or proof.identity.username != link.identity.username:
-            self._end(link, ReasonCode.NOT_AUTHORIZED, "the user of a connection stays the same")
+            self._end(link, ReasonCode.NOT_AUTHORIZED, "re-authentication has to keep the user")
             return
         self._connecting.credentials.hold(link, proof.identity)
         self._state.counters.reauthentications += 1

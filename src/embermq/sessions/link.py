@@ -133,7 +133,7 @@ class Link:
         if len(data) > self.packet_bytes_max:
             data = encode(_unexplained(packet), self.version)
             if len(data) > self.packet_bytes_max:
-                self.close("a packet for it is larger than it takes")
+                self.close("a packet is larger than the client accepts")
                 return
         self.send(data)
 

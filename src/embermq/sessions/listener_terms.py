@@ -26,4 +26,4 @@ class Terms(Struct, frozen=True):
         name = VERSION_NAMES[version]
         if name in self.protocol_versions:
             return ""
-        return f"MQTT {name} is not spoken here, only {', '.join(self.protocol_versions)}"
+        return f"MQTT {name} is not accepted here, only {', '.join(self.protocol_versions)}"

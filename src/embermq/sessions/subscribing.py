@@ -32,7 +32,7 @@ from embermq.sessions.waiting_subscriptions import NO_REFUSALS, Refusals, Waitin
 RETAIN_ALWAYS, RETAIN_WHEN_NEW, RETAIN_NEVER = 0, 1, 2
 V3_FAILURE = 0x80
 DENIED = "not allowed to subscribe there"
-NOT_TAKEN = "the topic filter is longer, or has more levels, than is taken here"
+NOT_TAKEN = "the topic filter is longer, or has more levels, than is allowed here"
 STORE_FULL = "sessions cannot be stored now"
 SWITCHED_OFF = "subscriptions of that kind are switched off"
 

@@ -79,7 +79,7 @@ def test_a_restart_is_told_even_when_nobody_saw_it_go() -> None:
     news.since(RUNNING, FOUND)
     again = SupervisorStatistics("running", 8, 1, "the driver ended with code 70")
     assert news.since(again, FOUND) == [
-        (logging.WARNING, "the pipeline was started again: the driver ended with code 70")
+        (logging.WARNING, "the pipeline was restarted: the driver ended with code 70")
     ]
 
 
@@ -88,7 +88,7 @@ def test_failing_again_and_again_is_one_error_whatever_is_tried_meanwhile() -> N
     failed = SupervisorStatistics("failed", 0, 5, "cannot start")
     down = replace(FOUND, state="failed")
     ((level, text),) = news.since(failed, down)
-    assert level == logging.ERROR and text.endswith("tried at growing intervals: cannot start")
+    assert level == logging.ERROR and text.endswith("restarted at growing intervals: cannot start")
     for restarts in (6, 7):
         assert news.since(SupervisorStatistics("failed", 0, restarts, "cannot start"), down) == []
     back = SupervisorStatistics("running", 8, 8, "cannot start")
@@ -100,7 +100,7 @@ def test_standing_still_is_an_error_while_every_process_says_that_it_runs() -> N
     news.since(RUNNING, FOUND)
     still = SupervisorStatistics("running", 7, 0, "", "dispatch has got nothing done")
     assert news.since(still, FOUND) == [
-        (logging.ERROR, "the pipeline is down, its driver is begun anew: dispatch has got nothing done")
+        (logging.ERROR, "the pipeline is down, its driver is restarted: dispatch has got nothing done")
     ]
     assert news.since(still, FOUND) == []
     assert [level for level, _ in news.since(RUNNING, FOUND)] == [logging.INFO]

@@ -309,7 +309,7 @@ def test_a_record_that_cannot_be_understood_is_told_and_passed_over(
     hand.settle()
     assert application.payloads == numbered(2)
     assert hand.state.counters.application_unreadable == 2
-    assert "msg.app.app, offset 1: passed over, it cannot be understood: header n is missing" in caplog.text
+    assert "msg.app.app, offset 1: skipped, it cannot be decoded: header n is missing" in caplog.text
     assert committed(hand) == 4
 
 

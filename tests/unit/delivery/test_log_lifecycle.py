@@ -120,7 +120,7 @@ def test_a_log_that_cannot_be_had_keeps_the_client_waiting(
     place.comes()
     place.logs.trouble = StoreUnavailable("kafka is away")
     assert place.finds() == []
-    assert "client 'app' is not let in, its application log cannot be had: kafka is away" in caplog.text
+    assert "client 'app' is refused, its application log is not available: kafka is away" in caplog.text
 
 
 @pytest.mark.promise("application-2", "pipeline-4")

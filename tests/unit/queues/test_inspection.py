@@ -241,7 +241,7 @@ def test_no_partition_is_free() -> None:
     bench.publish()
     bench.join("a")
     bench.join("b")
-    assert "who has joined gets partitions at" in words(bench, "no_partition")
+    assert "new consumers get partitions at" in words(bench, "no_partition")
     bench.wait("1s")
     assert "no partition is left for 'b': 2 consumers, 1 partition" in words(bench, "no_partition")
     bench.settle(bench.one(), Verb.ACK)

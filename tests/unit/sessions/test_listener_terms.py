@@ -60,7 +60,7 @@ def test_each_listener_says_whether_client_ids_may_be_empty() -> None:
 def test_versions_that_are_not_spoken_are_named() -> None:
     terms = Terms(2, ("3.1.1", "5.0"), True)
     assert terms.objection_to_version(V5) == ""
-    told = "MQTT 3.1 is not spoken here, only 3.1.1, 5.0"
+    told = "MQTT 3.1 is not accepted here, only 3.1.1, 5.0"
     assert terms.objection_to_version(ProtocolVersion.V31) == told
 
 

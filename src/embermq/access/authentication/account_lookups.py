@@ -16,7 +16,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.users import NAMES_MAX, User, Users
 
 CANNOT_READ = "the accounts cannot be read"
-HAS_LEFT = Deny(ReasonCode.SERVER_UNAVAILABLE, "it left before its account was read")
+HAS_LEFT = Deny(ReasonCode.SERVER_UNAVAILABLE, "it disconnected before its account was read")
 _Found = asyncio.Future[User | Deny | None]
 
 

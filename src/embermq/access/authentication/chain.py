@@ -8,8 +8,12 @@ from embermq.access.authentication.accounts import AccountBook
 from embermq.access.authentication.step import CHECK, NOT_MINE, Admit, Applicant, Deny, Look, Step, StepAnswer
 from embermq.mqtt.wire.reason_codes import ReasonCode
 
-NOBODY_KNOWS = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "no step knows what it showed")
-NOTHING_SHOWN = Deny(ReasonCode.NOT_AUTHORIZED, "it showed nothing, and may not enter so")
+NOBODY_KNOWS = Deny(
+    ReasonCode.BAD_USER_NAME_OR_PASSWORD, "no step of authentication.chain accepts its credentials"
+)
+NOTHING_SHOWN = Deny(
+    ReasonCode.NOT_AUTHORIZED, "it has no credentials, and anonymous clients are refused here"
+)
 
 
 class Chain:

@@ -19,7 +19,7 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 
 FAILURES = frozenset({ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED})
 """The client's fault; other refusals are ours."""
-NO_USERNAME = Deny(ReasonCode.NOT_AUTHORIZED, "it has no user name, which is to be its client id")
+NO_USERNAME = Deny(ReasonCode.NOT_AUTHORIZED, "it has no user name to take as its client id")
 
 
 class ChainGate:

@@ -34,7 +34,7 @@ EXPIRES_S_MAX = 253_402_300_799
 """The end of the year 9999."""
 CLIENT_TYPES = {"device": ClientType.DEVICE, "application": ClientType.APPLICATION}
 REFUSED = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the HTTP hook refuses it")
-EXPIRED = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "what the HTTP hook allows has ended already")
+EXPIRED = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the HTTP hook's answer has expired already")
 UNAVAILABLE = Deny(ReasonCode.SERVER_UNAVAILABLE, "the HTTP hook gives no answer")
 BUSY = Deny(ReasonCode.SERVER_BUSY, "too many clients wait for the HTTP hook")
 
@@ -155,7 +155,7 @@ class HttpHookStep(Step):
         now_s = time.monotonic()
         if now_s - self._complained_s >= COMPLAIN_S:
             LOG.warning(
-                "the HTTP hook gives no answer that can be used: %s; clients refused for it: %d",
+                "the HTTP hook gives no usable answer: %s; clients refused for it: %d",
                 text,
                 self._silent,
             )

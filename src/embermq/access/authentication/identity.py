@@ -11,8 +11,8 @@ from embermq.mqtt.wire.reason_codes import ReasonCode
 
 
 class Identity(Struct, frozen=True):
-    """Who the client proved to be. `new_client_id` is used when it brought none; `client_id`, when it is not empty,
-    whatever it brought.
+    """The authenticated identity of a client. `new_client_id` is used when it brought none; `client_id`, when it is
+    not empty, whatever it brought.
 
     `expires_ms` (Unix time) is when its proof ends, and its connection with it, 0 never. `account_version` is that of
     the account whose password it showed, 0 when it entered by something else. `certificate` is the

@@ -29,7 +29,7 @@ CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed during th
 """Nothing lasting, as a wrong password would be: the client may come again."""
 ARGON2_LANES = 1
 """Parts of the memory of one hash, each with a thread of its own: checks of several clients share the cores better."""
-WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "the password is not that of the account")
+WRONG = Deny(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "wrong password, or no such account")
 
 
 class PasswordVerdict(Struct, frozen=True):

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 DATA_BYTES_MAX = 2_048
 """The longest message of a client: preparing it takes time, and a name of 512 bytes fits with its escapes."""
 TOO_LONG = Deny(ReasonCode.NOT_AUTHORIZED, f"its SCRAM message has more than {DATA_BYTES_MAX} bytes")
-MALFORMED = Deny(ReasonCode.NOT_AUTHORIZED, "its SCRAM message is malformed or out of turn")
+MALFORMED = Deny(ReasonCode.NOT_AUTHORIZED, "its SCRAM message is malformed or out of order")
 WRONG = Deny(ReasonCode.NOT_AUTHORIZED, "its SCRAM proof is not that of an account")
-CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed while it proved who it is")
+CHANGED = Deny(ReasonCode.SERVER_UNAVAILABLE, "its account was changed during authentication")
 """Its proof was of what the account had: whether it knows what the account has now, only a new run can tell."""
 
 

@@ -21,7 +21,7 @@ class UnfitForScram(ValueError):
 
 
 class Verifier(Struct, frozen=True):
-    """Of one method: `stored_key` checks the client's proof, `server_key` makes ours."""
+    """Checks the proofs of one SCRAM method: `stored_key` checks the client's proof, `server_key` makes ours."""
 
     method: str
     iterations: int

@@ -105,12 +105,14 @@ def check_settings(
     """Raise ValueError, naming the setting, for a chain that cannot be, and for what does nothing."""
     chain = settings.chain
     if not chain:
-        raise ValueError("authentication.chain: is empty, nobody could enter")
+        raise ValueError("authentication.chain: is empty, so every client would be refused")
     for name in chain:
         if chain.count(name) > 1:
             raise ValueError(f"authentication.chain: {name!r} is named twice")
     if allow_anonymous and "anonymous" not in chain:
-        raise ValueError("clients.allow_anonymous: does nothing, authentication.chain is without 'anonymous'")
+        raise ValueError(
+            "clients.allow_anonymous: has no effect, authentication.chain is without 'anonymous'"
+        )
     _check_jwt(jwt, used="jwt" in chain)
     _check_hook(hook, used="http" in chain)
 
@@ -127,18 +129,18 @@ def _check_jwt(jwt: JwtSettings, *, used: bool) -> None:
             "authentication.chain: 'jwt' needs jwt.hmac_secret_file, jwt.public_key_files or jwt.jwks_file"
         )
     if given and not used:
-        raise ValueError(f"jwt.{given[0]}: does nothing, authentication.chain is without 'jwt'")
+        raise ValueError(f"jwt.{given[0]}: has no effect, authentication.chain is without 'jwt'")
     if not jwt.algorithms:
-        raise ValueError("jwt.algorithms: is empty, no token could be taken")
+        raise ValueError("jwt.algorithms: is empty, so every token would be refused")
     if not jwt.user_claim:
-        raise ValueError("jwt.user_claim: is empty, a token would name nobody")
+        raise ValueError("jwt.user_claim: is empty, so tokens would name no user")
 
 
 def _check_hook(hook: HttpHookSettings, *, used: bool) -> None:
     if used and not hook.url:
         raise ValueError("authentication.chain: 'http' needs http_hook.url")
     if hook.url and not used:
-        raise ValueError("http_hook.url: does nothing, authentication.chain is without 'http'")
+        raise ValueError("http_hook.url: has no effect, authentication.chain is without 'http'")
     if not hook.url:
         return
     try:
@@ -151,4 +153,4 @@ def _check_hook(hook: HttpHookSettings, *, used: bool) -> None:
     if parts.username is not None or parts.password is not None:
         raise ValueError("http_hook.url: has a user name or password in it, which is not taken from there")
     if hook.ca_file and parts.scheme != "https":
-        raise ValueError("http_hook.ca_file: does nothing, http_hook.url is not https")
+        raise ValueError("http_hook.ca_file: has no effect, http_hook.url is not https")

@@ -138,7 +138,7 @@ def _content(setting: str, name: str) -> bytes:
 def _secret(data: bytes) -> Key:
     secret = data.rstrip(b"\r\n")
     if b"-----BEGIN" in secret:
-        raise ValueError("is a PEM file: a key that others have is no secret")
+        raise ValueError("is a PEM file: a public key is no secret")
     if len(secret) < SECRET_BYTES_MIN:
         raise ValueError(f"has {len(secret)} bytes, less than the smallest possible {SECRET_BYTES_MIN}")
     algorithms = [name for name, size in _SECRET_BYTES.items() if len(secret) >= size]
@@ -163,9 +163,7 @@ def _key(material: object, kid: str) -> Key:
         return Key(material, _CURVES[material.curve.name], kid)
     if isinstance(material, Ed25519PublicKey):
         return Key(material, ("EdDSA",), kid)
-    raise ValueError(
-        "has a key of a kind that is not taken: RSA, P-256, P-384, P-521 and Ed25519 public keys are"
-    )
+    raise ValueError("has a key of an unsupported kind: RSA, P-256, P-384, P-521 and Ed25519 public keys are")
 
 
 def _key_set(data: bytes) -> Iterator[Key]:

@@ -32,8 +32,8 @@ ON_TOPICS = frozenset(Action) - ON_CLIENT_IDS
 
 
 class Principal(Struct, frozen=True):
-    """Who a client is. `user` is "" for an anonymous one; `certificate` is the subject of its verified certificate as
-    RFC 4514 writes it, "" without one."""
+    """A client, as rules see it. `user` is "" for an anonymous one; `certificate` is the subject of its verified
+    certificate as RFC 4514 writes it, "" without one."""
 
     user: str
     client_id: str

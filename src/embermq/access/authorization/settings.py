@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class AuthorizationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may publish, subscribe and receive what; see [authorization](authorization.md)."""
+    """Rules for publishing, subscribing and receiving; see [authorization](authorization.md)."""
 
     rules: str = ""
     """A file of rules in TOML, read again when it changes; empty = none."""

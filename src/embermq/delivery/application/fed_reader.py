@@ -35,7 +35,7 @@ class ReaderOwner(Protocol):
 
 
 class FedReader(LogLane, FeedTaker):
-    """Of one connected session, whose log is partition 0. Offsets are those of the log."""
+    """Reads the application log of one connected session, whose log is partition 0. Offsets are those of the log."""
 
     __slots__ = (
         "_origins",

@@ -171,7 +171,7 @@ class FedReaders(ApplicationDelivery):
         try:
             stored = self._place.store.load(session.generation)
         except StoreError as error:
-            LOG.error("client %r is not let in: %s", session.client_id, error)
+            LOG.error("client %r is refused: %s", session.client_id, error)
             return
         waiting.stored = stored
         subscribed = bool(session.subscriptions)
@@ -272,7 +272,7 @@ class FedReaders(ApplicationDelivery):
         if self._recalling.get(session) is not waiting:
             return
         if isinstance(records, StoreError):
-            LOG.error("client %r is not let in: %s", session.client_id, records)
+            LOG.error("client %r is refused: %s", session.client_id, records)
             return
         self.begin_tick()
         fetch = self._fetches.pop(session.generation, None)
@@ -399,7 +399,7 @@ class FedReaders(ApplicationDelivery):
             return
         self.begin_tick()
         LOG.error(
-            "client %r is sent away, its log is made anew when it returns: %s", session.client_id, reason
+            "client %r is disconnected, its log is made again when it returns: %s", session.client_id, reason
         )
         self.suspend(session)
         if session.link is not None:
@@ -417,7 +417,7 @@ class FedReaders(ApplicationDelivery):
 
     def unreadable(self, reader: FedReader, offset: int, problem: str) -> None:
         self._state.counters.application_unreadable += 1
-        LOG.error("%s, offset %d: passed over, it cannot be understood: %s", reader.log, offset, problem)
+        LOG.error("%s, offset %d: skipped, it cannot be decoded: %s", reader.log, offset, problem)
 
     # Messages
 

@@ -38,7 +38,7 @@ TOKENS_SHARE = 10
 
 
 class LaneSender:
-    """For all lanes of a broker."""
+    """Sends the messages of all lanes of a broker."""
 
     def __init__(self, settings: ApplicationSettings) -> None:
         self._settings = settings

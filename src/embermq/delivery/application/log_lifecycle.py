@@ -95,7 +95,7 @@ class LogLifecycle(ApplicationSessions):
             then(found)
         else:
             LOG.error(
-                "client %r is not let in, its application log cannot be had: %s", session.client_id, found
+                "client %r is refused, its application log is not available: %s", session.client_id, found
             )
 
     def ended(self, session: Session) -> None:

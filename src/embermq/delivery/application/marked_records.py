@@ -57,7 +57,7 @@ class MarkedRecords(FeedTaker):
 
     def gone(self, reason: str) -> None:
         """It was there a moment ago. Whoever waits gives up; who comes again has it made again."""
-        LOG.error("client %r is not let in: %s", self.session.client_id, reason)
+        LOG.error("client %r is refused: %s", self.session.client_id, reason)
 
     def close(self) -> None:
         """Read no more."""

@@ -22,7 +22,7 @@ JOINED_SHARE = 20
 
 
 class AckStrategy(Enum):
-    """As the settings have it."""
+    """What to do with messages that are not acknowledged in time, as in the settings."""
 
     RETRY_ALL = "retry-all"
     SKIP_ALL = "skip-all"
@@ -80,7 +80,8 @@ class ResendCounts:
 
 
 class Overdue:
-    """Of one log that is read on one connection. Times are milliseconds; `retries` 0 is no limit."""
+    """Finds the messages of one log and connection that are not acknowledged in time. Times are milliseconds;
+    `retries` 0 is no limit."""
 
     def __init__(
         self,

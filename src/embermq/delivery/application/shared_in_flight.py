@@ -32,8 +32,9 @@ class Sent(Struct, eq=False):
 
 
 class SharedInFlight:
-    """Of all connected sessions, by packet id. `claim` is told of what nobody else of a group may get: the group's
-    generation, partition and offset. `packing` is the lane whose pack is made."""
+    """The messages in flight from shared logs, of all connected sessions, by packet id. `claim` is told of what
+    nobody else of a group may get: the group's generation, partition and offset. `packing` is the lane whose pack is
+    made."""
 
     packing: SharedLane
 

@@ -278,7 +278,7 @@ class SharedReaders:
     def unreadable(self, lane: SharedLane, offset: int, problem: str) -> None:
         self._state.counters.application_unreadable += 1
         LOG.error(
-            "%s, partition %d, offset %d: passed over, it cannot be understood: %s",
+            "%s, partition %d, offset %d: skipped, it cannot be decoded: %s",
             lane.member.group.shared.log.name,
             lane.number,
             offset,
@@ -298,7 +298,7 @@ class SharedReaders:
         try:
             marks = self._place.store.in_flight(session.generation)
         except StoreError as error:
-            LOG.error("client %r is sent away: %s", session.client_id, error)
+            LOG.error("client %r is disconnected: %s", session.client_id, error)
             if session.link is not None:
                 session.link.disconnect(ReasonCode.SERVER_BUSY)
             return

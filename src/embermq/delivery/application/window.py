@@ -53,7 +53,8 @@ class Journal(Protocol):
 
 
 class SlidingWindow(LaneOwner):
-    """Of all lanes that one journal is for. `refill` is called when a lane of the session may take its next pack."""
+    """Slides the windows of all lanes of one journal. `refill` is called when a lane of the session may take its next
+    pack."""
 
     def __init__(self, journal: Journal, refill: Callable[[Session], None], parking: Parking) -> None:
         self._journal = journal

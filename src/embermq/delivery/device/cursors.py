@@ -17,8 +17,9 @@ WRITE_MS = 500
 
 
 class _Progress(Struct):
-    """Of one session with stored deliveries. `queued_from`: what is queued and not read has no lower offset. `newest`:
-    the offset last stored. `held` is what was in flight when its client went, None while it is connected."""
+    """The progress of one session with stored deliveries. `queued_from`: what is queued and not read has no lower
+    offset. `newest`: the offset last stored. `held` is what was in flight when its client went, None while it is
+    connected."""
 
     queued_from: int
     newest: int = -1

@@ -70,7 +70,7 @@ class Properties(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 
 
 class PropertyPlace(IntEnum):
-    """Where a block of properties stands; one bit each, so that a set of places is a number."""
+    """The packet that a block of properties belongs to; one bit each, so that a set of places is a number."""
 
     CONNECT = 1 << 0
     WILL = 1 << 1

@@ -23,7 +23,7 @@ class Carried(Struct, frozen=True):
 
 
 class Carrying:
-    """Of one query. What is left out changes between two runs alone."""
+    """What one query leaves out and carries later. What is left out changes between two runs alone."""
 
     def __init__(self) -> None:
         self.most: Positions = {}

@@ -45,7 +45,8 @@ INSERT INTO traffic_state VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value =
 
 
 class TrafficPosition(Struct, frozen=True):
-    """Where the next batch starts in the two tables of broker.db, and from when on messages are not late."""
+    """The position at which the next batch starts in the two tables of broker.db, and from when on messages are not
+    late."""
 
     next_offset: int
     receipts_next: int

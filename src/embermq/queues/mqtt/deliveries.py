@@ -52,7 +52,7 @@ _NOTHING = Message("", b"", 1, False, "", 5, 0)
 
 
 class Deliveries:
-    """Of all consumers of this broker, by client id. `begin_tick` is set by whoever runs ticks."""
+    """Sends deliveries to all consumers of this broker, by client id. `begin_tick` is set by whoever runs ticks."""
 
     def __init__(self, state: BrokerState, core: Queues, bodies: BodyCache) -> None:
         self._state = state

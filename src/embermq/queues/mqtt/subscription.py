@@ -46,7 +46,7 @@ class AckMode(StrEnum):
 
 
 class Start(Struct, frozen=True):
-    """Where a group that is founded begins: at a sequence, at a time (Unix milliseconds; 0 for none), or behind all
+    """The start position of a new group: at a sequence, at a time (Unix milliseconds; 0 for none), or behind all
     that is there."""
 
     sequence: int = 0
@@ -86,7 +86,7 @@ class _StoredSubscription(Struct, frozen=True, omit_defaults=True):
 
 
 class Asker(Struct, frozen=True):
-    """Who subscribes: client id, version, and whether `ack-mode: none` is allowed."""
+    """The client that subscribes: client id, version, and whether `ack-mode: none` is allowed."""
 
     client_id: str
     version: ProtocolVersion

@@ -235,7 +235,7 @@ def test_a_hook_that_is_silent_or_gone_is_told_once_in_a_while(caplog: pytest.Lo
     }
     lines = [record.getMessage() for record in caplog.records if "HTTP hook" in record.getMessage()]
     assert lines == [
-        "the HTTP hook gives no answer that can be used: no answer within 50 ms; clients refused for it: 1"
+        "the HTTP hook gives no usable answer: no answer within 50 ms; clients refused for it: 1"
     ]
 
     async def scenario(step: HttpHookStep) -> None:
@@ -247,8 +247,8 @@ def test_a_hook_that_is_silent_or_gone_is_told_once_in_a_while(caplog: pytest.Lo
     caplog.clear()
     with_step(url, scenario)
     assert [record.getMessage() for record in caplog.records if "HTTP hook" in record.getMessage()] == [
-        "the HTTP hook gives no answer that can be used: ConnectError; clients refused for it: 1",
-        "the HTTP hook gives no answer that can be used: ConnectError; clients refused for it: 1",
+        "the HTTP hook gives no usable answer: ConnectError; clients refused for it: 1",
+        "the HTTP hook gives no usable answer: ConnectError; clients refused for it: 1",
     ]
     everything = "\n".join(record.getMessage() for record in caplog.records)
     assert PASSWORD.decode() not in everything

@@ -17,7 +17,10 @@ def problem(*assignments: str) -> str:
 @pytest.mark.parametrize(
     ("assignments", "told"),
     [
-        (["authentication.chain="], "authentication.chain: is empty, nobody could enter (from --set)"),
+        (
+            ["authentication.chain="],
+            "authentication.chain: is empty, so every client would be refused (from --set)",
+        ),
         (
             ["authentication.chain=password,password"],
             "authentication.chain: 'password' is named twice (from --set)",
@@ -25,11 +28,11 @@ def problem(*assignments: str) -> str:
         (["authentication.chain=password,jwd"], "authentication.chain: 'jwd' is not one of"),
         (["authentication.chain=jwt"], "authentication.chain: 'jwt' needs jwt.hmac_secret_file"),
         (["authentication.chain=http"], "authentication.chain: 'http' needs http_hook.url"),
-        (["jwt.jwks_file=x"], "jwt.jwks_file: does nothing, authentication.chain is without 'jwt'"),
-        (["http_hook.url=http://h/"], "http_hook.url: does nothing, authentication.chain is without 'http'"),
+        (["jwt.jwks_file=x"], "jwt.jwks_file: has no effect, authentication.chain is without 'jwt'"),
+        (["http_hook.url=http://h/"], "http_hook.url: has no effect, authentication.chain is without 'http'"),
         (
             ["authentication.chain=password", "clients.allow_anonymous=true"],
-            "clients.allow_anonymous: does nothing, authentication.chain is without 'anonymous'",
+            "clients.allow_anonymous: has no effect, authentication.chain is without 'anonymous'",
         ),
         (["authentication.chain=jwt", "jwt.jwks_file=x", "jwt.algorithms="], "jwt.algorithms: is empty"),
         (
@@ -44,7 +47,7 @@ def problem(*assignments: str) -> str:
         (["authentication.chain=http", "http_hook.url=http://h/a b"], "http_hook.url: is not an address"),
         (
             ["authentication.chain=http", "http_hook.url=http://h/", "http_hook.ca_file=x"],
-            "http_hook.ca_file: does nothing, http_hook.url is not https",
+            "http_hook.ca_file: has no effect, http_hook.url is not https",
         ),
         (["authentication.failures_free=-1"], "authentication.failures_free: -1 is less than"),
     ],
