@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import httpx
 
     from embermq.admin.http import HttpServer
-    from embermq.admin.operations import Operation
+    from embermq.admin.operations import AdminOperation
 
 FILE_NAME = "control.sock"
 ANSWER_S = 60.0
@@ -111,7 +111,7 @@ class ControlClient:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def ask(self, operation: Operation, **fields: Any) -> Any:
+    def ask(self, operation: AdminOperation, **fields: Any) -> Any:
         """What the broker answers to these fields of a request, as JSON has it; None for nothing. Fields that are None
         are left out; one that is the whole body is given as bytes. Raises NoAnswer, IsThere, OptionError for what
         cannot be, and UserError with the broker's own words for another refusal."""
@@ -126,7 +126,7 @@ class ControlClient:
         answer = self._answer(operation.method, PREFIX + _filled(path, fields), given, content, headers)
         return msgspec.json.decode(answer) if answer else None
 
-    def pages(self, operation: Operation, **fields: Any) -> Iterator[Any]:
+    def pages(self, operation: AdminOperation, **fields: Any) -> Iterator[Any]:
         """Every entry of a list, asked for page by page, so that a broker with very many is not held up."""
         while page := self.ask(operation, **fields):
             yield from page
@@ -163,7 +163,7 @@ class ControlClient:
         return answer.content
 
 
-def _path(operation: Operation, fields: Mapping[str, Any]) -> str:
+def _path(operation: AdminOperation, fields: Mapping[str, Any]) -> str:
     """The one that takes most of the fields."""
     fit = [path for path in operation.paths if all(fields.get(name) for name in PARTS.findall(path))]
     if not fit:

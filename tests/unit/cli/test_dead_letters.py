@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from embermq.admin.operations import RETRY_DEAD_LETTERS, Operation
+from embermq.admin.operations import RETRY_DEAD_LETTERS, AdminOperation
 from embermq.cli import control, dead_letters
 from embermq.cli.main import main
 
@@ -22,7 +22,7 @@ class Answering:
         self.answers = list(answers)
         self.asked: list[object] = []
 
-    def ask(self, operation: Operation, **fields: object) -> Mapping[str, object]:
+    def ask(self, operation: AdminOperation, **fields: object) -> Mapping[str, object]:
         assert operation is RETRY_DEAD_LETTERS and fields["name"] == "q"
         self.asked.append(fields["limit"])
         return {**NONE_STAY, **self.answers.pop(0)}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from embermq.admin.operations import LIST_APPLICATION_LOGS, Operation
+from embermq.admin.operations import LIST_APPLICATION_LOGS, AdminOperation
 from embermq.admin.session_values import ApplicationLogView
 from embermq.cli import control
 from embermq.cli.main import main
@@ -21,7 +21,7 @@ HEADLESS = ApplicationLogView(
 
 
 class _Broker:
-    def ask(self, operation: Operation) -> object:
+    def ask(self, operation: AdminOperation) -> object:
         assert operation is LIST_APPLICATION_LOGS, "nothing is deleted"
         return msgspec.to_builtins([HEADLESS, GOOD])
 
