@@ -34,7 +34,7 @@ from msgspec.structs import replace
 from embermq.access.authorization.rule_set import Permissions
 from embermq.access.authorization.rules import Principal
 from embermq.formats.log_record import Origin, encode_record
-from embermq.intake.refusing import RETAINED_FULL, Refusing
+from embermq.intake.refusing import PUBLISHED, RETAINED_FULL, Refusing
 from embermq.model.message import Message
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import RetainedWrite
@@ -63,8 +63,6 @@ NOT_COMMITTED = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the me
 NOT_STORED = PublishRefusal(
     ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "the message that this one repeats could not be stored"
 )
-PUBLISHED = frozenset({QueueAim.ENQUEUE, QueueAim.RESPOND})
-"""What needs the right to publish."""
 PART_BYTES = 1024 * 1024
 """Records that are handed on before links are written."""
 
@@ -233,8 +231,7 @@ class Publishing:
     def _match_of_own(self, message: Message) -> Match | PublishRefusal:
         topic, queues = message.topic, self._state.queues
         if queues is not None and topic.startswith(PUBLISHED_PREFIXES):
-            refusal = queues.refuses_will(topic)
-            target = queues.look_up(topic) if refusal is None else refusal
+            target = self.refusing.target_of_will(queues, topic)
             return target if isinstance(target, PublishRefusal) else _leads_to(target)
         match = self._router.match_for(topic, message.publisher)
         self._counters.deliveries_denied += match.denied

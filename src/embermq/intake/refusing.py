@@ -15,8 +15,10 @@ from embermq.mqtt.wire.packets import Puback, Publish, Pubrec, Will
 from embermq.mqtt.wire.properties import Properties, is_payload_format_valid
 from embermq.mqtt.wire.reason_codes import FIRST_ERROR, ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.routing.queue_target import QueueAim, QueueTarget
 from embermq.routing.router import NO_MATCH, Match
 from embermq.sessions.client_events import ClientEvent, EventKind
+from embermq.sessions.durable_queues import PUBLISHED_PREFIXES, DurableQueues
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -30,6 +32,12 @@ LOG_FULL = "too many messages wait for the message log"
 BEHIND = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "the session store is too far behind")
 PINNED = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "readers of the message log are too far behind")
 RETAINED_FULL = PublishRefusal(ReasonCode.QUOTA_EXCEEDED, "no room for more retained messages")
+WILL_IS_NO_WORD = PublishRefusal(
+    ReasonCode.TOPIC_NAME_INVALID,
+    "a will neither settles what a queue has delivered nor changes its settings",
+)
+PUBLISHED = frozenset({QueueAim.ENQUEUE, QueueAim.RESPOND})
+"""What needs the right to publish."""
 ENDING = frozenset({ReasonCode.RETAIN_NOT_SUPPORTED, ReasonCode.QOS_NOT_SUPPORTED})
 """Told by DISCONNECT: CONNACK has said already that the client must not [MQTT-3.2.2-11], [MQTT-3.2.2-14]."""
 
@@ -61,13 +69,20 @@ class Refusing:
         if found is not None:
             return PublishRefusal(found.code, f"the will: {found.text}")
         if will.topic.startswith(ADMIN_PREFIX):
-            text = f"topics below {ADMIN_PREFIX} are settings, which no will changes"
-            return PublishRefusal(ReasonCode.TOPIC_NAME_INVALID, text)
+            return WILL_IS_NO_WORD
         if permissions is not None and not permissions.may_publish(will.topic):
             self._counters.publishes_denied += 1
             return PublishRefusal(ReasonCode.NOT_AUTHORIZED, WILL_DENIED)
         queues = self._state.queues
-        return queues.refuses_will(will.topic) if queues is not None else None
+        if queues is None or not will.topic.startswith(PUBLISHED_PREFIXES):
+            return None
+        target = self.target_of_will(queues, will.topic)
+        return target if isinstance(target, PublishRefusal) else None
+
+    def target_of_will(self, queues: DurableQueues, topic: str) -> QueueTarget | PublishRefusal:
+        """What a will to a topic below `$queue/` leads to, or why it cannot: it is a message, no word to a queue."""
+        target = queues.look_up(topic)
+        return target if isinstance(target, PublishRefusal) or target.aim in PUBLISHED else WILL_IS_NO_WORD
 
     def _objection_to(self, packet: Publish | Will, max_qos: int) -> PublishRefusal | None:
         settings = self._state.settings

@@ -63,10 +63,6 @@ class DurableQueues(ABC):
         it than to publish."""
 
     @abstractmethod
-    def refuses_will(self, topic: str) -> PublishRefusal | None:
-        """Why a will cannot be left for a topic, None when it can: asked at CONNECT, of any topic."""
-
-    @abstractmethod
     def committed(self, batch: Batch, base_offset: int) -> None:
         """A tick that has enqueued is durable; its first record stands at `base_offset`."""
 

@@ -9,11 +9,21 @@ from tests.support.hand_driven import HandDrivenBroker, HandLink
 from tests.support.stand_in_store import StandInQueueStore
 
 from embermq.access.authorization.rule_set import RuleSet
+from embermq.access.authorization.rules import Principal
 from embermq.access.authorization.rules_file import read_rules
 from embermq.access.authorization.settings import AuthorizationSettings
-from embermq.formats.log_record import decode_record
+from embermq.formats.log_record import Origin, decode_record
 from embermq.model.message import Message
-from embermq.mqtt.wire.packets import Disconnect, Puback, Publish, Pubrec, Subscribe, Subscription, Will
+from embermq.mqtt.wire.packets import (
+    Connack,
+    Disconnect,
+    Puback,
+    Publish,
+    Pubrec,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
@@ -232,6 +242,18 @@ def test_a_response_carries_no_reserved_properties(by_will: bool) -> None:
     (message,) = asks.messages
     assert message.properties is not None
     assert message.properties.user_properties == (("colour", "red"),)
+
+
+@pytest.mark.parametrize("topic", ["$queue/work/$ack", "$admin/queue/work/config", "$queue//x"])
+def test_a_will_is_a_message_and_no_word_to_a_queue(topic: str) -> None:
+    """At CONNECT, and when one comes from a store that has it nevertheless."""
+    hand = Hand()
+    refused = hand.connects("p", will=Will(topic, b"{}", 1, False))
+    assert refused.ended and refused.last(Connack).reason_code == 0x90
+    stored = Message(topic, b"{}", 1, False, "p", 5, 0)
+    assert not hand.broker.publishing.accept_own(stored, Origin(1, 0), Principal("", "p"))
+    hand.settle()
+    assert not hand.records and hand.state.counters.publishes_refused == 1
 
 
 @pytest.mark.parametrize("topic", RECORDED)

@@ -29,16 +29,13 @@ from embermq.queues.names import QueueKind, Verb, kind_of, parse_topic
 from embermq.queues.queues import Queues
 from embermq.queues.settings import OFF, BrokerQueueSettings
 from embermq.routing.queue_target import QueueAim, QueueTarget
-from embermq.sessions.durable_queues import QUEUE_PREFIX, DurableQueues, OffsetFound
+from embermq.sessions.durable_queues import DurableQueues, OffsetFound
 from embermq.sessions.link import Link
 from embermq.sessions.session import Delivery, Session
 from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted, Batch, Enqueued, PublishRefusal, Verdict
 
 IS_OFF = PublishRefusal(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, OFF)
-WILL_SETTLES = PublishRefusal(
-    ReasonCode.TOPIC_NAME_INVALID, "a will cannot settle what a queue has delivered"
-)
 
 
 class MqttQueues(DurableQueues):
@@ -120,14 +117,6 @@ class MqttQueues(DurableQueues):
         if target.aim is QueueAim.CONFIGURE:
             return self._configuring.configure(session, target.name, packet.payload)
         return self._control.settle(link, session, packet, target.name, Verb(target.verb))
-
-    def refuses_will(self, topic: str) -> PublishRefusal | None:
-        if not topic.startswith(QUEUE_PREFIX):
-            return None
-        target = self.look_up(topic)
-        if isinstance(target, PublishRefusal):
-            return target
-        return WILL_SETTLES if target.aim is QueueAim.SETTLE else None
 
     def committed(self, batch: Batch, base_offset: int) -> None:
         self._publishes.committed(batch, base_offset)
