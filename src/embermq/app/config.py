@@ -79,7 +79,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set; each section is defined by the room that it is for."""
 
     data_dir: str = "./embermq-data"
-    """Where everything is kept; made when it is missing, relative to where the broker is started."""
+    """The data directory; created when it is missing, relative to the working directory."""
     listeners: ListenerSettings = field(default_factory=ListenerSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     websocket: WebSocketSettings = field(default_factory=WebSocketSettings)

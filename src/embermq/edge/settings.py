@@ -108,10 +108,10 @@ class ListenerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     wss: str | tuple[str, ...] = ()
     """MQTT over WebSocket and TLS, usually on port 8084; needs `tls.cert`."""
     http: str | tuple[str, ...] = "127.0.0.1:8080"
-    """`/health`, `/ready`, `/metrics` and `/api/v1/pipeline`; without a password, so keep it to yourself."""
+    """`/health`, `/ready`, `/metrics` and `/api/v1/pipeline`; without a password, so keep it on loopback."""
     grpc: str | tuple[str, ...] = DEFAULT_GRPC
-    """The API of durable queues over gRPC. Where another program has just this address, the broker says so and does
-    without."""
+    """The API of durable queues over gRPC. When another program has this default address, the broker logs it
+    and starts without."""
 
     @property
     def has_default_grpc(self) -> bool:
@@ -140,13 +140,13 @@ class TlsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     key: str = ""
     """File with its private key, without a passphrase; empty = it is in `cert`."""
     min_version: Literal["1.2", "1.3"] = "1.2"
-    """The oldest TLS that is spoken."""
+    """The oldest TLS version that is accepted."""
     client_certificates: Literal["off", "optional", "required"] = "off"
     """Whether clients are asked for a certificate, and whether they must have one. It has to be signed by `ca`."""
     ca: str = ""
     """File with the certificates of those who sign the certificates of clients."""
     crl: str = ""
-    """File with their certificate revocation lists: a client whose certificate is in one does not enter."""
+    """File with their certificate revocation lists: a client whose certificate is on one is refused."""
     identity: Literal["cn", "subject", "off"] = "cn"
     """The user name that a client's certificate proves, without a password: its common name, its whole subject
     (`CN=pump-7,O=Acme`), or none."""
@@ -156,10 +156,10 @@ class WebSocketSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The listeners `ws` and `wss`."""
 
     path: str = "/mqtt"
-    """Where MQTT is spoken; other paths are answered with 404."""
+    """The path of MQTT; other paths are answered with 404."""
     origins: tuple[str, ...] = ()
-    """Web pages that may connect, with scheme and host as browsers name them; empty = pages from everywhere. Clients
-    that are no browsers name none and may always connect."""
+    """Web pages that may connect, with scheme and host as browsers name them; empty = all pages. Clients
+    other than browsers send no origin and may always connect."""
 
 
 class OwnSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,9 +194,10 @@ class ClientSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether a client's user name is its client id, whatever it sends; one without a user name is refused with 0x87.
     Mosquitto's `use_username_as_clientid`."""
     assigned_id_prefix: Annotated[str, Meta(max_length=100)] = "ember-"
-    """What a client id that the broker makes begins with; 16 random hexadecimal digits follow."""
+    """How client ids that the broker assigns begin; 16 random hexadecimal digits follow."""
     allow_anonymous: bool = False
-    """Whether clients without a user name may enter elsewhere than on loopback listeners, where they always may."""
+    """Whether clients without a user name are accepted on other listeners than loopback ones, where they
+    always are."""
     connect_timeout_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
     """From the connection's start to its CONNECT, TLS and WebSocket handshakes included."""
     connections_max: Annotated[int, Meta(ge=0, le=1_000_000)] = 0

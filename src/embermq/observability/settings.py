@@ -13,5 +13,5 @@ class LoggingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     format: Literal["text", "json"] = "text"
     """Lines for people, or one JSON object a line."""
     client_events_rate_max: Annotated[int, Meta(ge=0, le=100_000)] = 100
-    """Lines a second about each kind of client event (connected, disconnected, login failed, denied, refused), a tenth
-    of them for one client or address. What is left out is counted in a line of its own. 0: none."""
+    """Lines a second for each kind of client event (connected, disconnected, login failed, denied, refused),
+    a tenth of them for one client or address. Omitted lines are counted in a line of their own. 0: none."""

@@ -46,7 +46,7 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     heap_mb: int = 512
     """The largest heap of the JVM, MiB; Spark starts with no less than 480."""
     nice: int = 5
-    """How far the pipeline steps back when there is too little CPU for all, 0 (not at all) to 19: clients first."""
+    """Niceness of the pipeline's processes, 0 to 19: with too little CPU, clients come first."""
 
     dispatch_trigger_ms: int = 100
     """From the start of one batch to the start of the next, unless a full one waits. Shorter is sooner and costs
@@ -75,7 +75,7 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Pause before the first restart of a query or of the driver; it doubles each time, up to 30 s, and to 10 minutes
     while the state is `failed`."""
     counts_for_ready: bool = False
-    """Whether `/ready` says no while the pipeline is `failed` or `down`. MQTT is served without it."""
+    """Whether `/ready` is 503 while the pipeline is `failed` or `down`. MQTT is served without it."""
 
 
 class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,7 +108,7 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     traffic_trigger_ms: int = 10_000
     """Shortest time between two batches of the traffic windows."""
     idle_wait_ms: int = 1_000
-    """How long a source waits for a first record before it lets Spark look round."""
+    """How long a source waits for a first record before it returns an empty batch to Spark."""
     poll_ms: int = 10
     """How often a waiting source looks at the log."""
     archive_timeout_s: int = 60
@@ -120,13 +120,13 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     lake_roots_max: int = 200
     """First topic levels with a directory of their own in one batch; the rest share `root=__other__`."""
     restart_window_s: int = 300
-    """More than `restarts_max` restarts of the driver in this time: state `failed`, in which it is tried again at
-    growing intervals."""
+    """More than `restarts_max` restarts of the driver in this time: state `failed`, in which it is restarted
+    at growing intervals."""
     backoff_max_ms: int = 30_000
     """The longest such pause; 20 times that while the state is `failed`."""
     progress_timeout_s: int = 120
-    """A query that gets nothing done for so long, and the time between two of its batches, while records wait: the
-    pipeline counts as down, and its driver is begun anew. Doubles each time that was in vain."""
+    """A query without progress for so long, and the time between two of its batches, while records wait: the
+    pipeline counts as down, and its driver is restarted. Doubles with each restart that did not help."""
     stop_timeout_s: float = 4.0
     """How long the driver may take to stop before it is killed with all that it started."""
     driver_log_bytes_max: int = 4 * 1024 * 1024

@@ -138,8 +138,8 @@ OFF = "durable queues are switched off (queues.enabled)"
 
 
 class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Durable queues: what holds for all of them; composed by app into the one schema (section `queues`). What one
-    queue may have of its own is in [durable queues](queues.md)."""
+    """Durable queues: what holds for all of them; composed by app into the one schema (section `queues`).
+    What one queue may have of its own is in [durable queues](queues.md)."""
 
     enabled: bool = True
     """Whether `$queue/...` topics are queues. Off: publishes, wills and subscriptions to them are refused with 0x83,
@@ -148,19 +148,19 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
     """Whether a queue is made, with default settings, by the first publish or subscription that names it. Off: only by
     `queues.file`, the API, `embermq queues create` and `$admin/queue/<name>/config`."""
     queues_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
-    """Queues at a time, those of dead letters too; more are refused to whoever names them."""
+    """Queues at a time, those of dead letters too; creating more is refused."""
     dead_letters_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """The share of `log.disk_budget_bytes` that dead letters of all queues may take. They have no time to live unless
-    one is set, so past this share queues keep what would become a dead letter and hand it out no more. From 80 % of
-    it on the log warns."""
+    """The share of `log.disk_budget_bytes` that dead letters of all queues may take. They have no time to
+    live unless one is set, so past this share queues keep what would become a dead letter and do not deliver
+    it. From 80 % of it on the log warns."""
     groups_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
-    """Consumer groups of one queue: each costs memory for every message that it has not settled. One more is refused to
-    who subscribes, with 0x97."""
+    """Consumer groups of one queue: each costs memory for every message that it has not settled. A
+    subscription that would add one is refused with 0x97."""
     file: str = ""
     """A TOML or JSON file with the settings of single queues, applied at every start; empty for none."""
     allow_ack_mode_none: bool = False
-    """Whether a subscription with the user property `ack-mode: none` is taken: at most once, QoS 0, settled when it is
-    sent."""
+    """Whether a subscription with the user property `ack-mode: none` is accepted: at most once, QoS 0,
+    settled when it is sent."""
     responses_max: Annotated[int, Meta(ge=1, le=65_535)] = 100
     """Queues of responses that one client may have; one more is refused with 0x97. In each wait at most 1,000 responses
     of 4 MiB while its client does not take them."""

@@ -17,12 +17,12 @@ class MqttSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The largest payload that clients may publish; a larger one is refused with 0x97, a v3.x client is disconnected, a
     message of QoS 0 is dropped. 0 = no limit but the packet's."""
     protocol_versions: Annotated[tuple[VersionName, ...], Meta(min_length=1)] = ("3.1", "3.1.1", "5.0")
-    """Versions of MQTT that are spoken: `3.1`, `3.1.1`, `5.0`. Clients of others are refused with 0x84, return code 1
-    before v5."""
+    """Versions of MQTT that are accepted: `3.1`, `3.1.1`, `5.0`. Clients of others are refused with 0x84,
+    return code 1 before v5."""
     receive_maximum: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
-    """QoS 1 and 2 messages that a v5 client may have unacknowledged towards us, else 0x93 [MQTT-3.3.4-7]."""
+    """QoS 1 and 2 messages that a v5 client may send without an acknowledgement, else 0x93 [MQTT-3.3.4-7]."""
     inflight_max: Annotated[int, Meta(ge=1, le=65_535)] = 1_024
-    """QoS 1 and 2 messages unacknowledged towards one client, also when it allows more [MQTT-3.3.4-9]."""
+    """QoS 1 and 2 messages in flight to one client, even when it allows more [MQTT-3.3.4-9]."""
     keep_alive_max_s: Annotated[int, Meta(ge=1, le=65_535)] = 65_535
     """A v5 client that asks for more, or for none, is told this one [MQTT-3.1.2-21]; 65535 changes nothing."""
     session_expiry_max_s: Annotated[int, Meta(ge=0, le=4_294_967_295)] = 4_294_967_295

@@ -24,20 +24,20 @@ Algorithm = Literal[
 
 
 class AuthenticationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which proofs are taken, and what happens to those who fail."""
+    """Which credentials are accepted, and what happens after failures."""
 
     chain: tuple[StepName, ...] = ("certificate", "password", "scram", "anonymous")
-    """Steps that are asked in this order who a client is, until one knows it: `certificate`, `password`, `jwt`,
-    `scram`, `http`, `anonymous`."""
+    """Steps that check a client in this order, until one accepts or refuses it: `certificate`, `password`,
+    `jwt`, `scram`, `http`, `anonymous`."""
     failures_free: Annotated[int, Meta(ge=0, le=1_000_000)] = 5
-    """Wrong credentials from one address (IPv6: one network of 64 bits) that are answered at once. Each one more is
-    answered later, from 0.25 s on twice as late each time, up to 3 s. An address without a failure for a minute
-    begins anew. Right credentials never wait."""
+    """Wrong credentials from one address (IPv6: one network of 64 bits) that are answered at once. Each one
+    more is answered later, from 0.25 s on twice as late each time, up to 3 s. After a minute without a
+    failure, an address starts again. Correct credentials never wait."""
 
 
 class PasswordSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How passwords are kept, and what a check of one costs. The hash of an account that was made with other numbers is
-    replaced when its user enters next."""
+    """How passwords are kept, and what a check of one costs. The hash of an account that was made with other
+    numbers is replaced at its user's next login."""
 
     argon2_memory_kib: Annotated[int, Meta(ge=8, le=4_194_304)] = 19_456
     """KiB of memory that one argon2id hash takes while it is computed."""
@@ -64,7 +64,8 @@ class JwtSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     jwks_file: str = ""
     """File with a JSON Web Key Set of public keys; a token names its key by `kid`."""
     algorithms: tuple[Algorithm, ...] = ("HS256", "RS256", "ES256")
-    """Signatures that are taken, each with a key of its own kind: never `HS...` with a public key, never `none`."""
+    """Signatures that are accepted, each with a key of its own kind: never `HS...` with a public key, never
+    `none`."""
     issuer: str = ""
     """What `iss` must be; empty = anything."""
     audience: str = ""
@@ -80,14 +81,16 @@ class JwtSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class HttpHookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A service of yours that is asked who may enter, by `POST`; see [authentication](authentication.md)."""
+    """Your own service, asked by `POST` whether a client is accepted; see
+    [authentication](authentication.md)."""
 
     url: str = ""
-    """Its address; the scheme `https`, or `http` on this machine or in a network that nobody listens to."""
+    """Its address; the scheme `https`, or `http` on this machine or in a network without eavesdroppers."""
     ca_file: str = ""
     """PEM file with the certificates that its certificate must be signed by; empty = those of the system."""
     timeout_ms: Annotated[int, Meta(ge=10, le=60_000)] = 2_000
-    """For an answer, waiting for one's turn included; later the client is refused with 0x88 (server unavailable)."""
+    """For an answer, including the wait for a free request; after it the client is refused with 0x88 (server
+    unavailable)."""
     requests_max: Annotated[int, Meta(ge=1, le=1_000)] = 16
     """Requests at a time. Of clients that wait for their turn, 1,000 at most, one more is refused with 0x89 (server
     busy)."""

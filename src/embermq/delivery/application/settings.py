@@ -28,12 +28,12 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limit."""
 
     max_poll_records: Annotated[int, Meta(ge=1, le=65_535)] = 200
-    """Messages of a pack: read at a time."""
+    """Messages that are read at a time, a pack."""
     pack_timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 20.0
     """How long the messages of a pack may wait for their acknowledgements."""
     ack_strategy: Literal["retry-all", "skip-all"] = "retry-all"
-    """After that time: `retry-all` sends them again, an MQTT 5 client when it has come again, which it is sent away
-    for; `skip-all` goes on without them."""
+    """After that time: `retry-all` sends them again (an MQTT 5 client is disconnected, and gets them when it
+    returns); `skip-all` skips them."""
     retries: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
     """How often a message is sent again; after that it is parked (`embermq sessions parked`), 10,000 of one client at
     most. 0 = without end."""
@@ -42,5 +42,5 @@ class ApplicationSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     buffered_msg_count: Annotated[int, Meta(ge=1, le=65_535)] = 10
     """Otherwise after so many, and at the end of a pack."""
     replay_rate: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
-    """Messages a second from its logs to one client, as many at once after a quiet second; with less than come in, the
-    client falls behind for ever. 0 = no limit."""
+    """Messages a second from its logs to one client, as many at once after a quiet second; below the incoming
+    rate the client falls behind for ever. 0 = no limit."""
