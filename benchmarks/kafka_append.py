@@ -18,13 +18,13 @@ from benchmarks.machine import describe
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.log_end import find_ends
 from embermq.adapters.kafka.log_topic import LogTopic
-from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.log_record import encode_record
 from embermq.model.message import Message
 from embermq.ports.errors import StoreError
-from embermq.ports.log_state import KnownLog
 from embermq.ports.tick_store import Receipt
 
 TICKS = {1: 1_500, 10: 800, 100: 300, 1_000: 40}
@@ -33,8 +33,6 @@ WARM_UP_TICKS = 20
 CLIENTS = 200
 PAYLOAD = b"x" * 100
 ANSWER_S = 30.0
-
-NEW_LOG = KnownLog(is_any=False, identity="", end=0, records_end=0, closed_end=-1)
 
 
 class Appending:
@@ -46,7 +44,7 @@ class Appending:
         topic = LogTopic(admin, packet_bytes_max=1024 * 1024)
         topic.open(is_new=True)
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        positions = find_end(admin, topic.name, NEW_LOG).positions
+        positions = find_ends(admin, topic)
         self.appender = KafkaAppender(
             address,
             settings,
@@ -69,7 +67,7 @@ class Appending:
             records.append(encode_record(message))
         answers: list[Receipt | StoreError] = []
         began_s = time.perf_counter()
-        self.appender.append(base, records, answers.append)
+        self.appender.append(records, answers.append)
         while not answers:
             self.posted.get(timeout=ANSWER_S)()
         return time.perf_counter() - began_s

@@ -64,7 +64,7 @@ class Load:
         payload = b"%d" % time.time_ns() + b"x" * (PAYLOAD_BYTES - TIME_DIGITS)
         now_ms = time.time_ns() // 1_000_000
         message = Message(f"plant/{self._sent % TOPICS}", payload, 1, False, "client", 4, now_ms)
-        outgoing = self._encoder.encode(encode_record(message, self._stamps), self._sent)
+        outgoing = self._encoder.encode(encode_record(message, self._stamps))
         headers: Any = outgoing.headers
         self._producer.produce(self._kafka.log_topic, outgoing.value, outgoing.key, headers=headers)
         self._sent += 1

@@ -23,7 +23,7 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.delivery.application.positions import Positions
 from embermq.formats.application_logs import ApplicationLogNames
-from embermq.formats.kafka_record import KafkaEncoder, SourcePosition, encode_source
+from embermq.formats.kafka_record import KafkaEncoder, encode_source
 from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.message import Message
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
@@ -46,7 +46,7 @@ class Client(FeedTaker):
         take = self.positions.take
         for entry in entries:
             source = entry.source
-            if source is not None and take(entry.offset, source.partition, source.offset):
+            if source is not None and take(entry.offset, source):
                 self.read += 1
         self.positions.commit(entries[-1].offset + 1)
         self.feed.release(sum(entry.size for entry in entries))
@@ -65,8 +65,8 @@ def fill(bootstrap: str, logs: list[str], records: int) -> None:
         message = Message(
             f"plant/{publisher}/temperature", PAYLOAD, 1, False, f"client-{publisher}", 4, now_ms
         )
-        outgoing = encode(encode_record(message, encode_stamps((Stamp(log, 1, 1),))), number)
-        headers = [*outgoing.headers, encode_source(SourcePosition(number % 4, number // 4))]
+        outgoing = encode(encode_record(message, encode_stamps((Stamp(log, 1, 1),))))
+        headers = [*outgoing.headers, encode_source(number)]
         while len(producer) > 50_000:
             producer.poll(0.05)
         producer.produce(log, outgoing.value, outgoing.key, headers=headers)  # type: ignore[arg-type]

@@ -12,8 +12,9 @@ from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.appender import KafkaAppender
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
+from embermq.adapters.kafka.log_end import continue_behind, find_ends, known_end
 from embermq.adapters.kafka.log_topic import LogTopic
-from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.adapters.sqlite.log_state import SqliteLogState
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
@@ -67,16 +68,11 @@ class KafkaStores(Stores):
         name = self.topic.name
         self.durability = self.topic.open(is_new=not state.log_end)
         log_id = self.topic.identity()
-        found = find_end(self.admin, name, state.known_log(), log_id)
-        self.positions = found.positions
-        state.open_log(
-            log_id,
-            found.records_end,
-            self.positions.end().number,
-            self.positions.number_and_offsets,
-            filled=self.positions.filled,
-        )
-        self.group = group = DispatcherGroup(self.address, self.settings, name, self.positions)
+        self.positions = find_ends(self.admin, self.topic)
+        known = known_end(self.admin, log_id, state.known_log(), self.positions)
+        continue_behind(self.admin, self.topic, self.positions, known)
+        state.open_log(log_id)
+        self.group = group = DispatcherGroup(self.address, self.settings, name)
         self.appender = KafkaAppender(
             self.address,
             self.settings,
@@ -88,9 +84,7 @@ class KafkaStores(Stores):
         )
         self.appender.on_end.append(self.failures.append)
         self.log = self.kafka_log = KafkaMessageLog(self.admin, name, self.positions)
-        self.store = self.composed = LogThenState(
-            self.appender, state, self.positions.end().number, self.tick
-        )
+        self.store = self.composed = LogThenState(self.appender, state, self.positions.end, self.tick)
         self._answers: list[Receipt | StoreError] = []
         return [self.log.close, self.store.close]
 

@@ -11,7 +11,7 @@ from embermq.model.tick_writes import ApplicationMark
 
 
 def position(committed: int, base: int = 0) -> ReaderPosition:
-    return ReaderPosition("log", "source", 7, StoredPositions(base, committed, ((0, 2**40), (3, base))))
+    return ReaderPosition("log", 7, StoredPositions(base, committed, ((0, 2**40), (3, base))))
 
 
 def mark(generation: int, offset: int, state: int = QueueState.SENT) -> ApplicationMark:
@@ -35,13 +35,13 @@ def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> Non
 
 @pytest.mark.promise("application-8")
 def test_where_a_record_stands_is_said_once(stores: Stores) -> None:
-    sent = ApplicationMark(1, 4, 5, QueueState.SENT, 3, 2**40, 2**41)
+    sent = ApplicationMark(1, 4, 5, QueueState.SENT, 2**41)
     stores.write(application_positions={1: position(2)}, application_marks=[sent, mark(1, 6)])
     stores.reopen()
     assert stores.readers.load(1).marks == (sent, mark(1, 6))
     stores.write(application_marks=[mark(1, 4, QueueState.RELEASED)])
     (released, _) = stores.readers.load(1).marks
-    assert released == ApplicationMark(1, 4, 5, QueueState.RELEASED, 3, 2**40, 2**41)
+    assert released == ApplicationMark(1, 4, 5, QueueState.RELEASED, 2**41)
 
 
 @pytest.mark.promise("application-2")

@@ -38,14 +38,17 @@ def row(generation: int, seq: int, offset: int, state: int = QueueState.QUEUED) 
 
 def payloads(stores: Stores, start: int = 0) -> list[bytes]:
     found: list[bytes] = []
-    for batch in stores.log.read(start, records_max=10_000, bytes_max=2**30):
-        frames = list(iter_frames(batch.body))
-        assert len(frames) == batch.record_count
-        found += [
-            decode_record(frame).message.payload
-            for number, frame in enumerate(frames)
-            if batch.base_offset + number >= start
-        ]
+    at = start
+    while batches := stores.log.read(at, records_max=10_000, bytes_max=2**30):
+        for batch in batches:
+            frames = list(iter_frames(batch.body))
+            assert len(frames) == batch.record_count
+            found += [
+                decode_record(frame).message.payload
+                for number, frame in enumerate(frames)
+                if batch.base_offset + number >= at
+            ]
+        at = batches[-1].base_offset + batches[-1].record_count
     return found
 
 
@@ -115,7 +118,7 @@ def test_trimming_forgets_whole_batches_and_never_an_offset(stores: Stores) -> N
     stores.log.trim(5)
     stores.write(receipts=[b"a tick of the log"])
     after = stores.log.statistics()
-    in_kafka = isinstance(stores, KafkaStores)  # trims to the record, and keeps the last one
+    in_kafka = isinstance(stores, KafkaStores)  # trims to the record
     start = 5 if in_kafka else 4
     assert (after.start_offset, after.end_offset) == (start, 12)
     assert after.body_bytes < before.body_bytes
@@ -123,9 +126,8 @@ def test_trimming_forgets_whole_batches_and_never_an_offset(stores: Stores) -> N
     stores.log.trim(1_000)
     stores.write(receipts=[b"a tick of the log"])
     statistics = stores.log.statistics()
-    left = 1 if in_kafka else 0
-    assert (statistics.start_offset, statistics.end_offset) == (12 - left, 12)
-    assert statistics.body_bytes == pytest.approx(left * len(record(b"11")), abs=left)
+    assert (statistics.start_offset, statistics.end_offset) == (12, 12)
+    assert statistics.body_bytes == 0
     stores.reopen()
     assert stores.log.statistics().end_offset == 12
     assert stores.write(records=[record(b"12")]) == Receipt(12, 1)

@@ -26,7 +26,6 @@ def test_application_clients_get_all_once(seed: int, kafka: KafkaServer, tmp_pat
     settings = {
         "stores.log": f"kafka://{kafka.bootstrap}",
         "kafka.prefix": kafka.prefix(),
-        "kafka.partitions": 2,
         "clients.application_ids": "application-*",
         "device.queue_limit": 60_000,
     }

@@ -52,7 +52,6 @@ def test_what_was_under_way_comes_again_with_its_packet_ids(
     settings = {
         "stores.log": f"kafka://{kafka.bootstrap}",
         "kafka.prefix": prefix,
-        "kafka.partitions": 2,
         "clients.application_ids": "app",
     }
 
@@ -109,7 +108,6 @@ def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_a
     settings = {
         "stores.log": f"kafka://{kafka.bootstrap}",
         "kafka.prefix": prefix,
-        "kafka.partitions": 2,
         "clients.application_ids": "app*",
     }
 

@@ -31,7 +31,6 @@ class Place:
         settings = {
             "stores.log": f"kafka://{kafka.bootstrap}",
             "kafka.prefix": self.prefix,
-            "kafka.partitions": 2,
             "clients.application_ids": "app*",
         }
         self.broker = BrokerProcess(folder / "data", settings=settings)

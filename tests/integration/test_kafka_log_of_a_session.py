@@ -45,7 +45,6 @@ class Place:
         own = {
             "stores.log": f"kafka://{self.kafka.bootstrap}",
             "kafka.prefix": self.prefix,
-            "kafka.partitions": 2,
             "clients.application_ids": json.dumps(["app*"]),
             "session_store.connect_wait_s": TIMEOUT_S,
         }

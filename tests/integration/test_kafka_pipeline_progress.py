@@ -27,7 +27,7 @@ class Place:
 
     def __init__(self, kafka: KafkaServer) -> None:
         self.kafka = kafka
-        self.settings = KafkaSettings(prefix=kafka.prefix(), partitions=2)
+        self.settings = KafkaSettings(prefix=kafka.prefix())
         self.address = parse_address(f"kafka://{kafka.bootstrap}")
         self.topic = LogTopic(WatchedAdmin(self.address, self.settings), packet_bytes_max=1024)
         self.topic.open(is_new=True)

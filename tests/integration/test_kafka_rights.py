@@ -101,7 +101,7 @@ def test_a_broker_needs_no_right_on_groups_to_read_its_log_again(server: KafkaSe
     """Kafka's client asks for the coordinator of a group also when it reads without one, and is refused."""
     prefix = server.prefix()
     give_documented_rights(server, "ember", prefix, but=ResourceType.GROUP)
-    settings = {"stores.log": server.url, "kafka.prefix": prefix, "kafka.partitions": 2}
+    settings = {"stores.log": server.url, "kafka.prefix": prefix}
     topics = [f"rights/{number}" for number in range(8)]
 
     async def publishes() -> None:

@@ -38,7 +38,6 @@ class Place:
         settings = {
             "stores.log": f"kafka://{kafka.bootstrap}",
             "kafka.prefix": self.prefix,
-            "kafka.partitions": 2,
             "clients.application_ids": "app*",
             "application.shared_partitions": PARTITIONS,
             "pipeline.enabled": "false",

@@ -17,8 +17,6 @@ from embermq.adapters.kafka import source_records
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.reading import PartitionReader
 from embermq.adapters.kafka.source_records import KafkaSourceRecords
-from embermq.formats.kafka_partition import partition_of
-from embermq.formats.kafka_record import SourcePosition
 from embermq.ports.errors import StoreError
 from embermq.ports.source_records import FoundRecords
 
@@ -37,7 +35,6 @@ def test_those_who_ask_at_once_share_a_thread_and_what_it_reads(
     stores: KafkaStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores.write(records=[record(b"%d" % number, "a") for number in range(COUNT)])
-    partition = partition_of(b"a", stores.positions.partitions)
     may_begin = threading.Event()
     begun: list[str] = []
 
@@ -56,17 +53,15 @@ def test_those_who_ask_at_once_share_a_thread_and_what_it_reads(
 
     records = KafkaSourceRecords(stores.address, stores.settings, stores.topic.name, post, Failures())
     for asker in range(10):
-        wanted = [SourcePosition(partition, offset) for offset in range(asker, COUNT + 50, 30)]
+        wanted = list(range(asker, COUNT + 50, 30))
         records.fetch(wanted, partial(lambda asker, answer: answers.put((asker, answer)), asker))
     assert [one.name for one in threading.enumerate()].count("kafka source records") == 1
     may_begin.set()
     for _ in range(10):
         asker, answer = answers.get(timeout=ANSWER_S)
         assert not isinstance(answer, StoreError)
-        found = {
-            position.offset: (one.number, one.record.message.payload) for position, one in answer.items()
-        }
-        assert found == {offset: (offset, b"%d" % offset) for offset in range(asker, COUNT, 30)}
+        found = {position: one.message.payload for position, one in answer.items()}
+        assert found == {position: b"%d" % position for position in range(asker, COUNT, 30)}
     assert 2 <= len(begun) <= 3
 
 
@@ -74,7 +69,6 @@ def test_an_error_that_nobody_foresaw_is_an_answer_and_the_next_who_ask_get_thei
     stores: KafkaStores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores.write(records=[record(b"0", "a")])
-    position = SourcePosition(partition_of(b"a", stores.positions.partitions), 0)
     answers: SimpleQueue[FoundRecords | StoreError] = SimpleQueue()
     failures = Failures()
 
@@ -88,11 +82,11 @@ def test_an_error_that_nobody_foresaw_is_an_answer_and_the_next_who_ask_get_thei
     for place, error in ((source_records, "PartitionReader"), (threading.Thread, "start")):
         with monkeypatch.context() as broken:
             broken.setattr(place, error, no_thread if error == "start" else fail)
-            records.fetch([position], answers.put)
+            records.fetch([0], answers.put)
             assert isinstance(answers.get(timeout=ANSWER_S), StoreError)
-        records.fetch([position], answers.put)
+        records.fetch([0], answers.put)
         answer = answers.get(timeout=ANSWER_S)
-        assert not isinstance(answer, StoreError) and list(answer) == [position]
+        assert not isinstance(answer, StoreError) and list(answer) == [0]
     assert failures.count == 1
 
 

@@ -20,9 +20,6 @@ from embermq.adapters.kafka.client import may_work_later
 
 RUNS_S = 180.0
 READ_S = 30.0
-PARTITIONS = 2
-
-
 Kafka = TypeVar("Kafka", KafkaServer, KafkaCluster)
 
 
@@ -35,7 +32,6 @@ class PipelineBroker(BrokerProcess, Generic[Kafka]):
         own: dict[str, object] = {
             "stores.log": f"kafka://{kafka.bootstrap}",
             "kafka.prefix": self.prefix,
-            "kafka.partitions": PARTITIONS,
             "clients.application_ids": json.dumps(["app*"]),
             "device.queue_limit": 60_000,
             "log.retention_hours": 0.001,

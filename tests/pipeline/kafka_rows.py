@@ -25,13 +25,12 @@ def stamp_text(stamp: Stamp) -> bytes:
     return f"{stamp.log};{stamp.generation};{flags};{identifiers}".encode()
 
 
-def headers_of(record: LogRecord, number: int) -> Headers:
-    """The headers of a record with that sequence number."""
+def headers_of(record: LogRecord) -> Headers:
+    """The headers of a record."""
     message = record.message
     flags = message.qos | (4 if message.retain else 0) | (message.version << 3)
     headers = [
         ("v", b"1.0"),
-        ("n", b"%d" % number),
         ("f", b"%d" % flags),
         ("t", b"%d" % message.accepted_ms),
         ("c", message.publisher.encode()),
@@ -49,7 +48,6 @@ def plain_headers(stamps: Sequence[bytes] = (), /, **others: bytes | None) -> He
     """Those of an ordinary record; `others` replaces or, with None, removes one."""
     headers: dict[str, bytes | None] = {
         "v": b"1.0",
-        "n": b"1",
         "f": b"41",
         "t": b"1750000000000",
         "c": b"car-1",

@@ -65,7 +65,7 @@ class LogInKafka:
     def append(self, frames: Iterable[bytes]) -> None:
         """Records of `encode_record`, numbered on; stored when it returns."""
         for frame in frames:
-            outgoing = self._encoder.encode(frame, self.written)
+            outgoing = self._encoder.encode(frame)
             self.append_raw(outgoing.key, outgoing.value, outgoing.headers)
         assert not self._producer.flush(DEADLINE_S)
 

@@ -62,7 +62,7 @@ BROKEN: list[tuple[str, bytes | None, list[tuple[str, bytes]]]] = [
     ("the key is no topic", None, plain_headers()),
     ("the key is no topic", b"\xff", plain_headers()),
     ("the key is no topic", b"", plain_headers()),
-    ("a header is there twice that can be there once", b"a", [*plain_headers(), ("n", b"2")]),
+    ("a header is there twice that can be there once", b"a", [*plain_headers(), ("f", b"41")]),
     ("header v is missing", b"a", []),
     ("a header a cannot be understood: \ufffd;;", b"a", plain_headers([b"\xff;;"])),
     ("a header a cannot be understood: ", b"a", plain_headers([b""])),
@@ -92,7 +92,7 @@ BROKEN_BLOCKS = {
 
 def in_kafka(offset: int, frame: bytes) -> KafkaRow:
     decoded = decode_record(frame)
-    return 3, offset, decoded.message.topic.encode(), decoded.message.payload, headers_of(decoded, offset)
+    return 3, offset, decoded.message.topic.encode(), decoded.message.payload, headers_of(decoded)
 
 
 @pytest.mark.promise("pipeline-6", "pipeline-8")

@@ -44,7 +44,6 @@ def test_each_goes_back_once_whoever_is_killed(
     settings: dict[str, object] = {
         "stores.log": f"kafka://{kafka.bootstrap}",
         "kafka.prefix": kafka.prefix(),
-        "kafka.partitions": 2,
     }
     if sessions == "redis":
         redis: RedisServer = request.getfixturevalue("redis_server")

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from embermq.delivery.application.offset_ranges import OffsetRanges
 from embermq.delivery.application.positions import SEGMENTS_MAX, Positions
 from embermq.model.application_positions import StoredPositions
+from embermq.model.position import position_of
 
 PARTITIONS = 2
 Source = tuple[int, int]
@@ -30,12 +31,12 @@ def test_ranges_are_a_set(steps: list[tuple[bool, int]]) -> None:
 
 def test_what_was_moved_from_another_partition_is_no_repeat_for_being_below_a_floor() -> None:
     positions = Positions(StoredPositions(floors=((0, 10),)))
-    assert positions.take_moved(0, 0, 5, number=50)
-    assert not positions.take_moved(1, 0, 5, number=50), "moved twice"
-    assert not positions.take(2, 0, 5), "the pipeline repeats what is long done"
-    assert positions.take_moved(3, 0, 12, number=120)
-    assert not positions.take(4, 0, 12), "the pipeline repeats it"
-    assert not positions.take_moved(5, 0, 12, number=120)
+    assert positions.take_moved(0, position_of(0, 5))
+    assert not positions.take_moved(1, position_of(0, 5)), "moved twice"
+    assert not positions.take(2, position_of(0, 5)), "the pipeline repeats what is long done"
+    assert positions.take_moved(3, position_of(0, 12))
+    assert not positions.take(4, position_of(0, 12)), "the pipeline repeats it"
+    assert not positions.take_moved(5, position_of(0, 12))
 
 
 class Reading(RuleBasedStateMachine):
@@ -120,7 +121,7 @@ class Reading(RuleBasedStateMachine):
     def read(self, count: int) -> None:
         for at in range(self.next, min(self.next + count, len(self.log))):
             source = self.log[at]
-            if self.positions.take(at, *source):
+            if self.positions.take(at, position_of(*source)):
                 assert source not in self.settled_in_store, f"{source} comes again"
                 assert source not in [self.log[other] for other in self.in_flight], f"{source} comes twice"
                 self.delivered.add(source)
@@ -203,8 +204,8 @@ def test_a_long_absence_of_reports_costs_no_more_than_the_positions() -> None:
     positions = Positions(segment_records=1)
     count = 40 * SEGMENTS_MAX
     for at in range(count):
-        assert positions.take(at, at % 3, 5 * at)
-        assert not positions.take(at, at % 3, 5 * at)
+        assert positions.take(at, position_of(at % 3, 5 * at))
+        assert not positions.take(at, position_of(at % 3, 5 * at))
     positions.commit(count)
     assert positions.remembered == count
     assert positions.stored() == StoredPositions(0, count)
@@ -218,15 +219,15 @@ def test_a_long_absence_of_reports_costs_no_more_than_the_positions() -> None:
 def test_floors_wait_until_everything_before_the_end_is_settled() -> None:
     positions = Positions()
     for at in range(4):
-        assert positions.take(at, 0, at)
+        assert positions.take(at, position_of(0, at))
     positions.complete({0: 2}, 3)
     positions.complete({0: 3}, 4)
     positions.complete({0: 4}, 5)
     for committed, floor in ((2, ()), (3, ((0, 2),)), (4, ((0, 2),)), (5, ((0, 4),))):
         positions.commit(committed)
         assert positions.stored().floors == floor
-    assert not positions.take(5, 0, 1)
-    assert positions.take(6, 0, 4)
+    assert not positions.take(5, position_of(0, 1))
+    assert positions.take(6, position_of(0, 4))
     positions.complete({0: 1}, 5)
     assert positions.stored().floors == ((0, 4),)
 
@@ -234,7 +235,7 @@ def test_floors_wait_until_everything_before_the_end_is_settled() -> None:
 def test_what_stands_at_the_floor_is_read_again() -> None:
     positions = Positions(segment_records=1)
     for at in range(3):
-        assert positions.take(at, 0, at)
+        assert positions.take(at, position_of(0, at))
     positions.commit(3)
     positions.complete({0: 1}, 3)
     assert positions.stored() == StoredPositions(1, 3, ((0, 1),))

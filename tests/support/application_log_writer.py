@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from msgspec import Struct
 
 from embermq.adapters.kafka.application_topics import ApplicationTopics
-from embermq.formats.kafka_record import KafkaEncoder, SourcePosition, encode_source
+from embermq.formats.kafka_record import KafkaEncoder, encode_source
 from embermq.formats.log_record import Stamp, encode_record, encode_stamps
 from embermq.model.application_positions import StoredPositions
 from embermq.model.message import Message
@@ -57,14 +57,14 @@ class ApplicationLogWriter:
         for payload in payloads:
             now_ms = time.time_ns() // 1_000_000
             message = Message(topic, payload, 1, False, "publisher", 5, now_ms)
-            self.put(log, encode_record(message, stamps), SourcePosition(0, self._number))
+            self.put(log, encode_record(message, stamps), self._number)
             self._number += 1
         if flush:
             self.flush()
 
-    def put(self, log: str, frame: bytes, source: SourcePosition) -> None:
+    def put(self, log: str, frame: bytes, source: int) -> None:
         """One record, anywhere in the message log."""
-        outgoing = self._encode(frame, source.offset)
+        outgoing = self._encode(frame)
         headers = [*outgoing.headers, encode_source(source)]
         self._produce(log, outgoing.key, outgoing.value, headers)
 

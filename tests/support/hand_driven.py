@@ -319,8 +319,6 @@ class HandDrivenBroker:
             kafka.progress,
             positions,
             kafka.records,
-            kafka.source_id,
-            kafka.since,
         )
         return FedReaders(place, self.parking)
 
@@ -329,7 +327,7 @@ class HandDrivenBroker:
         if feeds is None or self.logs is None:
             return self.applications
         feeds.members.clear()
-        place = SharedPlace(feeds, self.logs, self.progress, self.store.shared, feeds.since)
+        place = SharedPlace(feeds, self.logs, self.progress, self.store.shared)
         self.shared = SharedReaders(place, self.parking)
         return OwnAndShared(self.applications, self.shared)
 

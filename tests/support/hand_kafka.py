@@ -8,8 +8,8 @@ from zlib import crc32
 from msgspec import Struct, field
 
 from embermq.formats.application_logs import ApplicationLogNames
-from embermq.formats.kafka_record import NumberedRecord, SourcePosition
 from embermq.formats.log_record import LogRecord, decode_record, iter_frames
+from embermq.model.position import OFFSET_END, offset_of, partition_of, position_of
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
 from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, LogSize, Place
 from embermq.ports.errors import StoreError, StoreUnavailable
@@ -34,10 +34,8 @@ class HandTopic(Struct):
     def end(self) -> int:
         return self.start + len(self.entries)
 
-    def add(
-        self, source: SourcePosition | None, record: LogRecord | None, problem: str = "", number: int = 0
-    ) -> None:
-        self.entries.append(FeedEntry(self.end, ENTRY_BYTES, source, record, problem, number))
+    def add(self, source: int | None, record: LogRecord | None, problem: str = "") -> None:
+        self.entries.append(FeedEntry(self.end, ENTRY_BYTES, source, record, problem))
 
 
 class HandFeed(ApplicationFeed):
@@ -171,11 +169,9 @@ class HandRecords(SourceRecords):
         self.kafka = kafka
         self.trimmed: set[int] = set()
 
-    def fetch(
-        self, positions: Collection[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
-    ) -> None:
+    def fetch(self, positions: Collection[int], then: Callable[[FoundRecords | StoreError], None]) -> None:
         found = {
-            source: NumberedRecord(number, record)
+            source: record
             for number, (source, record) in enumerate(self.kafka.sources)
             if source in positions and number not in self.trimmed and number >= self.kafka.since
         }
@@ -187,9 +183,15 @@ class HandProgress(PipelineProgress):
 
     def __init__(self) -> None:
         self.said: dict[int, int] = {}
+        self.closed: set[int] = set()
+        """Partitions of a log that was lost."""
 
     def positions(self, query: str) -> Mapping[int, int]:
         return self.said if query == "dispatch" else {}
+
+    def complete(self, query: str) -> Mapping[int, int]:
+        heard = self.positions(query)
+        return {**heard, **dict.fromkeys(self.closed, OFFSET_END)} if heard else heard
 
     @property
     def failing(self) -> str:
@@ -201,15 +203,16 @@ class HandKafka:
 
     def __init__(self) -> None:
         self.topics: dict[str, HandTopic] = {}
-        self.source_id = "first"
         self.since = 0
+        """The first record that is not lost, by its place in `sources`."""
         self.away = False
         self.held: list[Callable[[], None]] = []
         self.progress = HandProgress()
-        self.sources: list[tuple[SourcePosition, LogRecord]] = []
-        """The message log in the order of its numbers."""
+        self.sources: list[tuple[int, LogRecord]] = []
+        """The message log in the order of its records, each with its position."""
         self.carried = 0
         """So many of them have been dispatched."""
+        self._first_partition = 0
         self._read_to = 0
         self._made = 0
         self.begin()
@@ -248,8 +251,10 @@ class HandKafka:
     # The pipeline
 
     def begins_another_log(self) -> None:
-        """The message log was lost: positions begin anew, numbers go on. For brokers that start from now on."""
-        self.source_id, self.since = "another", len(self.sources)
+        """The message log was lost, and goes on in other partitions. For brokers that start from now on."""
+        self.since = len(self.sources)
+        self.progress.closed |= {self._first_partition + one for one in range(PARTITIONS)}
+        self._first_partition += PARTITIONS
         self.progress.said = {}
 
     def reads(self, log: MessageLog) -> None:
@@ -258,9 +263,9 @@ class HandKafka:
             for number, frame in enumerate(iter_frames(batch.body)):
                 if batch.base_offset + number >= self._read_to:
                     record = decode_record(frame)
-                    partition = crc32(record.message.topic.encode()) % PARTITIONS
-                    place = sum(source.partition == partition for source, _ in self.sources[self.since :])
-                    self.sources.append((SourcePosition(partition, place), record))
+                    partition = self._first_partition + crc32(record.message.topic.encode()) % PARTITIONS
+                    place = sum(partition_of(source) == partition for source, _ in self.sources)
+                    self.sources.append((position_of(partition, place), record))
                     self._read_to = batch.base_offset + number + 1
 
     def carry(self, *numbers: int) -> None:
@@ -270,11 +275,11 @@ class HandKafka:
             for stamp in record.stamps:
                 topic = self.topics.get(self.logs.name(stamp.log))
                 if topic is not None:
-                    topic.add(source, record, number=number)
+                    topic.add(source, record)
 
     def report(self, until: int | None = None) -> None:
         """Everything below is where it belongs."""
-        ends = dict.fromkeys(range(PARTITIONS), 0)
+        ends = {self._first_partition + one: 0 for one in range(PARTITIONS)}
         for source, _ in self.sources[self.since : until]:
-            ends[source.partition] = source.offset + 1
+            ends[partition_of(source)] = offset_of(source) + 1
         self.progress.said = ends

@@ -9,8 +9,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tests.support.kafka_server import KafkaServer
 from tests.support.waiting import wait_until
 
-from embermq.formats.kafka_record import SourcePosition, encode_source
+from embermq.formats.kafka_record import encode_source
 from embermq.formats.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
+from embermq.model.position import position_of
 
 STAMP = "a"
 READ_S = 60.0
@@ -49,7 +50,7 @@ class HandPipeline:
                 if message.error() is not None:  # the client tries it again by itself
                     continue
                 partition, offset = message.partition() or 0, message.offset() or 0
-                source = encode_source(SourcePosition(partition, offset))
+                source = encode_source(position_of(partition, offset))
                 headers = cast("list[tuple[str, bytes]]", message.headers() or [])
                 for name, value in headers:
                     if name == STAMP:

@@ -12,8 +12,9 @@ from typing import cast
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from tests.support.kafka_server import KafkaServer, create_topic
 
-from embermq.formats.kafka_record import SourcePosition, encode_source
+from embermq.formats.kafka_record import encode_source
 from embermq.formats.pipeline_progress import TOPIC_SETTINGS, progress_key, progress_topic
+from embermq.model.position import position_of
 
 ANSWER_S = 90.0
 """Kafka may have been killed meanwhile, and starts beside much else."""
@@ -63,7 +64,7 @@ class KafkaDispatcher:
         for message in records:
             headers = cast("list[tuple[str, bytes]]", message.headers() or [])
             carried = [header for header in headers if header[0] not in ("a", "s")]
-            source = encode_source(SourcePosition(message.partition() or 0, message.offset() or 0))
+            source = encode_source(position_of(message.partition() or 0, message.offset() or 0))
             for name, stamp in headers:
                 if name == "a":
                     log = stamp.split(b";")[0].decode()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from embermq.formats.application_logs import ApplicationLogNames, NoApplicationLog
-from embermq.formats.kafka_record import SourcePosition
 from embermq.formats.log_record import decode_record, iter_frames
 from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
@@ -194,8 +193,6 @@ class HandFeeds(SharedFeeds):
         self.told: dict[tuple[str, int], StoredPositions] = {}
         """What groups have committed."""
         self._dispatched: set[int] = set()
-        self.since = 0
-        """Records with lesser numbers are of a message log before the present one, in which positions begin anew."""
 
     def join(self, group: str, log: str, taker: SharedTaker, known: KnownPositions = unknown) -> SharedFeed:
         member = HandMember(self, group, log, taker, known)
@@ -236,9 +233,7 @@ class HandFeeds(SharedFeeds):
                     name = names.stamped_log(stamp.log)
                     partitions = self.logs[name]
                     at = partitions[partition_of(record.message.topic)]
-                    place = number if number < self.since else number - self.since
-                    source = SourcePosition(0, place)
-                    at.append(FeedEntry(len(at), len(frame), source, record, number=number))
+                    at.append(FeedEntry(len(at), len(frame), number, record))
         for member in list(self.members):
             member.bring()
 
@@ -256,6 +251,9 @@ class HandProgress(PipelineProgress):
 
     def positions(self, query: str) -> Mapping[int, int]:
         return dict(self.reported)
+
+    def complete(self, query: str) -> Mapping[int, int]:
+        return self.positions(query)
 
     @property
     def failing(self) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.log_end import find_ends
 from embermq.adapters.kafka.log_topic import LogTopic
-from embermq.adapters.kafka.message_log import KafkaMessageLog, find_end
+from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.sqlite.connection import open_reader
 from embermq.adapters.sqlite.log_state import SqliteLogState
 from embermq.adapters.sqlite.tick_tables import TickTables
@@ -19,6 +18,7 @@ from embermq.app.kafka_address import kafka_address
 from embermq.app.kafka_log import check_is_ours
 from embermq.app.pipeline_side import look_at_log
 from embermq.app.stores_check import Finding, LogExtent, behind
+from embermq.model.position import offset_of, partition_of
 from embermq.pipeline.errors import PipelineError
 
 
@@ -31,11 +31,10 @@ def check_log(settings: Settings, path: Path) -> tuple[LogExtent, list[Finding]]
         known = SqliteLogState(TickTables(connection), durability="os", post=lambda _: None).known_log()
     if topic.durability() is None:
         raise UserError(f"stores.log: {place} is not there")
-    # Without the log's id nothing is written into it, whatever it lacks.
-    at_end = find_end(admin, topic.name, replace(known, end=0, records_end=0, closed_end=-1))
+    positions = find_ends(admin, topic)
     if not settings.kafka.adopt_log:
-        check_is_ours(known, at_end, topic.identity(), place)
-    log = KafkaMessageLog(admin, topic.name, at_end.positions)
+        check_is_ours(known, positions, topic.identity(), place)
+    log = KafkaMessageLog(admin, topic.name, positions)
     start = log.statistics().start_offset
     log.close()
     try:
@@ -44,10 +43,12 @@ def check_log(settings: Settings, path: Path) -> tuple[LogExtent, list[Finding]]
         raise UserError(f"stores.log: {error}") from error
     assert look is not None, "the log is in Kafka"
     offsets = {number: (bounds.first, bounds.end) for number, bounds in look.bounds.items()}
-    extent = LogExtent(min(start, at_end.records_end), at_end.records_end, offsets)
-    lacking = known.records_end - at_end.records_end
-    if lacking > 0:
-        text = f"{place} lacks the last {lacking} records of which the data directory knows"
+    extent = LogExtent(start, positions.end, offsets)
+    if known.end > positions.end:
+        ends = [
+            f"partition {partition_of(one)}, offset {offset_of(one)}" for one in (positions.end, known.end)
+        ]
+        text = f"{place} lacks its last records: it ends at {ends[0]}, the data directory knows of {ends[1]}"
         found = [Finding("message log", "lost", text)]
     else:
         found = [Finding("message log", "fits", f"{place} goes on where the data directory ends")]

@@ -14,9 +14,11 @@ from embermq.adapters.kafka.application_topics import ApplicationTopics, LogProp
 from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.failures import Failures
+from embermq.adapters.kafka.log_end import continue_behind, find_ends, known_end
 from embermq.adapters.kafka.log_topic import LogTopic
-from embermq.adapters.kafka.message_log import FoundLog, KafkaMessageLog, find_end
+from embermq.adapters.kafka.message_log import KafkaMessageLog
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
+from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.receipt_topic import ReceiptTopic
 from embermq.adapters.kafka.shared_feeds import KafkaSharedFeeds
 from embermq.adapters.kafka.source_records import KafkaSourceRecords
@@ -73,20 +75,13 @@ class KafkaLogSide(LogSide):
         self.meaning = str(self._topic.open(is_new=not known.end))
         self.place = f"{address}, topic {self._topic.name}"
         self.log_id = self._topic.identity()
-        found = find_end(self._admin, self._topic.name, known, self._log_to_fill(known))
+        self._positions = positions = find_ends(self._admin, self._topic)
         if not kafka.adopt_log:
-            check_is_ours(known, found, self.log_id, self.place)
-        self._positions = positions = found.positions
-        state.open_log(
-            self.log_id,
-            found.records_end,
-            positions.end().number,
-            positions.number_and_offsets,
-            filled=positions.filled,
-        )
-        self._since = state.known_log().since
+            check_is_ours(known, self._positions, self.log_id, self.place)
+        self._continue_behind(known_end(self._admin, self.log_id, known, positions))
+        state.open_log(self.log_id)
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
-        group = DispatcherGroup(address, kafka, self._topic.name, self._positions)
+        group = DispatcherGroup(address, kafka, self._topic.name)
         self._appender = appender = KafkaAppender(
             address,
             kafka,
@@ -102,13 +97,15 @@ class KafkaLogSide(LogSide):
         self._ticks = LogThenState(
             appender,
             state,
-            self._positions.end().number,
+            self._positions.end,
             tick,
             dispatcher_floor=state.dispatcher_floor,
             receipts=self._receipts,
         )
         self.ticks = self._ticks
-        self.progress = KafkaPipelineProgress(address, kafka, self.log_id, self._failures)
+        self.progress = KafkaPipelineProgress(
+            address, kafka, self.log_id, self._failures, closed=self._positions.closed
+        )
         self.application_logs = self._applications = KafkaApplicationLogs(
             ApplicationTopics(WatchedAdmin(address, kafka), names, _log_properties(settings)),
             ApplicationLogNames(
@@ -117,15 +114,14 @@ class KafkaLogSide(LogSide):
                 shared_topic_validation=settings.application.shared_topic_validation,
             ),
             post,
-            log_ends=lambda: dict(enumerate(self._positions.end().offsets)),
+            log_ends=self._positions.ends,
             dispatched=lambda: self.progress.positions("dispatch"),
             patience_s=settings.session_store.connect_wait_s,
             failures=self._failures,
         )
 
-    def _log_to_fill(self, known: KnownLog) -> str:
-        """The id, when it is surely the log of this data directory: nothing is written into another one."""
-        return self.log_id if known.identity in ("", self.log_id) else ""
+    def _continue_behind(self, known: int) -> None:
+        continue_behind(self._admin, self._topic, self._positions, known)
 
     @property
     def bytes_sure(self) -> int:
@@ -135,10 +131,11 @@ class KafkaLogSide(LogSide):
         return self._appender.objection(record)
 
     def behind(self, stored: StoredState) -> StoredState:
-        return behind_records(stored, self._positions.end().number)
+        return behind_records(stored, self._positions.end)
 
     def begin(self, stored: StoredState) -> StoredState:
-        self._ticks.begin_at(stored.log_end)
+        self._continue_behind(stored.log_end)
+        self._ticks.begin_at(self._positions.end)
         return replace(stored, log_end=self._ticks.log_end)
 
     @property
@@ -159,7 +156,7 @@ class KafkaLogSide(LogSide):
 
     def open_for_retention(self) -> RetainedLog:
         log = self._retained = KafkaMessageLog(self._admin, self._topic.name, self._positions)
-        return RetainedLog(log, PublishedReaders(self.progress, log, QUERIES), NoEntries(), log.close)
+        return RetainedLog(log, PublishedReaders(self.progress, log.passed, QUERIES), NoEntries(), log.close)
 
     def open_reader(self) -> tuple[MessageLog, Callable[[], None]]:
         log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
@@ -188,13 +185,13 @@ class KafkaLogSide(LogSide):
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._feeds = KafkaApplicationFeeds(address, kafka, self._post, failures=self._failures)
         records = KafkaSourceRecords(address, kafka, self._topic.name, self._post, self._failures)
-        place = LogPlace(feeds, self._applications, self.progress, store, records, self.log_id, self._since)
+        place = LogPlace(feeds, self._applications, self.progress, store, records)
         return FedReaders(place, parking)
 
     def share_applications(self, store: SharedGroups, parking: Parking) -> SharedReaders:
         address, kafka = self._admin.address, self._settings.kafka
         feeds = self._shared_feeds = KafkaSharedFeeds(address, kafka, self._post, failures=self._failures)
-        place = SharedPlace(feeds, self._applications, self.progress, store, self._since)
+        place = SharedPlace(feeds, self._applications, self.progress, store)
         return SharedReaders(place, parking)
 
     def close(self) -> None:
@@ -220,10 +217,10 @@ def _log_properties(settings: Settings) -> LogProperties:
     )
 
 
-def check_is_ours(known: KnownLog, found: FoundLog, identity: str, place: str) -> None:
-    """Two brokers on one log would give the same numbers twice. Raises StoreUnavailable for a log with records that
+def check_is_ours(known: KnownLog, positions: LogPositions, identity: str, place: str) -> None:
+    """Two brokers on one log would write over one another's state. Raises StoreUnavailable for a log with records that
     this data directory has nothing to do with."""
-    if not found.records_end:
+    if not any(positions.ends().values()):
         return
     if not known.is_any:
         raise StoreUnavailable(

@@ -1,4 +1,4 @@
--- In messages.db, when the message log is in Kafka: as `message`, by partition and offset. A topic has one partition.
+-- In messages.db, when the message log is in Kafka: as `message`, by partition and offset.
 CREATE TABLE IF NOT EXISTS kafka_message (
     "partition" INTEGER NOT NULL,
     "offset"    INTEGER NOT NULL,
@@ -14,4 +14,4 @@ CREATE TABLE IF NOT EXISTS kafka_message (
     PRIMARY KEY ("partition", "offset")
 );
 
-CREATE INDEX IF NOT EXISTS kafka_message_by_topic ON kafka_message (topic, "offset");
+CREATE INDEX IF NOT EXISTS kafka_message_by_topic ON kafka_message (topic, "partition", "offset");

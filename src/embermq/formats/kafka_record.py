@@ -1,13 +1,12 @@
 """A record of the message log as it stands in Kafka: the only place that knows its headers.
 
-    key        MQTT topic (UTF-8); the partition is murmur2 of it, as Kafka's Java clients have it
+    key        MQTT topic (UTF-8)
     value      payload, untouched
     timestamp  accept time, Unix milliseconds
 
 Headers, by name; numbers are decimal ASCII text, so that Spark takes them apart natively and a person can read them:
 
     v  format, "1.0": a reader refuses a larger major and carries what it does not know of a larger minor
-    n  sequence number: dense as the broker gives it, ascending in each partition
     f  flags: bits 0-1 QoS, bit 2 retain, bits 3-5 protocol version of the publisher (3, 4, 5)
     t  accepted at, Unix milliseconds
     c  publisher's client id (UTF-8)
@@ -18,7 +17,6 @@ Headers, by name; numbers are decimal ASCII text, so that Spark takes them apart
        added to the QoS for retain as published; names have letters, digits and . _ - only
     s  "partition;offset": in copies of a record, where it stands in the message log
     m  in a copy that has been moved from another partition of its application log: any value
-    z  fills an offset that is not to be given again: no message, with v and n alone beside it, and without a key
     uN a field of the embedded log with tag N that this version does not know (binary)
 
 Any other header is carried along, as a field with tag `FIELD_HEADER` of `formats.log_record`.
@@ -26,6 +24,7 @@ Any other header is carried along, as a field with tag `FIELD_HEADER` of `format
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from struct import Struct as Layout
 from struct import error as LayoutError
@@ -50,6 +49,7 @@ from embermq.formats.log_record import (
     seal_record,
 )
 from embermq.model.message import Message
+from embermq.model.position import offset_of, partition_of, position_of
 
 VERSION = "1.0"
 MAJOR = 1
@@ -76,15 +76,14 @@ _ORIGIN = Layout(">qH")
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 _LOG_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TAGGED = re.compile(r"u(0|[1-9][0-9]{0,2})")
-_SINGLE = frozenset("vnftcpxosm")
+_SINGLE = frozenset("vftcpxosm")
 _KNOWN = _SINGLE | {"a"}
 MOVED_HEADER: Header = ("m", b"1")
 _VERSION_HEADER: Header = ("v", VERSION.encode())
-_FILLER_HEADER: Header = ("z", b"1")
 _FLAGS: tuple[Header, ...] = tuple(("f", b"%d" % flags) for flags in range(256))
 _PLAIN_NUMBER_DIGITS = 18
 _PLAIN_FLAGS = {b"%d" % flags: flags for flags in range(256) if flags & 3 != 3 and 3 <= flags >> 3 & 7 <= 5}
-_PLAIN_HEADERS = frozenset("vnftcas")
+_PLAIN_HEADERS = frozenset("vftcas")
 _NULL = 0x8000
 
 
@@ -93,28 +92,20 @@ def record_bytes_max(packet_bytes_max: int) -> int:
     return packet_bytes_max + HEADERS_BYTES
 
 
-class SourcePosition(Struct, frozen=True, gc=False, order=True):
-    """The position of a record in the message log."""
+class KafkaFrame(Struct, frozen=True, gc=False):
+    """A record as `formats.log_record` has it. `source`: of a copy, the position of the record itself in the message
+    log; None for that itself."""
 
-    partition: int
-    offset: int
-
-
-class NumberedFrame(Struct, frozen=True, gc=False):
-    """A record as `formats.log_record` has it, its sequence number, and of a copy where the record itself stands."""
-
-    number: int
     frame: bytes
-    source: SourcePosition | None = None
+    source: int | None = None
     is_moved: bool = False
 
 
-class NumberedRecord(Struct, frozen=True):
+class KafkaRecord(Struct, frozen=True):
     """The same, decoded."""
 
-    number: int
     record: LogRecord
-    source: SourcePosition | None = None
+    source: int | None = None
     is_moved: bool = False
 
 
@@ -139,7 +130,7 @@ class KafkaEncoder:
         self._name_log = name_log
         self._remembered = lru_cache(STAMPS_REMEMBERED)(self._stamp_headers)
 
-    def encode(self, frame: bytes, number: int) -> Outgoing:
+    def encode(self, frame: bytes) -> Outgoing:
         """`frame` is a record of `encode_record` with its size in front. Raises RecordError."""
         try:
             _, _, record_format, flags, accepted_ms = HEAD.unpack_from(frame)
@@ -152,7 +143,6 @@ class KafkaEncoder:
                 )
             headers: list[Header] = [
                 _VERSION_HEADER,
-                ("n", b"%d" % number),
                 _FLAGS[flags],
                 ("t", b"%d" % accepted_ms),
                 ("c", frame[topic_end + 2 : publisher_end]),
@@ -210,30 +200,20 @@ def kafka_bytes(outgoing: Outgoing) -> int:
     return size
 
 
-def encode_source(position: SourcePosition) -> Header:
+def encode_source(position: int) -> Header:
     """The header of a copy."""
-    return ("s", b"%d;%d" % (position.partition, position.offset))
+    return ("s", b"%d;%d" % (partition_of(position), offset_of(position)))
 
 
-def filler_headers(number: int) -> list[Header]:
-    """Of a record that fills an offset. It cannot be understood as a message, so nobody has to look for it first."""
-    return [_VERSION_HEADER, ("n", b"%d" % number), _FILLER_HEADER]
-
-
-def is_filler(key: bytes | None, headers: Iterable[Header] | None) -> bool:
-    """Asked of what is no message."""
-    return key is None and _FILLER_HEADER in (headers or ())
-
-
-def read_number(headers: Iterable[Header] | None) -> int:
-    """The sequence number alone. Raises RecordError."""
+def read_source(headers: Iterable[Header] | None) -> int:
+    """The position of the record that a copy was made of, alone. Raises RecordError."""
     for name, value in headers or ():
-        if name == "n":
-            return _number(name, value, 0)
-    raise RecordError("has no header n, its sequence number")
+        if name == "s" and value is not None:
+            return _read_source(value)
+    raise RecordError("has no header s, where it comes from")
 
 
-def decode_frame(key: bytes | None, value: bytes | None, headers: Iterable[Header] | None) -> NumberedFrame:
+def decode_frame(key: bytes | None, value: bytes | None, headers: Iterable[Header] | None) -> KafkaFrame:
     """One record of the message log, or a copy of one. Raises RecordError with the header and its value."""
     single: dict[str, bytes] = {}
     stamps: list[Stamp] = []
@@ -251,46 +231,40 @@ def decode_frame(key: bytes | None, value: bytes | None, headers: Iterable[Heade
             raise RecordError(f"header {name} is there twice: {_shown(single[name])} and {_shown(data)}")
         else:
             single[name] = data
-    for name in "nftc":
+    for name in "ftc":
         if name not in single:
             raise RecordError(f"has no header {name}")
     if not key:
         raise RecordError("has no key, which is the topic of the message")
     if value is None:
         raise RecordError("has no value, which is the payload; an empty one is not none")
-    head = (_number("n", single["n"], 0), _read_flags(single["f"]), _number("t", single["t"]))
+    head = (_read_flags(single["f"]), _number("t", single["t"]))
     frame = _frame(
         head, key, _text(single["c"], "header c"), _fields(single, stamps, unknown) + unknown, value
     )
     source = single.get("s")
-    return NumberedFrame(
-        head[0], frame, None if source is None else _read_source(source), MOVED_HEADER[0] in single
-    )
+    return KafkaFrame(frame, None if source is None else _read_source(source), MOVED_HEADER[0] in single)
 
 
 def decode_kafka_record(
     key: bytes | None, value: bytes | None, headers: Iterable[Header] | None
-) -> NumberedRecord:
+) -> KafkaRecord:
     """The same as a value; the property block is looked into as well. Raises RecordError."""
     plain = _plain_record(key, value, headers)
     if plain is not None:
         return plain
-    numbered = decode_frame(key, value, headers)
-    try:
-        record = decode_record(numbered.frame)
-    except RecordError as error:
-        raise RecordError(f"record {numbered.number}: {error}") from error
-    return NumberedRecord(numbered.number, record, numbered.source, numbered.is_moved)
+    found = decode_frame(key, value, headers)
+    return KafkaRecord(decode_record(found.frame), found.source, found.is_moved)
 
 
 def _plain_record(
     key: bytes | None, value: bytes | None, headers: Iterable[Header] | None
-) -> NumberedRecord | None:
+) -> KafkaRecord | None:
     """A record that has what most have and nothing else, in a third of the time; None for all others, broken ones
     too."""
     listed = list(headers or ())
     found = dict(listed)
-    number, accepted, publisher = found.get("n"), found.get("t"), found.get("c")
+    accepted, publisher = found.get("t"), found.get("c")
     flags, stamp, source = _PLAIN_FLAGS.get(found.get("f") or b""), found.get("a"), found.get("s")
     if (
         len(found) != len(listed)
@@ -299,13 +273,11 @@ def _plain_record(
         or not key
         or value is None
         or len(key) > 0xFFFF
-        or number is None
         or accepted is None
         or publisher is None
         or flags is None
         or ("a" in found and stamp is None)
         or ("s" in found and source is None)
-        or not (number.isdigit() and len(number) <= _PLAIN_NUMBER_DIGITS)
         or not (accepted.isdigit() and len(accepted) <= _PLAIN_NUMBER_DIGITS)
         or len(publisher) > 0xFFFF
     ):
@@ -316,13 +288,13 @@ def _plain_record(
         return None
     message = Message(topic, value, flags & 3, bool(flags & 4), client_id, flags >> 3 & 7, int(accepted))
     record = LogRecord(message, () if stamp is None else (_read_stamp(stamp),))
-    return NumberedRecord(int(number), record, None if source is None else _read_source(source))
+    return KafkaRecord(record, None if source is None else _read_source(source))
 
 
 def _frame(
-    head: tuple[int, int, int], key: bytes, publisher: bytes, fields: list[tuple[int, bytes]], payload: bytes
+    head: tuple[int, int], key: bytes, publisher: bytes, fields: list[tuple[int, bytes]], payload: bytes
 ) -> bytes:
-    _, flags, accepted_ms = head
+    flags, accepted_ms = head
     topic = _text(key, "the key")
     body = b"".join(_FIELD.pack(tag, len(value)) + value for tag, value in fields)
     rest = b"".join(
@@ -392,12 +364,11 @@ def _read_origin(value: bytes) -> bytes:
     raise RecordError(f"header o is {_shown(value)}, not generation;packet id")
 
 
-def _read_source(value: bytes) -> SourcePosition:
+def _read_source(value: bytes) -> int:
     partition, semicolon, offset = value.partition(b";")
     if semicolon and partition.isdigit() and offset.isdigit() and len(partition) < 11 and len(offset) < 20:
-        position = SourcePosition(int(partition), int(offset))
-        if position.partition < 2**31 and position.offset <= _NUMBER_MAX:
-            return position
+        with suppress(ValueError):
+            return position_of(int(partition), int(offset))
     raise RecordError(f"header s is {_shown(value)}, not partition;offset")
 
 

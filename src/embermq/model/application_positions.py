@@ -20,11 +20,10 @@ class StoredPositions(Struct, frozen=True):
 
 
 class ReaderPosition(Struct, frozen=True):
-    """The position of a session's reader in its log, which has one partition. `log_id` and `source_id` say to which
-    application log and to which message log the offsets belong; `packet_id` is the last that the session gave."""
+    """Where the reader of a session stands in its log, which has one partition. `log_id` says to which application log
+    the offsets belong; `packet_id` is the last that the session gave."""
 
     log_id: str
-    source_id: str
     packet_id: int
     positions: StoredPositions
 

@@ -15,16 +15,14 @@ from embermq.model.shared_logs import SharedWrites
 
 class ApplicationMark(Struct, frozen=True, gc=False):
     """State of one application log entry above the session's floor (`QueueState` without QUEUED). Of a log in a store
-    of its own SENT says where the record stands in the message log, and its number, -1 when that is not known; what
-    follows of the same entry leaves that as it is."""
+    of its own SENT says where the record stands in the message log (`source`, a position), -1 when that is not known;
+    what follows of the same entry leaves that as it is."""
 
     generation: int
     offset: int
     packet_id: int
     state: int
-    source_partition: int = -1
-    source_offset: int = -1
-    number: int = -1
+    source: int = -1
 
 
 class TickWrites(Struct):

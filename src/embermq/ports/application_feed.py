@@ -10,7 +10,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.formats.kafka_record import SourcePosition
 from embermq.formats.log_record import LogRecord
 from embermq.model.application_positions import StoredPositions
 
@@ -23,16 +22,15 @@ def unknown(_partition: int) -> StoredPositions | None:
 
 
 class FeedEntry(Struct, frozen=True, gc=False):
-    """One record at `offset` of a log's partition; `source` is its place in the message log. `size` in bytes is what
-    it counts until it is released. `record` is None for what cannot be understood: `problem` says why. `number` is its
-    sequence number. `is_moved`: it stood in another partition of the log, which nobody reads."""
+    """One record at `offset` of a log's partition; `source` is its position in the message log. `size` in bytes is what
+    it counts until it is released. `record` is None for what cannot be understood: `problem` says why. `is_moved`:
+    it stood in another partition of the log, which nobody reads."""
 
     offset: int
     size: int
-    source: SourcePosition | None
+    source: int | None
     record: LogRecord | None
     problem: str = ""
-    number: int = -1
     is_moved: bool = False
 
 

@@ -17,9 +17,9 @@ class LogAppender(ABC):
     """
 
     @abstractmethod
-    def append(self, base: int, records: list[bytes], done: Appended) -> None:
-        """Start to store. Record i has the sequence number `base` + i, which is above all that were given before.
-        `done` is called later, on the broker's own thread, once. One call is under way at a time."""
+    def append(self, records: list[bytes], done: Appended) -> None:
+        """Start to store, with positions that follow one another and are above all before. `done` is called later, on
+        the broker's own thread, once. One call is under way at a time."""
 
     @abstractmethod
     def passed(self, floor: int) -> None:

@@ -8,7 +8,7 @@ from embermq.model.message import Message
 
 
 class StoredMessage(Struct, frozen=True):
-    """A message at its offset."""
+    """A message at its offset, a position in the log."""
 
     offset: int
     message: Message

@@ -15,6 +15,10 @@ class PipelineProgress(ABC):
         """The next offset of each partition below which the query's effect is complete; {} before its first word, and
         while nobody has listened yet."""
 
+    @abstractmethod
+    def complete(self, query: str) -> Mapping[int, int]:
+        """The same, where a partition that gets nothing more, and has been passed, is complete at every offset."""
+
     @property
     @abstractmethod
     def failing(self) -> str:

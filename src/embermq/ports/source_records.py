@@ -1,4 +1,4 @@
-"""Single records of a message log with partitions, by where they stand in it.
+"""Single records of a message log, by their positions.
 
 All calls are made, and all answers come, on the broker's thread.
 """
@@ -6,18 +6,16 @@ All calls are made, and all answers come, on the broker's thread.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 
-from embermq.formats.kafka_record import NumberedRecord, SourcePosition
+from embermq.formats.log_record import LogRecord
 from embermq.ports.errors import StoreError
 
-FoundRecords = Mapping[SourcePosition, NumberedRecord]
+FoundRecords = Mapping[int, LogRecord]
 
 
 class SourceRecords(ABC):
     """Records of the message log as it is now."""
 
     @abstractmethod
-    def fetch(
-        self, positions: Collection[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
-    ) -> None:
+    def fetch(self, positions: Collection[int], then: Callable[[FoundRecords | StoreError], None]) -> None:
         """`then` gets those that are there: what was trimmed, or lost, is left out. It is called once, some time after
         this call."""

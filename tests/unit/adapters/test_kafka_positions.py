@@ -1,4 +1,4 @@
-"""Numbers and offsets that this run wrote, and the sentence about what is survived."""
+"""What this run wrote, and the sentence about what is survived."""
 
 from __future__ import annotations
 
@@ -7,45 +7,41 @@ import pytest
 from embermq.adapters.kafka import positions as kafka_positions
 from embermq.adapters.kafka.log_topic import Durability
 from embermq.adapters.kafka.positions import LogPositions
+from embermq.model.position import position_of
 
 
 def grown(ticks: int, records: int) -> LogPositions:
-    """Each tick has `records` of 10 bytes, all in partition tick % 2."""
-    positions = LogPositions(1_000, [50, 70])
+    """Each tick has `records` of 10 bytes."""
+    positions = LogPositions(1_000)
     for tick in range(ticks):
-        partition = tick % 2
-        last = positions.next_offset(partition) + records - 1
-        positions.advance(1_000 + (tick + 1) * records, {partition: last}, 10 * records)
+        positions.advance(1_000 + (tick + 1) * records, 10 * records)
     return positions
 
 
-def test_marks_are_exact_at_ticks_and_never_behind() -> None:
+def test_bytes_are_exact_at_ticks_and_in_proportion_between_them() -> None:
     positions = grown(10, 100)
-    assert (positions.end().number, positions.end().offsets) == (2_000, (550, 570))
-    assert positions.before(999) is None
-    first = positions.before(1_000)
-    assert first is not None and (first.number, first.offsets) == (1_000, (50, 70))
-    for number in range(1_000, 2_000):
-        mark = positions.before(number)
-        assert mark is not None
-        tick = (mark.number - 1_000) // 100
-        assert mark.number <= number
-        assert mark.offsets == (50 + (tick + 1) // 2 * 100, 70 + tick // 2 * 100)
-    assert positions.before(5_000) == positions.end()
+    assert (positions.begun, positions.end, positions.ends()) == (1_000, 2_000, {0: 2_000})
     assert positions.bytes_from(1_000) == positions.bytes_from(0) == 10_000
     assert positions.bytes_from(1_550) == 4_500
     assert positions.bytes_from(2_000) == 0
+    assert positions.position_keeping(4_500) == 1_550
+    assert positions.position_keeping(10**9) == 1_000
 
 
 def test_memory_is_bounded_and_the_ends_of_it_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_positions, "MARKS_MAX", 16)
     positions = grown(5_000, 64)
     assert len(positions._marks) <= 17
-    assert positions.first().number == 1_000
-    for number in range(1_000, 1_000 + 5_000 * 64, 777):
-        mark = positions.before(number)
-        assert mark is not None and mark.number <= number
-        assert number - mark.number < 5_000 * 64 / 4
+    assert positions.begun == 1_000
+    for position in range(1_000, 1_000 + 5_000 * 64, 777):
+        assert positions.bytes_from(position) == pytest.approx(10 * (positions.end - position), abs=1)
+
+
+def test_partitions_that_were_left_out_have_nothing() -> None:
+    positions = LogPositions(position_of(1, 7), {0: 90})
+    positions.close_partition(3)
+    assert positions.ends() == {0: 90, 1: 7, 2: 0, 3: 0}
+    assert (positions.partition, positions.begun) == (3, positions.end)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +63,3 @@ def test_what_is_survived_is_said(
     assert durability.losses_survived == survived
     assert words in str(durability)
     assert str(durability).startswith(f"e.msg.all: {replicas} cop")
-
-
-@pytest.mark.parametrize(
-    ("offset", "count", "there"),
-    [(0, 9, 9), (0, 10, 110), (5, 4, 9), (5, 30, 135), (60, 3, 113), (110, 3, 113)],
-)
-def test_so_many_records_behind_an_offset_are_counted_without_fillers(
-    offset: int, count: int, there: int
-) -> None:
-    positions = LogPositions(1_000, [200, 50], filled=((10, 110), (50, 50)))
-    assert positions.beyond(0, offset, count) == there
-    assert positions.beyond(1, offset, count) == offset + count
-    assert positions.fillers_from(0, 0) == 100

@@ -25,7 +25,7 @@ from embermq.ports.tick_store import Receipt
 ANSWER_S = 30.0
 FULL, NORMAL = 2, 1
 MARK = ApplicationMark(7, 3, 1, QueueState.SENT)
-PLACE = ReaderPosition("log", "source", 1, StoredPositions(1, 3, ()))
+PLACE = ReaderPosition("log", 1, StoredPositions(1, 3, ()))
 OTHERS: dict[str, Any] = {
     "records": [b"x"],
     "application_floors": {7: ("a", 3)},

@@ -430,7 +430,6 @@ def test_the_password_of_kafka_may_be_in_a_file(
         ("stores.log=kafka://ann:hid/den@h", "in passwords write %2F"),
         ("stores.log=redis://ann:hidden@h", "begins with redis, not with one of kafka://"),
         ("stores.log=/srv/hid/log", "or sqlite for the data directory"),
-        ("kafka.partitions=0", "kafka.partitions"),
         ("sql.tls_key=k.pem", "there is no sql.tls_cert"),
         ("sql.tls=sometimes", "is not one of auto, off, require, verify"),
         ("sql.timeout_s=0.1", "less than the smallest allowed 0.5"),

@@ -23,7 +23,7 @@ def broker_db(data_dir: Path, *, static: str = "", is_log_apart: bool = False) -
     tables = TickTables(writer)
     store = SqliteLogState(tables, durability="os", post=lambda call: call())
     if is_log_apart:
-        store.open_log("topic", 0, 0)
+        store.open_log("topic")
     tables.note_places(sessions="redis://r", static=static)
     assert tables.sessions_place == "redis://r"
     store.close()

@@ -12,7 +12,6 @@ from tests.unit.delivery.test_fed_readers import comes, committed, publishes
 from embermq.delivery.application import fed_readers, parking
 from embermq.delivery.application.marked_records import CutSearch
 from embermq.delivery.application.settings import ApplicationSettings
-from embermq.formats.kafka_record import SourcePosition
 from embermq.model.client_type import ClientType
 from embermq.mqtt.wire.packets import Connack, Puback, Pubcomp, Pubrec, Pubrel
 from embermq.ports.errors import StoreError, StoreUnavailable
@@ -110,20 +109,6 @@ def test_what_the_message_log_does_not_have_any_more_is_counted(
     assert ids(again) == [(b"%04d" % at, packet_ids[at], True) for at in (0, 1, 3)]
     assert hand.applications.lost == 1
     assert "had 3 messages under way that embermq.msg.app.app has lost: 2 go on, 1 are lost" in caplog.text
-
-
-def test_a_record_that_stands_in_the_place_of_another_is_not_taken_for_it(
-    hand: HandDrivenBroker, kafka: HandKafka
-) -> None:
-    """The message log has lost its end, too."""
-    application, _ = sent(hand, 2, qos=1)
-    application.drops()
-    hand.settle()
-    kafka.log_of("app").entries.clear()
-    (_, record), (place, other) = kafka.sources
-    kafka.sources[1:] = [(SourcePosition(9, 9), other), (place, record)]
-    assert comes(hand).payloads == numbered(1)
-    assert hand.applications.lost == 1
 
 
 def test_repeats_of_what_was_taken_up_are_known(hand: HandDrivenBroker, kafka: HandKafka) -> None:

@@ -461,26 +461,12 @@ def test_a_client_is_let_in_when_a_retention_has_emptied_its_log(
     assert hand.applications.lost == 3
 
 
-def test_positions_of_another_message_log_are_forgotten(hand: HandDrivenBroker, kafka: HandKafka) -> None:
-    comes(hand)
-    publishes(hand, *numbered(3))
-    dispatch(hand)
-    hand.passes(s=5)
-    kafka.source_id = "second"
-    hand = hand.restarted()
-    application = comes(hand)
-    source, record = kafka.sources[0]
-    kafka.log_of("app").add(source, record)
-    hand.settle()
-    assert application.payloads == [b"0000"]
-
-
 @pytest.mark.promise("application-3")
 @pytest.mark.parametrize("crash", [False, True])
 def test_what_waits_from_a_message_log_that_was_lost_hides_nothing_of_the_next_one(
     hand: HandDrivenBroker, kafka: HandKafka, crash: bool
 ) -> None:
-    """Records of both have the same positions; numbers tell them apart, and repeats of either."""
+    """Records of both have the same offsets, in other partitions."""
     comes(hand).leaves()
     publishes(hand, *numbered(3))
     kafka.carry(0, 1, 2, 1)

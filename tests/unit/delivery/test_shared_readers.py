@@ -494,19 +494,6 @@ def test_packet_ids_go_on_after_a_crash(play: Play) -> None:
     ]
 
 
-def test_what_waits_from_a_message_log_that_was_lost_hides_nothing_of_the_next_one(play: Play) -> None:
-    """Records of both have the same positions."""
-    play.comes("one")
-    play.publishes("t/0", *numbered(3))
-    play.feeds.since = play.hand.state.log_end
-    again = play.crashes()
-    one = again.comes("one", 0, 1)
-    assert one.payloads == numbered(3)
-    again.publishes("t/0", *numbered(3, 3))
-    again.dispatch(again=True)
-    assert one.payloads == numbered(6)
-
-
 @pytest.mark.promise("application-6")
 @pytest.mark.parametrize("strategy", ["retry-all", "skip-all"])
 def test_qos_2_of_an_earlier_connection_is_sent_again_and_parked_like_any_other(strategy: str) -> None:

@@ -15,7 +15,7 @@ from embermq.model.session import SessionRow
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError, StoreFull
 from embermq.ports.log_appender import Appended, LogAppender
-from embermq.ports.log_state import Filled, KnownLog, LogEnds, LogState
+from embermq.ports.log_state import KnownLog, LogState
 from embermq.ports.receipt_log import ReceiptLog, ReceiptStatistics
 from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt
@@ -30,8 +30,8 @@ class HeldLog(LogAppender):
         self.trouble = ""
         self.done: Appended
 
-    def append(self, base: int, records: list[bytes], done: Appended) -> None:
-        self.happened.append(("append", base, list(records)))
+    def append(self, records: list[bytes], done: Appended) -> None:
+        self.happened.append(("append", list(records)))
         self.done = done
 
     def passed(self, floor: int) -> None:
@@ -66,19 +66,11 @@ class HeldState(LogState):
     def known_log(self) -> KnownLog:
         raise NotImplementedError
 
-    def open_log(
-        self,
-        identity: str,
-        records_end: int,
-        end: int,
-        ends: LogEnds | None = None,
-        *,
-        filled: Filled = (),
-    ) -> None:
+    def open_log(self, identity: str) -> None:
         raise NotImplementedError
 
-    def close_log(self, end: int) -> None:
-        self.happened.append("clean")
+    def close_log(self, end: int, *, in_order: bool) -> None:
+        self.happened.append(("closed", end, in_order))
 
     def settle(self) -> None:
         return
@@ -130,7 +122,7 @@ class Composed:
 def test_the_rest_waits_for_the_records_and_the_answer_for_both() -> None:
     hand = Composed()
     answers = hand.submit(records=[b"a", b"b"], receipts=[b"r"], dispatcher_floor=4)
-    assert hand.news() == [("append", 10, [b"a", b"b"])]
+    assert hand.news() == [("append", [b"a", b"b"])]
     hand.log.done(Receipt(10, 2))
     assert hand.news() == [("keep", 10, 2)]
     assert (hand.state.writes.records, hand.state.writes.receipts) == ([], [b"r"])
@@ -140,7 +132,7 @@ def test_the_rest_waits_for_the_records_and_the_answer_for_both() -> None:
     assert hand.news() == [("passed", 4)]
     assert hand.store.dispatcher_floor == 4
     hand.submit(records=[b"c"])
-    assert hand.news() == [("append", 12, [b"c"])]
+    assert hand.news() == [("append", [b"c"])]
 
 
 def test_records_of_queues_are_kept_beside_their_rows_too() -> None:
@@ -170,7 +162,7 @@ def test_records_alone_need_no_other_store_and_the_rest_alone_no_log() -> None:
     answers = hand.submit(records=[b"a"])
     hand.log.done(Receipt(10, 1))
     assert answers == [Receipt(10, 1)]
-    assert hand.news() == [("append", 10, [b"a"])]
+    assert hand.news() == [("append", [b"a"])]
     answers = hand.submit(receipts=[b"r"])
     assert hand.news() == [("keep", 11, 0)]
     hand.state.kept(Receipt(11, 0))
@@ -184,7 +176,7 @@ def test_the_store_beside_the_log_hears_of_its_end_now_and_then() -> None:
         base = hand.store.log_end
         answers = hand.submit(records=[b"a"])
         hand.log.done(Receipt(base, 1))
-        assert hand.news() == [("append", base, [b"a"]), ("keep", base, 1)]
+        assert hand.news() == [("append", [b"a"]), ("keep", base, 1)]
         assert answers == []
         hand.state.kept(Receipt(base, 1))
         assert answers == [Receipt(base, 1)]
@@ -196,11 +188,11 @@ def test_the_store_beside_the_log_hears_of_its_end_once_a_second() -> None:
     hand.tick.now_ms += log_apart.UNKNOWN_MS_MAX
     hand.submit(records=[b"a"])
     hand.log.done(Receipt(10, 1))
-    assert hand.news() == [("append", 10, [b"a"]), ("keep", 10, 1)]
+    assert hand.news() == [("append", [b"a"]), ("keep", 10, 1)]
     hand.state.kept(Receipt(10, 1))
     hand.submit(records=[b"b"])
     hand.log.done(Receipt(11, 1))
-    assert hand.news() == [("append", 11, [b"b"])]
+    assert hand.news() == [("append", [b"b"])]
 
 
 def test_the_first_record_after_a_pause_does_not_wait_for_a_store_that_knows_all_before_it() -> None:
@@ -208,11 +200,11 @@ def test_the_first_record_after_a_pause_does_not_wait_for_a_store_that_knows_all
     hand.tick.now_ms += log_apart.UNKNOWN_MS_MAX
     answers = hand.submit(records=[b"a"])
     hand.log.done(Receipt(10, 1))
-    assert (hand.news(), answers) == ([("append", 10, [b"a"])], [Receipt(10, 1)])
+    assert (hand.news(), answers) == ([("append", [b"a"])], [Receipt(10, 1)])
     hand.tick.now_ms += log_apart.UNKNOWN_MS_MAX
     hand.submit(records=[b"b"])
     hand.log.done(Receipt(11, 1))
-    assert hand.news() == [("append", 11, [b"b"]), ("keep", 11, 1)]
+    assert hand.news() == [("append", [b"b"]), ("keep", 11, 1)]
 
 
 def test_a_generation_is_reserved_before_a_record_can_carry_it() -> None:
@@ -223,7 +215,7 @@ def test_a_generation_is_reserved_before_a_record_can_carry_it() -> None:
     hand.state.kept(Receipt(10, 0))
     hand.log.done(Receipt(10, 1))
     hand.state.kept(Receipt(10, 1))
-    assert hand.news() == [("append", 10, [b"a"]), ("keep", 10, 1)]
+    assert hand.news() == [("append", [b"a"]), ("keep", 10, 1)]
     assert answers == [Receipt(10, 1)]
     failure = StoreFull("no room")
     answers = hand.submit(records=[b"b"], generation_reserved=3_000)
@@ -288,12 +280,12 @@ def test_the_logs_trouble_is_shown_when_a_tick_waits_for_it_and_waits_for_long()
 def test_an_end_is_clean_when_nothing_is_under_way() -> None:
     hand = Composed()
     hand.store.close()
-    assert hand.news() == ["log closes", "clean", "state closes"]
+    assert hand.news() == ["log closes", ("closed", 10, True), "state closes"]
     hand = Composed()
     hand.submit(records=[b"a"])
     hand.news()
     hand.store.close()
-    assert hand.news() == ["log closes", "state closes"]
+    assert hand.news() == ["log closes", ("closed", 10, False), "state closes"]
 
 
 def test_sessions_are_complete_up_to_the_end_that_their_store_knew() -> None:

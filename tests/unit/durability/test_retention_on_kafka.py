@@ -14,7 +14,6 @@ from embermq.model.message import Message
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.log_readers import LogReader
 from embermq.ports.pipeline_progress import PipelineProgress
-from embermq.ports.source_positions import SourcePositions
 
 RECORD = encode_record(Message("t", b"x" * 100, 1, False, "p", 4, 0))
 
@@ -30,32 +29,24 @@ class Published(PipelineProgress):
     def positions(self, query: str) -> Mapping[int, int]:
         return self.found.get(query, {})
 
-
-class EvenAndOdd(SourcePositions):
-    """A hundred records, even numbers in partition 0 and odd ones in 1."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def positions_of(self, number: int) -> Mapping[int, int]:
-        return {0: (number + 1) // 2, 1: number // 2}
-
-    def number_of(self, positions: Mapping[int, int]) -> int:
-        self.asked += 1
-        return min(100, 2 * positions.get(0, 0), 2 * positions.get(1, 0) + 1)
+    def complete(self, query: str) -> Mapping[int, int]:
+        return self.positions(query)
 
 
-def test_positions_become_numbers_and_are_asked_for_when_they_have_changed() -> None:
-    published, log = Published(), EvenAndOdd()
-    readers = PublishedReaders(published, log, ("dispatch", "lake"))
+def passed(found: Mapping[int, int]) -> int:
+    """Of a log of a hundred records."""
+    return min(100, found.get(0, 0))
+
+
+def test_what_queries_have_published_becomes_positions() -> None:
+    published = Published()
+    readers = PublishedReaders(published, passed, ("dispatch", "lake"))
     assert readers.positions() == []
-    published.found["dispatch"] = {0: 20, 1: 30}
+    published.found["dispatch"] = {0: 20}
     published.found["other"] = {0: 1}
-    assert readers.positions() == readers.positions() == [LogReader("dispatch", 40, 0)]
-    assert log.asked == 1
-    published.found["dispatch"] = {0: 50, 1: 30}
+    assert readers.positions() == readers.positions() == [LogReader("dispatch", 20, 0)]
     published.found["lake"] = {1: 50}
-    assert readers.positions() == [LogReader("dispatch", 61, 0), LogReader("lake", 0, 0)]
+    assert readers.positions() == [LogReader("dispatch", 20, 0), LogReader("lake", 0, 0)]
 
 
 @pytest.mark.promise("pipeline-5")
@@ -66,7 +57,7 @@ def test_the_log_is_trimmed_behind_the_slowest_query_that_counts() -> None:
         store.commit()
     limits = RetentionLimits(age_ms=0, kept_bytes=10**9, pin_bytes=10**9, budget_bytes=10**9, policy="refuse")
     log = StandInLog(store)
-    readers = PublishedReaders(published, EvenAndOdd(), ("dispatch", "lake"))
+    readers = PublishedReaders(published, passed, ("dispatch", "lake"))
     retention = Retention(log, readers, NoEntries(), StandInParked(), limits)
 
     def run(*expected: str, floor: int = 100) -> int:
@@ -76,7 +67,7 @@ def test_the_log_is_trimmed_behind_the_slowest_query_that_counts() -> None:
         return log.statistics().start_offset
 
     assert run("dispatch", "lake") == 0, "they have not said a word"
-    published.found = {"dispatch": {0: 20, 1: 30}, "lake": {0: 15, 1: 9}}
+    published.found = {"dispatch": {0: 40}, "lake": {0: 19}}
     assert run("dispatch", "lake") == 19
     assert run("dispatch") == 40
     assert run("dispatch", floor=30) == 40

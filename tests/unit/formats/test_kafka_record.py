@@ -13,14 +13,13 @@ from tests.unit.formats.test_log_record import encode, records
 from embermq.formats.kafka_record import (
     Header,
     KafkaEncoder,
-    NumberedFrame,
-    NumberedRecord,
-    SourcePosition,
+    KafkaFrame,
+    KafkaRecord,
     decode_frame,
     decode_kafka_record,
     encode_source,
     kafka_bytes,
-    read_number,
+    read_source,
 )
 from embermq.formats.log_record import (
     FIELD_HEADER,
@@ -33,9 +32,10 @@ from embermq.formats.log_record import (
     encode_stamps,
 )
 from embermq.model.message import Message
+from embermq.model.position import position_of
 from embermq.mqtt.wire.properties import Properties
 
-PLAIN: list[Header] = [("v", b"1.0"), ("n", b"7"), ("f", b"33"), ("t", b"1700000000123"), ("c", b"pump-1")]
+PLAIN: list[Header] = [("v", b"1.0"), ("f", b"33"), ("t", b"1700000000123"), ("c", b"pump-1")]
 log_names = st.from_regex(r"[a-zA-Z0-9._-]{1,30}", fullmatch=True)
 named_stamps = st.lists(
     st.builds(
@@ -53,7 +53,7 @@ header_names = st.text(
 )
 foreign = st.lists(
     st.tuples(
-        header_names.filter(lambda name: name not in set("vnftcpxosma")), st.none() | st.binary(max_size=9)
+        header_names.filter(lambda name: name not in set("vftcpxosma")), st.none() | st.binary(max_size=9)
     ),
     max_size=4,
 )
@@ -61,7 +61,7 @@ foreign = st.lists(
 
 def test_a_plain_record_looks_like_this() -> None:
     frame = encode_record(Message("plant/1", b"\x00payload", 1, False, "pump-1", 4, 1_700_000_000_123))
-    outgoing = KafkaEncoder().encode(frame, 7)
+    outgoing = KafkaEncoder().encode(frame)
     assert (outgoing.key, outgoing.value, outgoing.timestamp_ms) == (
         b"plant/1",
         b"\x00payload",
@@ -74,11 +74,10 @@ def test_a_record_with_everything_looks_like_this() -> None:
     message = Message("ä", b"", 2, True, "ünï", 5, 5, 6_005, Properties(content_type="json"))
     stamps = (Stamp("embermq.msg.app.a1", 12, 2, True, (1, 268_435_455)), Stamp("embermq.msg.app.b", 3, 0))
     frame = encode_record(message, encode_stamps(stamps), Origin(12, 65_535), ((9, b"new"),))
-    outgoing = KafkaEncoder().encode(frame, 2**53)
+    outgoing = KafkaEncoder().encode(frame)
     assert (outgoing.key, outgoing.value, outgoing.timestamp_ms) == ("ä".encode(), b"", 5)
     assert outgoing.headers == [
         ("v", b"1.0"),
-        ("n", b"9007199254740992"),
         ("f", b"46"),
         ("t", b"5"),
         ("c", "ünï".encode()),
@@ -94,25 +93,26 @@ def test_a_record_with_everything_looks_like_this() -> None:
 def test_stamps_get_the_names_of_their_topics() -> None:
     frame = encode_record(Message("a", b"", 1, False, "p", 4, 1), encode_stamps((Stamp("räuber", 1, 1),)))
     encoder = KafkaEncoder({"räuber": "e.msg.app.x"}.__getitem__)
-    assert encoder.encode(frame, 0).headers[-1] == ("a", b"e.msg.app.x;1;1;")
+    assert encoder.encode(frame).headers[-1] == ("a", b"e.msg.app.x;1;1;")
     with pytest.raises(RecordError, match="räuber"):
-        KafkaEncoder().encode(frame, 0)
+        KafkaEncoder().encode(frame)
 
 
-@given(records, named_stamps, st.integers(0, 2**63 - 1))
-def test_a_record_comes_back_as_it_was(record: LogRecord, stamps: tuple[Stamp, ...], number: int) -> None:
+@given(records, named_stamps)
+def test_a_record_comes_back_as_it_was(record: LogRecord, stamps: tuple[Stamp, ...]) -> None:
     record = msgspec.structs.replace(record, stamps=stamps)
     frame = encode(record)
-    outgoing = KafkaEncoder().encode(frame, number)
-    assert decode_frame(outgoing.key, outgoing.value, outgoing.headers) == NumberedFrame(number, frame)
+    outgoing = KafkaEncoder().encode(frame)
+    assert decode_frame(outgoing.key, outgoing.value, outgoing.headers) == KafkaFrame(frame)
     found = decode_kafka_record(outgoing.key, outgoing.value, outgoing.headers)
-    assert (found.number, found.record, found.source) == (number, record, None)
-    assert read_number(outgoing.headers) == number
+    assert (found.record, found.source) == (record, None)
+    with pytest.raises(RecordError, match="no header s"):
+        read_source(outgoing.headers)
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([*"vnftcas", "p", "x", "o", "z"]), st.none() | st.binary(max_size=4)),
+        st.tuples(st.sampled_from([*"vftcas", "p", "x", "o"]), st.none() | st.binary(max_size=4)),
         max_size=3,
     ),
     st.sampled_from([b"a/b", b"\xff", b""]),
@@ -123,14 +123,14 @@ def test_the_short_way_of_plain_records_comes_to_the_same(headers: list[Header],
         assert _told(decode_kafka_record, key, listed) == _told(_the_long_way, key, listed)
 
 
-def _the_long_way(key: bytes, value: bytes, headers: list[Header]) -> NumberedRecord:
+def _the_long_way(key: bytes, value: bytes, headers: list[Header]) -> KafkaRecord:
     found = decode_frame(key, value, headers)
-    return NumberedRecord(found.number, decode_record(found.frame), found.source)
+    return KafkaRecord(decode_record(found.frame), found.source)
 
 
 def _told(
-    decode: Callable[[bytes, bytes, list[Header]], NumberedRecord], key: bytes, headers: list[Header]
-) -> NumberedRecord | None:
+    decode: Callable[[bytes, bytes, list[Header]], KafkaRecord], key: bytes, headers: list[Header]
+) -> KafkaRecord | None:
     try:
         return decode(key, b"x", headers)
     except RecordError:
@@ -140,36 +140,36 @@ def _told(
 @given(foreign)
 def test_headers_of_others_are_carried_on(headers: list[Header]) -> None:
     found = decode_frame(b"a", b"x", [*PLAIN, *headers])
-    again = KafkaEncoder().encode(found.frame, found.number)
+    again = KafkaEncoder().encode(found.frame)
     assert again.headers == [*PLAIN, *headers]
     assert len(decode_record(found.frame).unknown_fields) == len(headers)
 
 
 def test_a_field_that_looks_like_a_header_of_ours_stays_a_field() -> None:
-    field = (FIELD_HEADER, b"\x00\x01n12")
+    field = (FIELD_HEADER, b"\x00\x01f12")
     frame = encode_record(Message("a", b"", 1, False, "p", 4, 1), b"", None, (field,))
-    outgoing = KafkaEncoder().encode(frame, 5)
-    assert outgoing.headers[-1] == ("u255", b"\x00\x01n12")
+    outgoing = KafkaEncoder().encode(frame)
+    assert outgoing.headers[-1] == ("u255", b"\x00\x01f12")
     assert decode_frame(outgoing.key, outgoing.value, outgoing.headers).frame == frame
 
 
 def test_a_copy_says_where_the_record_stands() -> None:
-    found = decode_frame(b"a", b"x", [*PLAIN, encode_source(SourcePosition(3, 2**40))])
-    assert found.source == SourcePosition(3, 2**40)
+    found = decode_frame(b"a", b"x", [*PLAIN, encode_source(position_of(3, 2**40))])
+    assert found.source == position_of(3, 2**40)
+    assert read_source([*PLAIN, ("s", b"3;70")]) == position_of(3, 70)
     assert decode_record(found.frame).unknown_fields == ()
-    assert decode_kafka_record(b"a", b"x", [*PLAIN, ("s", b"0;0")]).source == SourcePosition(0, 0)
+    assert decode_kafka_record(b"a", b"x", [*PLAIN, ("s", b"0;0")]).source == 0
 
 
 def test_a_newer_minor_is_read_and_a_newer_major_refused_by_number() -> None:
     newer: list[Header] = [("v", b"1.7"), *PLAIN[1:], ("new", b"thing")]
-    assert decode_kafka_record(b"a", b"x", newer).number == 7
+    assert decode_kafka_record(b"a", b"x", newer).record.message.topic == "a"
     with pytest.raises(RecordError, match=r"format 2\.0.*major 1"):
-        decode_frame(b"a", b"x", [("v", b"2.0"), ("n", b"not one")])
+        decode_frame(b"a", b"x", [("v", b"2.0"), ("f", b"not one")])
 
 
 REFUSED: list[tuple[str, bytes | None]] = [
     *[("v", value) for value in (None, b"", b"1", b"one.0", b"1.", b"9" * 99 + b".0")],
-    *[("n", value) for value in (None, b"", b"-1", b"1.5", b" 1", b"9" * 19, "١".encode(), b"1" * 500)],
     *[("f", value) for value in (None, b"", b"256", b"35", b"0", b"48", b"-33")],
     *[("t", value) for value in (None, b"", b"x", b"9" * 19)],
     *[("c", value) for value in (None, b"\xff", b"c" * 65_536)],
@@ -211,7 +211,7 @@ def test_a_header_that_cannot_be_understood_is_refused_by_name(name: str, value:
     assert len(str(refused.value)) < 250
 
 
-@pytest.mark.parametrize("name", ["v", "n", "f", "t", "c"])
+@pytest.mark.parametrize("name", ["v", "f", "t", "c"])
 def test_a_header_that_is_missing_or_there_twice_is_refused_by_name(name: str) -> None:
     with pytest.raises(RecordError, match=f"header {name}"):
         decode_frame(b"a", b"x", [header for header in PLAIN if header[0] != name])
@@ -259,11 +259,11 @@ def test_every_truncation_is_told_or_encoded(record: LogRecord, data: st.DataObj
     frame = encode(record)
     cut = frame[: data.draw(st.integers(0, len(frame) - 1))]
     try:
-        KafkaEncoder(lambda _: "log").encode(cut, 1)
+        KafkaEncoder(lambda _: "log").encode(cut)
     except RecordError:
         return
 
 
 def test_the_size_of_a_record_is_not_underrated() -> None:
     frame = encode_record(Message("a" * 100, b"x" * 1000, 1, False, "c" * 50, 4, 2**40))
-    assert 1_200 < kafka_bytes(KafkaEncoder().encode(frame, 2**60)) < 1_400
+    assert 1_200 < kafka_bytes(KafkaEncoder().encode(frame)) < 1_400

@@ -1,8 +1,10 @@
 """The records of ticks on their way into Kafka: acks=all, an idempotent producer, tried again without end.
 
-The partition of each record is computed here, so only the last record of a partition needs a delivery report: reports
-of one partition come in order. That all before it have arrived as well is seen by its offset, for nobody else writes to
-the log. A report takes the GIL, which a busy broker gives up every 5 ms only; one for each record would take seconds.
+All go into the newest partition of the log, which has one writer. So only the first and the last record of a tick need
+a delivery report: when as many offsets lie between them as the tick has records, all stand in between. A report takes
+the GIL, which a busy broker gives up every 5 ms only; one for each record would take seconds. What is reported before
+the end that was known has been written over a loss; what somebody else has written between the records of one tick
+cannot be told from them: both end the process before anybody is told that a record is durable.
 
 The records of a tick leave together. With no linger the driver's thread would send the first one at once and the next
 few as they come, many requests for one tick; past those that may be under way it turns round without a pause until one
@@ -12,20 +14,20 @@ is answered. So the driver keeps them back until the thread here asks for all of
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import partial
 from threading import Event, Thread
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from msgspec import Struct, field
+from msgspec import Struct
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, Post, client_options, error_of, told
 from embermq.adapters.kafka.dispatcher_group import DispatcherGroup
 from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.formats.kafka_partition import partition_of
 from embermq.formats.kafka_record import KafkaEncoder, Outgoing, kafka_bytes
 from embermq.formats.log_record import RecordError
+from embermq.model.position import offset_of, position_of
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.log_appender import Appended, LogAppender
 from embermq.ports.tick_store import Receipt
@@ -37,25 +39,20 @@ CLOSE_S = 2.0
 """How long the end of the broker waits for records that Kafka has not confirmed, after it has waited for the tick."""
 TOPIC_GONE_MS = 5_000
 """A topic that the cluster does not know any more is believed to be gone after that; it was there at the start."""
-PARTITIONS_REMEMBERED = 65_536
 PRODUCER_BUFFER_KB = 2_147_483_647
 """No limit of the driver's: a tick is what one may hold, and there is one at a time."""
 CERTAINLY_SMALL = 4
 """A record grows less than so many times on its way into Kafka's form, and by `SMALL_BYTES`."""
 SMALL_BYTES = 1_024
-LARGEST_NUMBER = (1 << 63) - 1
 
 
 class _Tick(Struct):
     """Records that Kafka has not confirmed."""
 
-    base: int
     count: int
     body_bytes: int
     done: Appended
-    left: int = 0
-    """Partitions whose last record is not reported."""
-    last_offsets: dict[int, int] = field(default_factory=dict)
+    first_offset: int = -1
 
 
 class KafkaAppender(LogAppender):
@@ -80,7 +77,6 @@ class KafkaAppender(LogAppender):
         self._record_bytes_max = record_bytes_max
         self._encode = (encoder or KafkaEncoder()).encode
         self._group = group
-        self._partition = lru_cache(PARTITIONS_REMEMBERED)(self._partition_of)
         self._tick: _Tick | None = None
         self._failing = ""
         self._ended = ""
@@ -113,48 +109,34 @@ class KafkaAppender(LogAppender):
         # A server that hangs and copies that are missing are no errors of the driver's: it tries again in silence.
         return self._ended or self._failing or f"{self._address}: does not confirm records, nor say why"
 
-    def append(self, base: int, records: list[bytes], done: Appended) -> None:
+    def append(self, records: list[bytes], done: Appended) -> None:
         if self._tick is not None:
             raise RuntimeError("records are already being appended")
         if self._ended:
             return  # nobody is answered any more
         try:
-            outgoing = [self._outgoing(frame, base + index) for index, frame in enumerate(records)]
+            outgoing = [self._outgoing(frame) for frame in records]
         except (RecordError, StoreError) as error:
             refusal = error if isinstance(error, StoreError) else StoreError(f"{self._address}: {error}")
             self._post(lambda: done(refusal))
             return
-        partitions = [self._partition(record.key) for record in outgoing]
-        last = {partition: index for index, partition in enumerate(partitions)}
-        counts = [0] * self._positions.partitions
-        for partition in partitions:
-            counts[partition] += 1
-        self._tick = tick = _Tick(base, len(records), sum(map(len, records)), done, len(last))
-        self._expected = {
-            partition: self._positions.next_offset(partition) + counts[partition] - 1 for partition in last
-        }
-        produce, topic = self._producer.produce, self._topic
+        self._tick = _Tick(len(records), sum(map(len, records)), done)
+        produce, topic, partition = self._producer.produce, self._topic, self._positions.partition
+        last = len(outgoing) - 1
         try:
             for index, record in enumerate(outgoing):
-                partition = partitions[index]
-                report = self._reported if last[partition] == index else None
                 produce(
                     topic,
                     record.value,
                     record.key,
                     partition,
-                    on_delivery=report,
+                    on_delivery=self._last if index == last else self._first if not index else None,
                     timestamp=record.timestamp_ms,
                     headers=record.headers,  # type: ignore[arg-type]  # lists are invariant
                 )
         except (KafkaException, BufferError) as error:
-            self._end(
-                f"record {tick.base} and those with it cannot be handed to the producer: {_text(error)}"
-            )
+            self._end(f"{len(records)} records cannot be handed to the producer: {_text(error)}")
         self._handed.set()
-
-    def _partition_of(self, key: bytes) -> int:
-        return partition_of(key, self._positions.partitions)
 
     @property
     def bytes_sure(self) -> int:
@@ -164,14 +146,14 @@ class KafkaAppender(LogAppender):
     def objection(self, frame: bytes) -> str:
         """Why the topic would not take a record, which is logged; "" when it does."""
         try:
-            self._outgoing(frame, LARGEST_NUMBER)
+            self._outgoing(frame)
         except (RecordError, StoreError) as error:
             LOG.warning("a message is refused: %s", error)
             return str(error)
         return ""
 
-    def _outgoing(self, frame: bytes, number: int) -> Outgoing:
-        outgoing = self._encode(frame, number)
+    def _outgoing(self, frame: bytes) -> Outgoing:
+        outgoing = self._encode(frame)
         if len(frame) > self.bytes_sure:
             size = kafka_bytes(outgoing)
             if size > self._record_bytes_max:
@@ -181,40 +163,47 @@ class KafkaAppender(LogAppender):
                 )
         return outgoing
 
-    def _reported(self, error: KafkaError | None, message: Message) -> None:
-        """On the thread that polls: the last record of a partition has arrived, or will never."""
+    def _first(self, error: KafkaError | None, message: Message) -> None:
+        """On the thread that polls: the first of several records has arrived, or will never."""
+        tick = self._tick
+        if error is not None:
+            self._end(f"topic {self._topic} does not take a record: {told(error)}")
+        elif tick is not None:
+            tick.first_offset = message.offset() or 0
+
+    def _last(self, error: KafkaError | None, message: Message) -> None:
+        """The last one, which tells of all: reports come in order."""
         tick = self._tick
         if tick is None or self._ended or self._closing:
             return
         if error is not None:
             self._end(f"topic {self._topic} does not take a record: {told(error)}")
             return
-        partition, offset = message.partition() or 0, message.offset() or 0
-        expected = self._expected[partition]
-        if offset < expected:
-            self._end(
-                f"topic {self._topic}, partition {partition}: {expected - offset} records less than were sent"
-            )
+        last = message.offset() or 0
+        first = last if tick.count == 1 else tick.first_offset
+        place = f"topic {self._topic}, partition {self._positions.partition}"
+        if last - first + 1 != tick.count:
+            self._end(f"{place}: somebody else writes into it: the log has one writer")
             return
-        if offset > expected:
+        strange = first - offset_of(self._positions.end)
+        if strange < 0:
+            self._end(f"{place}: has lost its end, {-strange} records that it had confirmed")
+            return
+        if strange:
             LOG.error(
-                "%s: topic %s, partition %d has %d records that this broker did not write: the log has one writer",
+                "%s: %s has %d records that this broker did not write: the log has one writer",
                 self._address,
-                self._topic,
-                partition,
-                offset - expected,
+                place,
+                strange,
             )
-        tick.last_offsets[partition] = offset
-        tick.left -= 1
-        if not tick.left:
-            self._failing = ""
-            self._post(self._finish)
+        self._failing = ""
+        self._post(partial(self._finish, position_of(self._positions.partition, first)))
 
-    def _finish(self) -> None:
+    def _finish(self, base: int) -> None:
         tick, self._tick = self._tick, None
         if tick is not None and not self._ended and not self._closing:
-            self._positions.advance(tick.base + tick.count, tick.last_offsets, tick.body_bytes)
-            tick.done(Receipt(tick.base, tick.count))
+            self._positions.advance(base + tick.count, tick.body_bytes)
+            tick.done(Receipt(base, tick.count))
 
     def _on_error(self, error: KafkaError) -> None:
         """On the thread that polls. All but fatal ones pass when Kafka is there again."""

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, client_options, error_of, let_go, may_work_later, told
-from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.position import offset_of, partition_of
 
 EVERY_S = 1.0
 
@@ -24,12 +24,9 @@ class DispatcherGroup:
     is restarted meanwhile it ends the process (librdkafka 3663).
     """
 
-    def __init__(
-        self, address: KafkaAddress, settings: KafkaSettings, topic: str, positions: LogPositions
-    ) -> None:
+    def __init__(self, address: KafkaAddress, settings: KafkaSettings, topic: str) -> None:
         self._address = address
         self._topic = topic
-        self._positions = positions
         self.name = f"{settings.prefix}-dispatcher"
         self._floor = -1
         self._told = -1
@@ -59,12 +56,9 @@ class DispatcherGroup:
         self._consumer.poll(0)  # answers arrive there
         if floor == self._told or self._under_way:
             return
-        mark = self._positions.before(floor)
-        if mark is None:
+        if floor < 0:
             return
-        offsets = [
-            TopicPartition(self._topic, partition, offset) for partition, offset in enumerate(mark.offsets)
-        ]
+        offsets = [TopicPartition(self._topic, partition_of(floor), offset_of(floor))]
         self._told = floor
         self._under_way = True
         try:

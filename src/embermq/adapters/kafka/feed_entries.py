@@ -50,12 +50,10 @@ def feed_entry(message: Message, offset: int) -> FeedEntry:
     key, value = message.key(), message.value()
     size = ENTRY_BYTES + len(key or b"") + len(value or b"")
     try:
-        numbered = decode_kafka_record(key, value, message.headers())  # type: ignore[arg-type]
+        found = decode_kafka_record(key, value, message.headers())  # type: ignore[arg-type]
     except RecordError as error:
         return FeedEntry(offset, size, None, None, str(error))
-    return FeedEntry(
-        offset, size, numbered.source, numbered.record, number=numbered.number, is_moved=numbered.is_moved
-    )
+    return FeedEntry(offset, size, found.source, found.record, is_moved=found.is_moved)
 
 
 def hand_over(found: list[Found]) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AlterConfigOpType  # type: ignore[attr-defined]
 from confluent_kafka.admin._config import ConfigEntry, ConfigResource
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from msgspec import Struct
 
 from embermq.adapters.kafka.client import LOG, RETRY_S, WatchedAdmin, error_of, told, unavailable
@@ -93,6 +93,8 @@ class LogTopic:
         self._settings = admin.settings
         self.name = message_topic(admin.settings.prefix)
         self.record_bytes_max = record_bytes_max(packet_bytes_max)
+        self.partitions = 0
+        """How many it has, once they have been looked at."""
 
     def open(self, *, is_new: bool) -> Durability:
         """Make sure that the topic is there and fit. `is_new`: the broker has no log yet, so it may be made; else one
@@ -111,10 +113,30 @@ class LogTopic:
         found = self._describe()
         if _record_limit(found) < self.record_bytes_max:
             found = self._raise_record_limit(found)
-        problems = [*self._problems(len(replicas), found), *self._server_problems()]
+        problems = [*self._problems(found), *self._server_problems()]
         if problems:
             raise StoreUnavailable(f"{self._admin.address}: topic {self.name}: {'; '.join(problems)}")
         return self._durability(replicas, found)
+
+    def add_partitions(self, total: int) -> None:
+        """Make sure that there are so many; those that are there stay as they are."""
+        if total <= self.partitions:
+            return
+        timeout_s = self._settings.request_timeout_s
+        request = partial(
+            self._admin.client.create_partitions,
+            [NewPartitions(self.name, total)],
+            operation_timeout=timeout_s,
+            request_timeout=timeout_s,
+        )
+        self._admin.ask(f"cannot add a partition to topic {self.name}", request, is_there=True)
+        deadline_s = time.monotonic() + timeout_s
+        while len(self._replicas(wait=True) or ()) < total:  # not every server knows it at once
+            if time.monotonic() > deadline_s:
+                raise StoreUnavailable(
+                    f"{self._admin.address}: topic {self.name}: partition {total - 1} was added and does not come up"
+                )
+            self._admin.pause(RETRY_S)
 
     def durability(self) -> Durability | None:
         """What is there, for a report; None when there is no topic yet."""
@@ -152,6 +174,7 @@ class LogTopic:
                 raise unavailable(self._admin.address, "cannot look at its topics", error) from None
             topic = topics[self.name]
             if topic.error is None:
+                self.partitions = len(topic.partitions)
                 if not wait or all(part.leader >= 0 for part in topic.partitions.values()):
                     return [len(part.replicas) for part in topic.partitions.values()]
             elif topic.error.code() not in (
@@ -185,7 +208,7 @@ class LogTopic:
         settings = self._settings
         topic = NewTopic(
             self.name,
-            num_partitions=settings.partitions,
+            num_partitions=1,
             replication_factor=settings.replication_factor or -1,
             config=config,
         )
@@ -268,13 +291,7 @@ class LogTopic:
         entries = answers[resource]
         return {name: entry.value or "" for name, entry in entries.items()}
 
-    def _problems(self, partitions: int, found: dict[str, str]) -> Iterator[str]:
-        wanted = self._settings.partitions
-        if partitions != wanted:
-            yield (
-                f"has {_count(partitions, 'partition', 'partitions')}, kafka.partitions is {wanted}: another number "
-                "would move MQTT topics to other partitions and break their order"
-            )
+    def _problems(self, found: dict[str, str]) -> Iterator[str]:
         for name, value in KEPT.items():
             if found.get(name, value) != value:
                 yield f"{name} is {found[name]}, must be {value}"

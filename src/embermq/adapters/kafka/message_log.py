@@ -1,42 +1,29 @@
-"""The message log in Kafka, read and trimmed by sequence numbers."""
+"""The message log in Kafka, read and trimmed by positions."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 
-from confluent_kafka import TopicPartition
-from msgspec import Struct
+from confluent_kafka import Message, TopicPartition
 
 from embermq.adapters.kafka.client import LOG, WatchedAdmin
-from embermq.adapters.kafka.lost_tail import LATE_RECORDS, TailLook, fill, known_offsets
-from embermq.adapters.kafka.positions import LogPositions, Mark
-from embermq.adapters.kafka.reading import Merge, PartitionReader, first_from, first_numbers
-from embermq.ports.log_state import KnownLog
+from embermq.adapters.kafka.positions import LogPositions
+from embermq.adapters.kafka.reading import PartitionReader, is_end
+from embermq.formats.kafka_record import decode_frame
+from embermq.formats.log_record import RecordError
+from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
-from embermq.ports.source_positions import SourcePositions
 
-NEAR_RECORDS = 20_000
-"""A mark so close to what is looked for is as good; else offsets are found by bisection."""
-TAIL_RECORDS = 64
-"""Of each partition; the largest number of them is the log's last."""
-LEAP = 1_000_000
-"""Numbers left out when something may still be on its way that an earlier run of the broker sent: more than a tick has
-records."""
+CONSUMED_AT_ONCE = 1_000
 DEFAULT_RECORD_BYTES = 256
 """Of records that nobody has looked at yet."""
 
 Offsets = dict[int, int]
 
 
-class _Extent(Struct, frozen=True):
-    """What was found out about the log's beginning: partitions' first offsets, and the first number."""
-
-    lows: Offsets
-    start: int
-
-
-class KafkaMessageLog(MessageLog, SourcePositions):
+class KafkaMessageLog(MessageLog):
     """Of one topic. Each thread takes an object of its own; they share `positions` with the appender. Every call may
     wait for Kafka, a few times `request_timeout_s` at most, and raises StoreUnavailable."""
 
@@ -44,113 +31,142 @@ class KafkaMessageLog(MessageLog, SourcePositions):
         self._admin = admin
         self._topic = topic
         self._positions = positions
-        self._readers: list[PartitionReader] = []
-        self._merge: Merge | None = None
-        self._merge_reader: PartitionReader | None = None
-        self._probe_reader: PartitionReader | None = None
-        self._extent: _Extent | None = None
+        self._reader: PartitionReader | None = None
+        self._reader_at = -1
+        """The position that the reader comes to next, -1 when that is not known."""
+        self._held: deque[Message] = deque()
+        """Read, and not asked for yet."""
+        self._asker: PartitionReader | None = None
+        self._lows: Offsets = {}
         self._seen_records = 0
         self._seen_bytes = 0
 
     def read(self, from_offset: int, *, records_max: int, bytes_max: int) -> list[LogBatch]:
-        mark = self._positions.end()
-        if from_offset >= mark.number:
-            return []
-        merge = self._merge
-        if merge is None or merge.next_number != from_offset:
-            merge = self._start_merge(from_offset)
-        self._merge = None  # only put back when nothing went wrong half way
+        end = self._positions.end
+        at = from_offset
+        while at < end:
+            partition = partition_of(at)
+            stop = min(end, position_of(partition, self._positions.ends().get(partition, 0)))
+            batches = self._read_partition(at, stop, records_max, bytes_max) if at < stop else []
+            if batches:
+                return batches
+            if partition == partition_of(end):
+                break
+            at = position_of(partition + 1, 0)
+        return []
+
+    def _read_partition(self, at: int, stop: int, records_max: int, bytes_max: int) -> list[LogBatch]:
+        """What lies from `at` to `stop` in their partition; empty only when nothing there can be read."""
+        partition = partition_of(at)
+        if self._reader is None:
+            self._reader = self._new_reader(reads_ahead=True)
+        if self._reader_at != at:
+            self._held.clear()
+            self._reader.at({partition: offset_of(at)})
+        self._reader_at = -1  # known again when nothing went wrong half way
         batches: list[LogBatch] = []
         frames: list[bytes] = []
-        base, count, size = from_offset, 0, 0
-        for record in merge.take(dict(enumerate(mark.offsets)), mark.number):
-            if record.number != base + len(frames) and frames:
-                batches.append(LogBatch(base, len(frames), b"".join(frames)))
-                frames = []
-            if not frames:
-                base = record.number
-            frames.append(record.frame)
-            count += 1
-            size += len(record.frame)
-            if count >= records_max or size >= bytes_max:
+        base = at
+        count = size = 0
+        while at < stop and count < records_max and size < bytes_max:
+            if not self._held:
+                self._held.extend(self._reader.consume(CONSUMED_AT_ONCE))
+            message = self._held[0]
+            here = position_of(partition, message.offset() or 0)
+            if message.partition() == partition and here >= stop:
+                at = stop
                 break
-        if frames:
-            batches.append(LogBatch(base, len(frames), b"".join(frames)))
-        self._merge = merge
+            self._held.popleft()
+            if message.partition() != partition or here < at:
+                continue
+            frame = None if is_end(message) else self._frame(message)
+            if frame is None or here != at:
+                _close(batches, base, frames)
+                frames = []
+            at = here if is_end(message) else here + 1
+            if frame is not None:
+                base = base if frames else here
+                frames.append(frame)
+                count += 1
+                size += len(frame)
+        _close(batches, base, frames)
         self._seen_records += count
         self._seen_bytes += size
+        self._reader_at = at
         return batches
 
-    def _start_merge(self, number: int) -> Merge:
-        if self._merge_reader is None:
-            self._merge_reader = self._new_reader(reads_ahead=True)
-        return Merge(self._merge_reader, self.positions_of(number), number)
+    def _frame(self, message: Message) -> bytes | None:
+        """None for what is no record of the broker."""
+        try:
+            return decode_frame(message.key(), message.value(), message.headers()).frame  # type: ignore[arg-type]
+        except RecordError as error:
+            LOG.error(
+                "topic %s, partition %s, offset %s is no record of this broker and is passed over: %s",
+                self._topic,
+                message.partition(),
+                message.offset(),
+                error,
+            )
+            return None
 
     def statistics(self) -> LogStatistics:
-        mark = self._positions.end()
-        extent = self._look(mark)
-        older = sum(self._older(extent.lows).values())
-        size = self._positions.bytes_from(extent.start) + older * self._record_bytes()
-        return LogStatistics(extent.start, mark.number, size)
+        self._look()
+        start = self._start()
+        size = self._positions.bytes_from(start) + sum(self._older().values()) * self._record_bytes()
+        return LogStatistics(start, self._positions.end, size)
 
     def offset_keeping(self, body_bytes: int) -> int:
-        extent = self._look(self._positions.end())
-        left_bytes = body_bytes - self._positions.bytes_from(extent.start)
+        self._look()
+        start = self._start()
+        left_bytes = body_bytes - self._positions.bytes_from(start)
         if left_bytes <= 0:
-            return max(extent.start, self._positions.number_keeping(body_bytes))
-        older = self._older(extent.lows)
-        share = 1 - left_bytes / max(1, sum(older.values()) * self._record_bytes())
-        if share <= 0:
-            return extent.start
-        beyond = self._positions.beyond
-        offsets = {one: beyond(one, extent.lows[one], int(share * count)) for one, count in older.items()}
-        first = self._positions.first()
-        numbers = first_numbers(self._probe(), offsets, dict(enumerate(first.offsets))).values()
-        return min((number for _, number in numbers), default=first.number)
+            return max(start, self._positions.position_keeping(body_bytes))
+        older = self._older()
+        skipped = max(0, sum(older.values()) - left_bytes // self._record_bytes())
+        for partition, count in older.items():
+            if skipped < count:
+                return position_of(partition, self._lows[partition] + skipped)
+            skipped -= count
+        return max(start, self._positions.begun)
 
-    def _older(self, lows: Offsets) -> Offsets:
-        """How many records of earlier runs each partition has left. Offsets tell it; of the numbers between two runs a
-        million may be left out. Fillers are none."""
-        ends, fillers = self._positions.first().offsets, self._positions.fillers_from
-        return {one: max(0, end - lows[one] - fillers(one, lows[one])) for one, end in enumerate(ends)}
+    def _start(self) -> int:
+        """The position of the first record that is there."""
+        for partition, end in sorted(self._positions.ends().items()):
+            if self._lows[partition] < end:
+                return position_of(partition, self._lows[partition])
+        return self._positions.end
+
+    def _older(self) -> Offsets:
+        """How many records of earlier runs each partition has left, in order."""
+        begun = self._positions.begun
+        ends = self._positions.closed | {partition_of(begun): offset_of(begun)}
+        return {one: max(0, ends[one] - self._lows[one]) for one in sorted(ends)}
 
     def _record_bytes(self) -> int:
         """Of earlier runs' records one takes about so many."""
         if self._seen_records:
-            return self._seen_bytes // self._seen_records
-        first, end = self._positions.first(), self._positions.end()
-        written = sum(end.offsets) - sum(first.offsets)
-        return end.appended_bytes // written if written else DEFAULT_RECORD_BYTES
-
-    def _look(self, mark: Mark) -> _Extent:
-        """`mark` is the log's end."""
-        lows = self._lows()
-        if self._extent is not None and self._extent.lows == lows:
-            return self._extent
-        found = first_numbers(self._probe(), lows, dict(enumerate(mark.offsets)))
-        start = min((number for _, number in found.values()), default=mark.number)
-        extent = _Extent(lows, min(start, mark.number))
-        self._extent = extent if found else None
-        return extent
+            return max(1, self._seen_bytes // self._seen_records)
+        written = self._positions.end - self._positions.begun
+        return self._positions.appended_bytes // written if written else DEFAULT_RECORD_BYTES
 
     def offset_at(self, time_ms: int) -> int:
-        mark = self._positions.end()
-        ends = dict(enumerate(mark.offsets))
-        offsets = self._probe().offsets_at(max(0, time_ms), self._positions.partitions)
-        numbers = first_numbers(self._probe(), offsets, ends).values()
-        return min((number for _, number in numbers), default=mark.number)
+        ends = self._positions.ends()
+        found = self._ask().offsets_at(max(0, time_ms), len(ends))
+        for partition in sorted(found):
+            if found[partition] < ends[partition]:
+                return position_of(partition, found[partition])
+        return self._positions.end
 
     def trim(self, below_offset: int) -> None:
-        """At once. The last record stays: it says which number comes next."""
-        below = min(below_offset, self._positions.last_number())
-        if below <= 0:
-            return
-        lows = self._lows()
-        wanted = [
-            TopicPartition(self._topic, partition, offset)
-            for partition, offset in self._surely_below(below, lows).items()
-            if offset > lows[partition]
-        ]
+        """At once."""
+        self._look()
+        below = min(below_offset, self._positions.end)
+        last = partition_of(below)
+        wanted = []
+        for partition, end in self._positions.ends().items():
+            offset = offset_of(below) if partition == last else end
+            if partition <= last and offset > self._lows[partition]:
+                wanted.append(TopicPartition(self._topic, partition, offset))
         if not wanted:
             return
         timeout_s = self._admin.settings.request_timeout_s
@@ -164,125 +180,41 @@ class KafkaMessageLog(MessageLog, SourcePositions):
             ),
         )
 
-    def _surely_below(self, number: int, lows: Offsets) -> Offsets:
-        """Of each partition an offset before which no record has this number or a greater one. Where an earlier run
-        began, records that a dead broker sent may stand among its own, and bisection may end behind them: what is
-        before that is looked through."""
-        found = self._bisect(number, lows)
-        if self._positions.before(number) is not None:
-            return found
-        while True:
-            begin = {one: max(lows[one], offset - LATE_RECORDS) for one, offset in found.items()}
-            found = first_from(self._probe(), begin, found, number)
-            if all(offset > begin[one] or offset == lows[one] for one, offset in found.items()):
-                return found
-
-    def positions_of(self, number: int) -> Mapping[int, int]:
-        mark = self._positions.before(number)
-        if mark is not None and number - mark.number <= NEAR_RECORDS:
-            return dict(enumerate(mark.offsets))
-        return self._bisect(number, self._lows())
-
-    def _bisect(self, number: int, lows: Offsets) -> Offsets:
-        """Of each partition the first offset whose record has this number or a greater one. What a broker that was dead
-        already sent in between has lesser numbers, and is passed over: else the search could end behind it."""
-        mark = self._positions.before(number)
-        if mark is None:
-            low, least = dict(lows), 0
-        else:
-            low, least = {one: max(lows[one], mark.offsets[one]) for one in lows}, mark.number
-            if least >= number:
-                return low
-        high = dict(enumerate(self._positions.end().offsets))
-        while True:
-            middle = {one: (low[one] + high[one]) // 2 for one in low if low[one] < high[one]}
-            if not middle:
-                return low
-            found = first_numbers(self._probe(), middle, high, least=least)
-            for partition, offset in middle.items():
-                at, seen = found.get(partition, (high[partition], number))
-                if seen >= number:
-                    high[partition] = offset
-                else:
-                    low[partition] = at + 1
-
-    def number_of(self, positions: Mapping[int, int]) -> int:
-        mark = self._positions.end()
-        offsets = {one: positions.get(one, 0) for one in range(self._positions.partitions)}
-        numbers = first_numbers(self._probe(), offsets, dict(enumerate(mark.offsets))).values()
-        return min((number for _, number in numbers), default=mark.number)
+    def passed(self, done: Mapping[int, int]) -> int:
+        """The position below which a reader has passed everything that has read partitions up to these offsets."""
+        for partition, end in sorted(self._positions.ends().items()):
+            offset = done.get(partition, 0)
+            if offset < end:
+                return position_of(partition, offset)
+        return self._positions.end
 
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """Of each partition the first offset, as `statistics` saw it last, and the end. Does not wait."""
-        lows = self._extent.lows if self._extent is not None else {}
-        return {one: (lows.get(one, 0), end) for one, end in enumerate(self._positions.end().offsets)}
+        """Of each partition the first offset, as it was seen last, and the end. Does not wait."""
+        return {one: (self._lows.get(one, 0), end) for one, end in self._positions.ends().items()}
 
-    def _lows(self) -> Offsets:
-        """The first offset of each partition."""
-        return self._probe().offsets(self._positions.partitions)[0]
+    def _look(self) -> None:
+        """At the first offset of each partition."""
+        self._lows = self._ask().offsets(len(self._positions.ends()))[0]
 
-    def _probe(self) -> PartitionReader:
-        if self._probe_reader is None:
-            self._probe_reader = self._new_reader(reads_ahead=False)
-        return self._probe_reader
+    def _ask(self) -> PartitionReader:
+        if self._asker is None:
+            self._asker = self._new_reader(reads_ahead=False)
+        return self._asker
 
     def _new_reader(self, *, reads_ahead: bool) -> PartitionReader:
-        admin = self._admin
-        reader = PartitionReader(admin.address, admin.settings, self._topic, reads_ahead=reads_ahead)
-        self._readers.append(reader)
-        return reader
+        return PartitionReader(
+            self._admin.address, self._admin.settings, self._topic, reads_ahead=reads_ahead
+        )
 
     def close(self) -> None:
         """Let go of the connections."""
-        readers, self._readers = self._readers, []
-        self._merge = self._merge_reader = self._probe_reader = None
+        readers, self._reader, self._asker = (self._reader, self._asker), None, None
+        self._held.clear()
         for reader in readers:
-            reader.close()
+            if reader is not None:
+                reader.close()
 
 
-class FoundLog(Struct, frozen=True):
-    """What a start has found. `records_end`: one more than the number of the last record, 0 without any."""
-
-    positions: LogPositions
-    records_end: int
-
-
-def find_end(admin: WatchedAdmin, topic: str, known: KnownLog, log_id: str = "") -> FoundLog:
-    """Where the log ends, and the number that comes next. After a run that has ended without a word, what it sent may
-    still arrive; so it may when the log has got on since it is known. Of the log with the id `log_id` that has lost its
-    end the offsets behind that are used up first."""
-    partitions = admin.settings.partitions
-    reader = PartitionReader(admin.address, admin.settings, topic, reads_ahead=True)
-    try:
-        lows, ends = reader.offsets(partitions)
-        offsets = {one: max(lows[one], ends[one] - TAIL_RECORDS) for one in ends}
-        merge = Merge(reader, offsets, 0)
-        end = max((record.number + 1 for record in merge.take(ends, 2**63)), default=0)
-    finally:
-        reader.close()
-    look = TailLook(lows, ends, end, merge.filled)
-    end = max(end, merge.filled)
-    records_end = end
-    if end < known.records_end:
-        LOG.error(
-            "%s: topic %s ends before what was acknowledged: it should go on at number %d and does at %d; the messages "
-            "between are lost",
-            admin.address,
-            topic,
-            known.records_end,
-            end,
-        )
-    if end < known.end:
-        end = known.end + LEAP  # no number is given twice
-    elif end and end != known.closed_end:
-        end += LEAP
-    filled = known.filled if known.identity == log_id else ()
-    wanted = known_offsets(admin, topic, log_id, known, look) if log_id and known.is_any else None
-    if wanted is not None:
-        before, ends = ends, fill(admin, topic, ends, wanted, end)
-        filled = tuple((before[one], ends[one]) for one in range(partitions))
-        records_end = end = end + 1
-    positions = LogPositions(
-        end, [ends[one] for one in range(partitions)], records_end=records_end, filled=filled
-    )
-    return FoundLog(positions, records_end)
+def _close(batches: list[LogBatch], base: int, frames: list[bytes]) -> None:
+    if frames:
+        batches.append(LogBatch(base, len(frames), b"".join(frames)))

@@ -19,6 +19,7 @@ from embermq.adapters.kafka.client import (
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.pipeline_progress import progress_topic, read_progress
+from embermq.model.position import OFFSET_END
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.pipeline_progress import PipelineProgress
 
@@ -37,16 +38,24 @@ _GONE = frozenset(
 
 
 class KafkaPipelineProgress(PipelineProgress):
-    """`log_id` is the id of the topic that is the message log. A topic that is missing is waited for; one that was made
+    """`log_id` is the id of the topic that is the message log, `closed` has the end of each partition that gets nothing
+    more. A topic that is missing is waited for; one that was made
     anew is read from its beginning, and what it says less than what was heard before does not count."""
 
     def __init__(
-        self, address: KafkaAddress, settings: KafkaSettings, log_id: str, failures: Failures | None = None
+        self,
+        address: KafkaAddress,
+        settings: KafkaSettings,
+        log_id: str,
+        failures: Failures | None = None,
+        *,
+        closed: Mapping[int, int] | None = None,
     ) -> None:
         self._address = address
         self._failures = failures or Failures()
         self._topic = progress_topic(settings.prefix)
         self._log_id = log_id
+        self._closed = closed or {}
         self._heard: dict[str, dict[int, int]] = {}
         """Of each query a dictionary that is never changed: another one takes its place."""
         self._failing = ""
@@ -73,6 +82,13 @@ class KafkaPipelineProgress(PipelineProgress):
 
     def positions(self, query: str) -> Mapping[int, int]:
         return self._heard.get(query, {})
+
+    def complete(self, query: str) -> Mapping[int, int]:
+        heard = self.positions(query)
+        if not heard:
+            return heard
+        passed = {one: OFFSET_END for one, end in self._closed.items() if heard.get(one, 0) >= end}
+        return {**heard, **passed}
 
     @property
     def failing(self) -> str:

@@ -10,9 +10,6 @@ class KafkaSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     prefix: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,160}$")] = "embermq"
     """What the names of all topics and groups begin with."""
-    partitions: Annotated[int, Meta(ge=1, le=10_000)] = 4
-    """Partitions of the message log when it is made; it keeps them. The order of an MQTT topic holds in its
-    partition."""
     adopt_log: bool = False
     """Go on with a message log that this data directory does not know: that of a data directory that was lost, or a
     topic that was restored from a copy. No other broker may be using it."""

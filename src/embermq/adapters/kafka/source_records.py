@@ -17,8 +17,9 @@ from embermq.adapters.kafka.client import LOG, Post, error_of, told
 from embermq.adapters.kafka.failures import Failures
 from embermq.adapters.kafka.reading import PartitionReader, is_end
 from embermq.adapters.kafka.settings import KafkaSettings
-from embermq.formats.kafka_record import NumberedRecord, SourcePosition, decode_kafka_record, is_filler
-from embermq.formats.log_record import RecordError
+from embermq.formats.kafka_record import decode_kafka_record
+from embermq.formats.log_record import LogRecord, RecordError
+from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.source_records import FoundRecords, SourceRecords
 
@@ -31,7 +32,7 @@ sent to all of them is read, and held, once."""
 
 
 class _Asked(Struct, frozen=True):
-    wanted: frozenset[SourcePosition]
+    wanted: frozenset[int]
     then: Callable[[FoundRecords | StoreError], None]
 
 
@@ -50,9 +51,7 @@ class KafkaSourceRecords(SourceRecords):
         self._waiting: deque[_Asked] = deque()
         self._is_reading = False
 
-    def fetch(
-        self, positions: Collection[SourcePosition], then: Callable[[FoundRecords | StoreError], None]
-    ) -> None:
+    def fetch(self, positions: Collection[int], then: Callable[[FoundRecords | StoreError], None]) -> None:
         with self._lock:
             self._waiting.append(_Asked(frozenset(positions), then))
             begins, self._is_reading = not self._is_reading, True
@@ -89,7 +88,7 @@ class KafkaSourceRecords(SourceRecords):
             self._is_reading = bool(asked)
         return asked
 
-    def _answer(self, wanted: list[SourcePosition]) -> FoundRecords | StoreError:
+    def _answer(self, wanted: list[int]) -> FoundRecords | StoreError:
         try:
             return self._read(wanted)
         except StoreError as error:
@@ -99,14 +98,14 @@ class KafkaSourceRecords(SourceRecords):
         except Exception as error:  # whoever comes later is still answered
             return StoreUnavailable(self._failures.note("reading records of the message log", error))
 
-    def _read(self, wanted: list[SourcePosition]) -> dict[SourcePosition, NumberedRecord]:
+    def _read(self, wanted: list[int]) -> dict[int, LogRecord]:
         offsets: dict[int, list[int]] = defaultdict(list)
         for position in wanted:
-            offsets[position.partition].append(position.offset)
+            offsets[partition_of(position)].append(offset_of(position))
         reader = PartitionReader(self._address, self._settings, self._topic, reads_ahead=False)
         try:
-            lows, ends = reader.offsets(self._settings.partitions)
-            found: dict[SourcePosition, NumberedRecord] = {}
+            lows, ends = reader.offsets(max(offsets, default=-1) + 1)
+            found: dict[int, LogRecord] = {}
             for partition, some in offsets.items():
                 there = [
                     offset for offset in some if lows.get(partition, 0) <= offset < ends.get(partition, 0)
@@ -121,7 +120,7 @@ class KafkaSourceRecords(SourceRecords):
         reader: PartitionReader,
         partition: int,
         offsets: list[int],
-        found: dict[SourcePosition, NumberedRecord],
+        found: dict[int, LogRecord],
     ) -> None:
         """In ascending order."""
         at = -NEAR_RECORDS - 1  # nothing has been read
@@ -141,14 +140,12 @@ class KafkaSourceRecords(SourceRecords):
                     left.pop()
                     record = self._decode(message)
                     if record is not None:
-                        found[SourcePosition(partition, offset)] = record
+                        found[position_of(partition, offset)] = record
 
-    def _decode(self, message: Message) -> NumberedRecord | None:
+    def _decode(self, message: Message) -> LogRecord | None:
         try:
-            return decode_kafka_record(message.key(), message.value(), message.headers())  # type: ignore[arg-type]
+            return decode_kafka_record(message.key(), message.value(), message.headers()).record  # type: ignore[arg-type]
         except RecordError as error:
-            if is_filler(message.key(), message.headers()):  # type: ignore[arg-type]  # lists are invariant
-                return None  # what stood there is lost
             place = f"partition {message.partition()}, offset {message.offset()}"
             LOG.error("topic %s, %s is no record of this broker: %s", self._topic, place, error)
             return None

@@ -2,7 +2,7 @@
 
 Somebody has given the log more partitions, and what wrote to it then divided records by their keys. They are moved:
 copied to the end of partition 0, each with the header that says so, and deleted where they were. A kill in between
-repeats that, and what partition 0 has already is not copied again: it is known by its sequence number.
+repeats that, and what partition 0 has already is not copied again: it is known by its position in the message log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embermq.adapters.kafka.client import (
     is_of_unused_group,
     told,
 )
-from embermq.formats.kafka_record import MOVED_HEADER, read_number
+from embermq.formats.kafka_record import MOVED_HEADER, read_source
 from embermq.formats.log_record import RecordError
 from embermq.ports.errors import StoreUnavailable
 
@@ -48,12 +48,12 @@ def move_to_first(admin: WatchedAdmin, log: str, stretches: Mapping[int, Stretch
         sum(end - first for first, end in strays.values()),
     )
     try:
-        there = {number for one in _read(admin, log, 0, stretches[0]) if (number := _number(one)) is not None}
+        there = {source for one in _read(admin, log, 0, stretches[0]) if (source := _source(one)) is not None}
         copied = _Copies(admin, log)
         for partition, stretch in sorted(strays.items()):
             for one in _read(admin, log, partition, stretch):
-                number = _number(one)
-                if number is None or number not in there:
+                source = _source(one)
+                if source is None or source not in there:
                     copied.add(one)
         copied.finish()
     except KafkaException as error:
@@ -63,10 +63,10 @@ def move_to_first(admin: WatchedAdmin, log: str, stretches: Mapping[int, Stretch
     return copied.count
 
 
-def _number(record: Message) -> int | None:
+def _source(record: Message) -> int | None:
     """None for what cannot be understood; whoever reads it says so."""
     try:
-        return read_number(record.headers())  # type: ignore[arg-type]
+        return read_source(record.headers())  # type: ignore[arg-type]
     except RecordError:
         return None
 

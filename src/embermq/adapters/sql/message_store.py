@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, delete, func, select
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select
 
 from embermq.adapters.sql.database import Database
 from embermq.adapters.sql.tables import message_progress, messages
 from embermq.formats.message_table import ARCHIVE, properties_of, topic_hash
 from embermq.model.message import Message
+from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.log_readers import LogReader, LogReaders
 from embermq.ports.message_store import MessageStore, StoredMessage
 
+_PLACE = (messages.c.partition, messages.c.offset)
 _SELECTED = (
-    messages.c.offset,
+    *_PLACE,
     messages.c.topic,
     messages.c.payload,
     messages.c.qos,
@@ -35,20 +37,20 @@ class SqlMessageStore(MessageStore):
         self._log_id = log_id
 
     def get(self, topic: str, offset: int) -> StoredMessage | None:
-        found = self._read(self._of(topic).where(messages.c.offset == offset))
+        found = self._read(
+            self._of(topic).where(
+                messages.c.partition == partition_of(offset), messages.c.offset == offset_of(offset)
+            )
+        )
         return _stored(found[0]) if found else None
 
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
-        wanted = (
-            self._of(topic).where(messages.c.offset > after_offset).order_by(messages.c.offset).limit(limit)
-        )
+        wanted = self._of(topic).where(_from(after_offset + 1)).order_by(*_PLACE).limit(limit)
         return [_stored(row) for row in self._read(wanted)]
 
     def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
-        wanted = select(*_SELECTED).where(
-            messages.c.log_id == self._log_id, messages.c.partition == 0, messages.c.offset >= from_offset
-        )
-        return [_stored(row) for row in self._read(wanted.order_by(messages.c.offset).limit(limit))]
+        wanted = select(*_SELECTED).where(messages.c.log_id == self._log_id, _from(from_offset))
+        return [_stored(row) for row in self._read(wanted.order_by(*_PLACE).limit(limit))]
 
     def count_older(self, than_ms: int) -> int:
         rows = self._read(select(func.count()).select_from(messages).where(self._older(than_ms)))
@@ -116,6 +118,15 @@ def archived_positions(database: Database, log_id: int) -> dict[int, int]:
         return {int(row[0]): int(row[1]) for row in connection.execute(query)}
 
 
+def _from(position: int) -> ColumnElement[bool]:
+    """Messages at this position and behind it."""
+    partition = partition_of(position)
+    return or_(
+        messages.c.partition > partition,
+        and_(messages.c.partition == partition, messages.c.offset >= offset_of(position)),
+    )
+
+
 def _stored(row: Row[Any]) -> StoredMessage:
     message = Message(
         row.topic,
@@ -128,4 +139,4 @@ def _stored(row: Row[Any]) -> StoredMessage:
         row.expires_ms or 0,
         properties_of(row.properties),
     )
-    return StoredMessage(row.offset, message)
+    return StoredMessage(position_of(row.partition, row.offset), message)

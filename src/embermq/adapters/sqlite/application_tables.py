@@ -8,7 +8,7 @@ from embermq.model.application_positions import ReaderPosition, encode_floors
 from embermq.model.tick_writes import TickWrites
 
 _MARK = """
-INSERT INTO application_inflight VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO application_inflight VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (generation, "offset") DO UPDATE SET packet_id = excluded.packet_id, state = excluded.state
 """
 """Where the record stands was said when it was sent."""
@@ -34,7 +34,7 @@ def apply_to_applications(connection: sqlite3.Connection, writes: TickWrites) ->
         _settle_below(connection, generation, floor)
     for generation, position in writes.application_positions.items():
         connection.execute(
-            "INSERT OR REPLACE INTO application_position VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO application_position VALUES (?, ?, ?, ?, ?, ?)",
             (generation, *_columns(position)),
         )
         _settle_below(connection, generation, position.positions.committed_offset)
@@ -46,7 +46,6 @@ def _columns(position: ReaderPosition) -> tuple[str | int, ...]:
     found = position.positions
     return (
         position.log_id,
-        position.source_id,
         position.packet_id,
         found.base_offset,
         found.committed_offset,

@@ -65,16 +65,14 @@ CREATE TABLE IF NOT EXISTS device_queue (
 -- Done rows wait here for the dispatcher's floor to pass them: a repeat of their record is then known.
 CREATE INDEX IF NOT EXISTS device_queue_done ON device_queue ("offset") WHERE state = 3;
 
--- Entries of application logs above the floor that are sent, released or done out of order. source_... and number: of
--- what is sent from a log in Kafka, where it stands in the message log; -1 otherwise.
+-- Entries of application logs above the floor that are sent, released or done out of order. source: of what is sent from
+-- a log in Kafka, its position in the message log; -1 otherwise.
 CREATE TABLE IF NOT EXISTS application_inflight (
     generation       INTEGER NOT NULL,
     "offset"         INTEGER NOT NULL,
     packet_id        INTEGER NOT NULL,
     state            INTEGER NOT NULL,
-    source_partition INTEGER NOT NULL DEFAULT -1,
-    source_offset    INTEGER NOT NULL DEFAULT -1,
-    number           INTEGER NOT NULL DEFAULT -1,
+    source           INTEGER NOT NULL DEFAULT -1,
     PRIMARY KEY (generation, "offset")
 ) WITHOUT ROWID;
 
@@ -86,12 +84,11 @@ CREATE TABLE IF NOT EXISTS application_context (
     floor_offset INTEGER NOT NULL
 );
 
--- Where readers stand in application logs in Kafka, which "offset"s in application_inflight belong to then. log_id and
--- source_id: the topics that the offsets are of; floors: source partition:offset, joined with commas.
+-- Where readers stand in application logs in Kafka, which "offset"s in application_inflight belong to then. log_id: the
+-- topic that the offsets are of; floors: source partition:offset, joined with commas.
 CREATE TABLE IF NOT EXISTS application_position (
     generation       INTEGER PRIMARY KEY,
     log_id           TEXT    NOT NULL,
-    source_id        TEXT    NOT NULL,
     packet_id        INTEGER NOT NULL,
     base_offset      INTEGER NOT NULL,
     committed_offset INTEGER NOT NULL,

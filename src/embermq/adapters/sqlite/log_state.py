@@ -20,18 +20,17 @@ from embermq.adapters.sqlite.connection import to_store_error
 from embermq.adapters.sqlite.tick_tables import TickTables
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
-from embermq.ports.log_state import Filled, KnownLog, LogEnds, LogState
+from embermq.ports.log_state import KnownLog, LogState
 from embermq.ports.tick_store import Logged, Receipt
 
 MEMORY_COMMIT_S = 0.05
 UNSYNCED_S = 1.0
 CHECKPOINT_PAGES = 1_000
 """Pages of the journal with which a commit that waits for the disk, on its thread, copies it into the file."""
-NOTED_RECORDS = 1_000
-NOTED_S = 1.0
-"""After so many records, or so long, the offsets of the log are noted with its end."""
 LOG_APART = "log_apart"
 """Of `meta`: the log is in a store of its own."""
+LOG_CLOSED = "log_closed"
+"""Of `meta`: 1 after a run that ended in order."""
 
 Durability = Literal["fsync", "os", "memory"]
 Post = Callable[[Callable[[], None]], object]
@@ -57,10 +56,7 @@ class SqliteLogState(LogState):
         self._open_since_s = 0.0
         self._log_end = self._tables.number("log_end", 0)
         self._open_ticks: list[tuple[TickWrites, int, int]] = []
-        self._closed_end = -1
-        self._ends: LogEnds | None = None
-        self._noted_number = 0
-        self._noted_s = 0.0
+        self._closed: tuple[int, bool] | None = None
         self._work: SimpleQueue[tuple[int, int, Logged] | None] = SimpleQueue()
         self._thread: Thread | None = None
         if durability == "fsync":
@@ -92,60 +88,26 @@ class SqliteLogState(LogState):
             self._syncs = wanted
 
     def known_log(self) -> KnownLog:
-        left_out_from, left_out_to = self._tables.number("log_found", 0), self._tables.number("log_begun", 0)
-        noted, _, offsets = self._tables.text("log_offsets").partition(":")
-        filled = [one.partition("-") for one in self._tables.text("log_filled").split(",") if one]
         return KnownLog(
             is_any=is_log_apart(self._tables),
             identity=self._tables.text("log_identity"),
             end=self._log_end,
-            records_end=left_out_from if 0 < self._log_end <= left_out_to else self._log_end,
-            closed_end=self._tables.number("log_closed", -1),
-            noted_number=int(noted or 0),
-            noted_offsets=tuple(map(int, offsets.split(","))) if offsets else (),
-            filled=tuple((int(first), int(last)) for first, _, last in filled),
-            since=self._tables.number("log_since", 0),
+            ended_in_order=bool(self._tables.number(LOG_CLOSED, 0)),
         )
 
-    def open_log(
-        self,
-        identity: str,
-        records_end: int,
-        end: int,
-        ends: LogEnds | None = None,
-        *,
-        filled: Filled = (),
-    ) -> None:
-        self._ends = ends
+    def open_log(self, identity: str) -> None:
+        noted = {LOG_APART: 1, "log_identity": identity, LOG_CLOSED: 0}
         run = self._connection.execute
-        before = self._tables.text("log_identity")
-        found = {LOG_APART: 1, "log_identity": identity, "log_found": records_end, "log_begun": end}
-        found["log_filled"] = ",".join(f"{first}-{last}" for first, last in filled)
         try:
             run("BEGIN IMMEDIATE")
-            if before not in ("", identity):
-                found["log_since"] = end
-                # They speak of positions in the one before.
-                run("UPDATE shared_position SET floors = x''")
-                run("UPDATE application_inflight SET source_partition = -1, source_offset = -1, number = -1")
-            for name, value in found.items():
+            for name, value in noted.items():
                 run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
-            run("DELETE FROM meta WHERE name = 'log_closed'")
-            self._note_offsets()
             run("COMMIT")
         except sqlite3.Error as error:
             raise to_store_error(error, "cannot write to broker.db") from error
 
-    def _note_offsets(self) -> None:
-        if self._ends is None:
-            return
-        number, offsets = self._ends()
-        self._noted_number, self._noted_s = number, time.monotonic()
-        noted = f"{number}:{','.join(map(str, offsets))}"
-        self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_offsets', ?)", (noted,))
-
-    def close_log(self, end: int) -> None:
-        self._closed_end = end
+    def close_log(self, end: int, *, in_order: bool) -> None:
+        self._closed = (end, in_order)
 
     def _commit(
         self, writes: TickWrites, base: int, count: int, logged: Logged, *, synced: bool = True
@@ -193,12 +155,11 @@ class SqliteLogState(LogState):
             self._thread.join()
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
-        with suppress(sqlite3.Error):  # a disk that is full: an older note is still true
-            self._note_offsets()
-        if self._closed_end >= 0:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO meta VALUES ('log_closed', ?)", (self._closed_end,)
-            )
+        if self._closed is not None:
+            end, in_order = self._closed
+            with suppress(sqlite3.Error):  # a disk that is full: what was noted before is still true
+                self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('log_end', ?)", (end,))
+                self._connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (LOG_CLOSED, in_order))
         self._connection.close()
 
     def _commit_forever(self) -> None:
@@ -223,7 +184,6 @@ class SqliteLogState(LogState):
 
     def _fail(self, error: sqlite3.Error, logged: Logged) -> None:
         failure: StoreError = to_store_error(error, "cannot commit a tick to broker.db")
-        self._noted_number, self._noted_s = 0, 0.0  # what was noted may have gone with it
         with suppress(sqlite3.Error):  # it may have been rolled back already
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -253,7 +213,4 @@ class SqliteLogState(LogState):
     def _apply(self, writes: TickWrites, end: int, base: int) -> None:
         if end > self._log_end:
             self._tables.put("log_end", end)
-            many = end - self._noted_number >= NOTED_RECORDS
-            if many or time.monotonic() - self._noted_s >= NOTED_S:
-                self._note_offsets()
         self._tables.apply(writes, base)

@@ -7,11 +7,12 @@ from embermq.adapters.sqlite.connection import open_reader, open_writer, to_stor
 from embermq.formats.message_table import properties_of
 from embermq.formats.pipeline_files import newer_file
 from embermq.model.message import Message
+from embermq.model.position import offset_of, partition_of, position_of
 from embermq.ports.errors import StoreUnavailable
 from embermq.ports.message_store import MessageStore, StoredMessage
 
 _SELECT = (
-    'SELECT "offset", topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties'
+    "SELECT {place}, topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties"
     " FROM {table}"
 )
 _COUNT = "SELECT COUNT(*) FROM {table} WHERE accepted_ms < ?"
@@ -25,36 +26,39 @@ _TABLES = {False: ("message", '"offset"'), True: ("kafka_message", '"partition",
 
 READING = "cannot read the message store"
 
-_Row = tuple[int, str, bytes, int, int, str, int, int, int | None, str | None]
+_Row = tuple[int, int, str, bytes, int, int, str, int, int, int | None, str | None]
 
 
 class SqliteMessageStore(MessageStore):
-    """Empty until the pipeline has made its file. `is_kafka`: of a log in Kafka, whose offsets are those of the
-    partition that a topic is in."""
+    """Empty until the pipeline has made its file. `is_kafka`: of a log in Kafka."""
 
     def __init__(self, path: Path, *, is_kafka: bool = False) -> None:
         self._path = path
         table, columns = _TABLES[is_kafka]
         key = f"({columns})" if is_kafka else columns
-        self._select = _SELECT.format(table=table)
+        marks = "(?, ?)" if is_kafka else "?"
+        self._is_kafka = is_kafka
+        select = _SELECT.format(table=table, place=columns if is_kafka else f"0, {columns}")
+        order = f"ORDER BY {columns} LIMIT ?"
+        self._get = f"{select} WHERE topic = ? AND {key} = {marks}"
+        self._range = f"{select} WHERE topic = ? AND {key} > {marks} {order}"
+        self._read = f"{select} WHERE {key} >= {marks} {order}"
         self._count = _COUNT.format(table=table)
         self._prune = _PRUNE.format(table=table, key=key, columns=columns)
         self._connection: sqlite3.Connection | None = None
 
     def get(self, topic: str, offset: int) -> StoredMessage | None:
-        found = self._query(f'{self._select} WHERE topic = ? AND "offset" = ?', (topic, offset))
+        found = self._query(self._get, (topic, *self._place(offset)))
         return found[0] if found else None
 
     def range(self, topic: str, after_offset: int, limit: int) -> list[StoredMessage]:
-        return self._query(
-            f'{self._select} WHERE topic = ? AND "offset" > ? ORDER BY "offset" LIMIT ?',
-            (topic, after_offset, limit),
-        )
+        return self._query(self._range, (topic, *self._place(after_offset), limit))
 
     def read(self, from_offset: int, limit: int) -> list[StoredMessage]:
-        return self._query(
-            f'{self._select} WHERE "offset" >= ? ORDER BY "offset" LIMIT ?', (from_offset, limit)
-        )
+        return self._query(self._read, (*self._place(from_offset), limit))
+
+    def _place(self, position: int) -> tuple[int, ...]:
+        return (partition_of(position), offset_of(position)) if self._is_kafka else (position,)
 
     def count_older(self, than_ms: int) -> int:
         connection = self._open()
@@ -103,7 +107,19 @@ class SqliteMessageStore(MessageStore):
 
 
 def _stored(row: _Row) -> StoredMessage:
-    offset, topic, payload, qos, retain, publisher, version, accepted_ms, expires_ms, properties = row
+    (
+        partition,
+        offset,
+        topic,
+        payload,
+        qos,
+        retain,
+        publisher,
+        version,
+        accepted_ms,
+        expires_ms,
+        properties,
+    ) = row
     message = Message(
         topic,
         payload,
@@ -115,4 +131,4 @@ def _stored(row: _Row) -> StoredMessage:
         expires_ms or 0,
         properties_of(properties),
     )
-    return StoredMessage(offset, message)
+    return StoredMessage(position_of(partition, offset), message)

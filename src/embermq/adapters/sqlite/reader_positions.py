@@ -17,12 +17,12 @@ class SqliteReaderPositions(ReaderPositions):
     def load(self, generation: int) -> StoredReader:
         try:
             row = self._connection.execute(
-                "SELECT log_id, source_id, packet_id, base_offset, committed_offset, floors"
+                "SELECT log_id, packet_id, base_offset, committed_offset, floors"
                 " FROM application_position WHERE generation = ?",
                 (generation,),
             ).fetchone()
             marks = self._connection.execute(
-                'SELECT generation, "offset", packet_id, state, source_partition, source_offset, number'
+                'SELECT generation, "offset", packet_id, state, source'
                 ' FROM application_inflight WHERE generation = ? ORDER BY "offset"',
                 (generation,),
             ).fetchall()
@@ -31,10 +31,8 @@ class SqliteReaderPositions(ReaderPositions):
         return StoredReader(_position(row), tuple(ApplicationMark(*mark) for mark in marks))
 
 
-def _position(row: tuple[str, str, int, int, int, str] | None) -> ReaderPosition | None:
+def _position(row: tuple[str, int, int, int, str] | None) -> ReaderPosition | None:
     if row is None:
         return None
-    log_id, source_id, packet_id, base, committed, floors = row
-    return ReaderPosition(
-        log_id, source_id, packet_id, StoredPositions(base, committed, decode_floors(floors))
-    )
+    log_id, packet_id, base, committed, floors = row
+    return ReaderPosition(log_id, packet_id, StoredPositions(base, committed, decode_floors(floors)))

@@ -13,9 +13,8 @@ from embermq.model.session_writes import QueueState
 from embermq.ports.application_feed import ApplicationFeed, FeedEntry, FeedTaker
 from embermq.sessions.session import Delivery, Session
 
-Origin = tuple[int, int, int]
-"""Where a record stands in the message log of now, partition and offset, and its number."""
-UNKNOWN = (-1, -1, -1)
+UNKNOWN = -1
+"""In place of a position in the message log."""
 
 
 class ReaderOwner(Protocol):
@@ -40,7 +39,6 @@ class FedReader(LogLane, FeedTaker):
     __slots__ = (
         "_origins",
         "_owner",
-        "_since",
         "_sizes",
         "feed",
         "known",
@@ -65,12 +63,10 @@ class FedReader(LogLane, FeedTaker):
         session: Session,
         log: str,
         standing: StartPosition,
-        since: int = 0,
     ) -> None:
         stored, marks = standing.place.positions, standing.marks
         super().__init__(session, stored.committed_offset)
         self._owner = owner
-        self._since = since
         self.log = log
         self.place = standing.place
         """What was stored when it began."""
@@ -89,11 +85,11 @@ class FedReader(LogLane, FeedTaker):
         """For the client, in order, not sent."""
         self._sizes: deque[int] = deque()
         """Of what waits, in bytes as the feed counts."""
-        self._origins: deque[Origin] = deque()
+        self._origins: deque[int] = deque()
         """Of what waits."""
-        self.known: set[Origin] = set()
+        self.known: set[int] = set()
         """What comes of them is a repeat, whatever positions say."""
-        self.packed: dict[int, Origin] = {}
+        self.packed: dict[int, int] = {}
         """By offset, of the pack that is being sent."""
         self.feed: ApplicationFeed
         self.reported: object = None
@@ -114,7 +110,7 @@ class FedReader(LogLane, FeedTaker):
             else:
                 self.waiting.append(packed)
                 self._sizes.append(entry.size)
-                self._origins.append(self._origin(entry))
+                self._origins.append(UNKNOWN if entry.source is None else entry.source)
         self.read_to = entries[-1].offset + 1
         self.feed.release(freed)
         self.follow()
@@ -132,22 +128,12 @@ class FedReader(LogLane, FeedTaker):
                 self._owner.unreadable(self, at, entry.problem or "it does not say where it comes from")
             return None
         stamped = self.stamped(entry)
-        if stamped is None or self._origin(entry) in self.known:
+        if stamped is None or source in self.known:
             self.positions.skip(at)
             return None
-        if entry.number < self._since:
-            is_new = self.positions.take_earlier(at, entry.number)
-        elif entry.is_moved:
-            is_new = self.positions.take_moved(at, source.partition, source.offset, entry.number)
-        else:
-            is_new = self.positions.take(at, source.partition, source.offset)
+        take = self.positions.take_moved if entry.is_moved else self.positions.take
+        is_new = take(at, source)
         return stamped if is_new and at >= self.resumed_to else None
-
-    def _origin(self, entry: FeedEntry) -> Origin:
-        source = entry.source
-        if source is None or entry.number < self._since:
-            return UNKNOWN
-        return source.partition, source.offset, entry.number
 
     def stamped(self, entry: FeedEntry) -> PackEntry | None:
         """An entry as the session is to get it; None when it is not for this session."""

@@ -15,12 +15,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.delivery.application.fed_reader import UNKNOWN, FedReader, Origin
+from embermq.delivery.application.fed_reader import UNKNOWN, FedReader
 from embermq.delivery.application.lane import NOTHING, LogLane
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
-from embermq.delivery.application.start_position import StartPosition, cut_at, source_of, standing
+from embermq.delivery.application.start_position import StartPosition, cut_at, standing
 from embermq.delivery.application.window import (
     SlidingWindow,
     log_delivery,
@@ -28,9 +28,9 @@ from embermq.delivery.application.window import (
     settled_delivery,
 )
 from embermq.delivery.sending import BULK_BYTES_MAX
-from embermq.formats.kafka_record import SourcePosition
 from embermq.formats.log_record import LogRecord
 from embermq.model.application_positions import ReaderPosition
+from embermq.model.position import offset_of, partition_of
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.mqtt.wire.reason_codes import ReasonCode
@@ -69,16 +69,13 @@ class LogProvider(Protocol):
 
 
 class LogPlace(Struct, frozen=True):
-    """What readers stand on. `source_id`: which message log the source positions belong to; records with numbers below
-    `since` are of one before it, where `records` are not."""
+    """What readers stand on."""
 
     feeds: ApplicationFeeds
     logs: ApplicationLogs
     progress: PipelineProgress
     store: ReaderPositions
     records: SourceRecords
-    source_id: str
-    since: int = 0
 
 
 class FedReaders(ApplicationDelivery):
@@ -93,7 +90,7 @@ class FedReaders(ApplicationDelivery):
         self._recalling: dict[Session, _WaitingClient] = {}
         self._ready: dict[Session, FedReader] = {}
         self._readers: dict[Session, FedReader] = {}
-        self._known: dict[int, set[Origin]] = {}
+        self._known: dict[int, set[int]] = {}
         """Generation -> records that logs have lost, and that are settled or go on from elsewhere."""
         self._fetches: dict[int, _Fetch] = {}
         """Generation -> what the message log is asked for, and what it has answered."""
@@ -124,7 +121,7 @@ class FedReaders(ApplicationDelivery):
 
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
         origin = self._readers[session].packed[delivery.offset] if state == QueueState.SENT else UNKNOWN
-        mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, *origin)
+        mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, origin)
         writes = self._state.tick.writes
         writes.application_marks.append(mark)
         if delivery.qos == 2:
@@ -144,7 +141,7 @@ class FedReaders(ApplicationDelivery):
             reader.written_base = stored.base_offset
             writes.application_synced = True
         writes.application_positions[session.generation] = ReaderPosition(
-            place.log_id, place.source_id, session.last_packet_id, stored
+            place.log_id, session.last_packet_id, stored
         )
 
     # A client comes
@@ -175,12 +172,10 @@ class FedReaders(ApplicationDelivery):
             return
         waiting.stored = stored
         subscribed = bool(session.subscriptions)
-        self._read_marked(
-            session, waiting, standing(stored, found, self._place.source_id, subscribed=subscribed)
-        )
+        self._read_marked(session, waiting, standing(stored, found, subscribed=subscribed))
 
     def _read_marked(self, session: Session, waiting: _WaitingClient, stand: StartPosition) -> None:
-        marks = [mark for mark in stand.marks if mark.source_offset >= 0]
+        marks = [mark for mark in stand.marks if mark.source >= 0]
         if marks and marks[-1].offset - marks[0].offset > READ_THROUGH:
             then = partial(self._searched, session, waiting, stand)
             feeds, log = self._place.feeds, self.life.name(session)
@@ -214,7 +209,7 @@ class FedReaders(ApplicationDelivery):
 
     def _cut_at(self, waiting: _WaitingClient, end: int) -> StartPosition:
         text = f"has lost its end, before {end}, and has got others since"
-        return cut_at(waiting.stored, waiting.log, self._place.source_id, end, text)
+        return cut_at(waiting.stored, waiting.log, end, text)
 
     def _compare(
         self, session: Session, waiting: _WaitingClient, stand: StartPosition, marked: MarkedRecords | None
@@ -228,13 +223,13 @@ class FedReaders(ApplicationDelivery):
         if stand.trouble:
             LOG.error("application log %s %s", self.life.name(session), stand.trouble)
         then = partial(self._begin, session, waiting, stand, found)
-        sent = [mark for mark in stand.gone if mark.state == QueueState.SENT and mark.source_offset >= 0]
+        sent = [mark for mark in stand.gone if mark.state == QueueState.SENT and mark.source >= 0]
         if sent:
-            self._fetch(session.generation, frozenset(map(source_of, sent)), then)
+            self._fetch(session.generation, frozenset(mark.source for mark in sent), then)
         else:
             then({})
 
-    def _fetch(self, generation: int, wanted: frozenset[SourcePosition], then: Fetched) -> None:
+    def _fetch(self, generation: int, wanted: frozenset[int], then: Fetched) -> None:
         """It may take longer than a client waits: then the answer is for the next time that it comes."""
         fetch = self._fetches.get(generation)
         if fetch is None or fetch.wanted != wanted:
@@ -278,7 +273,7 @@ class FedReaders(ApplicationDelivery):
         fetch = self._fetches.pop(session.generation, None)
         if fetch is not None:
             fetch.drop()
-        reader = FedReader(self, session, self.life.name(session), stand, self._place.since)
+        reader = FedReader(self, session, self.life.name(session), stand)
         reader.known = self._still_known(session.generation, stand)
         if reader.known:
             self._known[session.generation] = reader.known
@@ -302,11 +297,10 @@ class FedReaders(ApplicationDelivery):
         under_way = lost = 0
         known = self._known[reader.session.generation] = reader.known
         for mark in gone:
-            found = records.get(source_of(mark))
-            record = found.record if found is not None and found.number == mark.number else None
+            record = records.get(mark.source)
             delivery = self._from_log(reader, mark, record)
-            if mark.source_offset >= 0 and (delivery is not None or mark.state == QueueState.DONE):
-                known.add((mark.source_partition, mark.source_offset, mark.number))
+            if mark.source >= 0 and (delivery is not None or mark.state == QueueState.DONE):
+                known.add(mark.source)
             under_way += mark.state != QueueState.DONE
             if delivery is not None:
                 self._parking.take_up(reader.session, delivery)
@@ -323,10 +317,11 @@ class FedReaders(ApplicationDelivery):
             )
         self.lost += lost
 
-    def _still_known(self, generation: int, stand: StartPosition) -> set[Origin]:
+    def _still_known(self, generation: int, stand: StartPosition) -> set[int]:
         """Without those that the floors tell of."""
         floors = dict(stand.place.positions.floors)
-        return {one for one in self._known.pop(generation, ()) if one[1] >= floors.get(one[0], 0)}
+        known = self._known.pop(generation, ())
+        return {one for one in known if offset_of(one) >= floors.get(partition_of(one), 0)}
 
     def _from_log(
         self, reader: FedReader, mark: ApplicationMark, record: LogRecord | None
@@ -462,7 +457,7 @@ class FedReaders(ApplicationDelivery):
             return
         self._round_ms = now_ms
         self._trim()
-        reported = self._place.progress.positions(QUERY)
+        reported = self._place.progress.complete(QUERY)
         waiting = []
         for reader in self._readers.values():
             self._window.follow_idle(reader)
@@ -502,12 +497,10 @@ class FedReaders(ApplicationDelivery):
             self._state.tick.batch.after_log.append(partial(self._place.logs.trim, bases))
 
 
-def _another_from(
-    marks: Sequence[ApplicationMark], sources: Mapping[int, SourcePosition | None]
-) -> int | None:
+def _another_from(marks: Sequence[ApplicationMark], sources: Mapping[int, int | None]) -> int | None:
     """Where a log has other records than those that are marked: it was cut, and has grown again since."""
     for mark in marks:
-        if mark.source_offset >= 0 and mark.offset in sources and sources[mark.offset] != source_of(mark):
+        if mark.source >= 0 and mark.offset in sources and sources[mark.offset] != mark.source:
             return mark.offset
     return None
 
@@ -515,7 +508,7 @@ def _another_from(
 class _Fetch:
     """Of what the message log is asked for a client; `found` is what it has answered."""
 
-    def __init__(self, wanted: frozenset[SourcePosition], then: Fetched) -> None:
+    def __init__(self, wanted: frozenset[int], then: Fetched) -> None:
         self.wanted = wanted
         self.then = then
         self.found: FoundRecords | None = None

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from embermq.delivery.application.start_position import source_of
-from embermq.formats.kafka_record import SourcePosition
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_feed import ApplicationFeed, ApplicationFeeds, FeedEntry, FeedTaker
@@ -25,7 +23,7 @@ class MarkedRecords(FeedTaker):
         self.session = session
         self.found: dict[int, FeedEntry] = {}
         """What was sent and is to be sent again."""
-        self.sources: dict[int, SourcePosition | None] = {}
+        self.sources: dict[int, int | None] = {}
         """Where each of them that is there comes from."""
         self._sent = {mark.offset: mark.state == QueueState.SENT for mark in marks}
         self._first, self._last = min(self._sent), max(self._sent)
@@ -97,8 +95,7 @@ class CutSearch:
 
     def _looked(self, at: int) -> None:
         mark = self._marks[at]
-        source = source_of(mark)
-        if self._reading.sources.get(mark.offset, source) == source:
+        if self._reading.sources.get(mark.offset, mark.source) == mark.source:
             self._first = at + 1
         else:
             self._end = at

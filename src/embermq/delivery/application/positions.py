@@ -17,10 +17,6 @@ again; the floors. A reader starts at the base: what lies before the committed o
 delivered. What was settled behind the committed offset, out of its turn, is told by the marks that the window stores
 one by one. The log may be trimmed below the base.
 
-When the message log is another one than before, its positions begin anew, while records of the one before may still
-wait in the application log. Those are told by their numbers, which go on over all logs. They hold back no base: after a
-crash some of them may be unknown, and would be delivered again, never lost.
-
 One object is for one partition of an application log: a record and its repeats have one key, so one partition.
 """
 
@@ -30,6 +26,7 @@ from msgspec import Struct
 
 from embermq.delivery.application.offset_ranges import OffsetRanges
 from embermq.model.application_positions import StoredPositions
+from embermq.model.position import offset_of, partition_of
 
 SEGMENT_RECORDS = 1_024
 """The base moves over so many records at a time."""
@@ -81,19 +78,20 @@ class Positions:
         self._segments: list[_Segment] = []
         self._floors = stored.floors
         """Of the sources that have one, in order."""
-        self._earlier = OffsetRanges()
-        """Numbers of records that were seen, of a message log before this one."""
+        self._moved = OffsetRanges()
+        """Positions of records that were moved here, below a floor."""
         self._reports: list[tuple[dict[int, int], int]] = []
         """Reported positions and the log's end asked for afterwards: the one that is next to be reached, and the
         newest."""
 
-    def take(self, at: int, partition: int, offset: int) -> bool:
-        """The record at offset `at` of the log has this source position. True when it is to be delivered; False for a
-        repeat, and for what was settled before the reader began.
+    def take(self, at: int, position: int) -> bool:
+        """The record at offset `at` of the log has this position in the message log. True when it is to be delivered;
+        False for a repeat, and for what was settled before the reader began.
 
         What is True for stays unsettled until `commit` passes it.
         """
         self._next = at + 1
+        partition, offset = partition_of(position), offset_of(position)
         source = self._sources.get(partition)
         if source is None:
             source = self._sources[partition] = _Source(0)
@@ -108,18 +106,14 @@ class Positions:
             segment.greatest[partition] = offset
         return self._is_due(at)
 
-    def take_earlier(self, at: int, number: int) -> bool:
-        """The same of a record that came by way of another message log than the present one."""
-        self._next = at + 1
-        return self._earlier.add(number) and self._is_due(at)
-
-    def take_moved(self, at: int, partition: int, offset: int, number: int) -> bool:
+    def take_moved(self, at: int, position: int) -> bool:
         """The same of a record that stood in another partition of the log: it may be below a floor, which has risen
-        without it, and is told by its number then."""
-        source = self._sources.get(partition)
-        if source is not None and offset < source.floor:
-            return self.take_earlier(at, number)
-        return self.take(at, partition, offset)
+        without it. It holds back no base: after a crash it may be delivered again, and is not lost."""
+        source = self._sources.get(partition_of(position))
+        if source is None or offset_of(position) >= source.floor:
+            return self.take(at, position)
+        self._next = at + 1
+        return self._moved.add(position) and self._is_due(at)
 
     def _is_due(self, at: int) -> bool:
         """Whether what is no repeat was not settled before the reader began."""

@@ -107,9 +107,7 @@ class ShareGroup:
 
 
 class GroupOwner(Protocol):
-    """Whose members they are. Records with numbers below `since` are of a message log before the present one."""
-
-    since: int
+    """Whose members they are."""
 
     def came(self, member: Member) -> None:
         """Something may wait in it now."""
@@ -192,14 +190,10 @@ class SharedLane(LogLane):
                 problem = entry.problem or "it does not say where it comes from"
                 self.member.owner.unreadable(self, at, problem)
             return None
-        if entry.number < self.member.group.shared.row.since:
+        if source < self.member.group.shared.row.since:
             self.positions.skip(at)
             return None
-        if entry.number >= self.member.owner.since:
-            is_new = self.positions.take(at, source.partition, source.offset)
-        else:
-            is_new = self.positions.take_earlier(at, entry.number)
-        return record.message if is_new else None
+        return record.message if self.positions.take(at, source) else None
 
     def next_pack(self, room: int, bytes_max: int) -> tuple[list[PackEntry], int]:
         """What may be sent now, and the bytes that the feed may bring more; what another session has got meanwhile is

@@ -46,13 +46,12 @@ OVERTAKING_MAX = 10_000
 
 
 class SharedPlace(Struct, frozen=True):
-    """What shared readers stand on. Records with numbers below `since` are of a message log before the present one."""
+    """What shared readers stand on."""
 
     feeds: SharedFeeds
     logs: ApplicationLogs
     progress: PipelineProgress
     store: SharedGroups
-    since: int = 0
 
 
 class SharedReaders:
@@ -60,7 +59,6 @@ class SharedReaders:
 
     def __init__(self, place: SharedPlace, parking: Parking) -> None:
         self._place = place
-        self.since = place.since
         self._parking = parking
         self._window = SlidingWindow(self, self.pump, parking)
         self._under_way_max = parking.settings.max_poll_records
@@ -462,7 +460,7 @@ class SharedReaders:
             return
         self._round_ms = now_ms
         self._trim()
-        reported = self._place.progress.positions(QUERY)
+        reported = self._place.progress.complete(QUERY)
         waiting: list[SharedLane] = []
         for lane in self._lanes():
             self._window.follow_idle(lane)

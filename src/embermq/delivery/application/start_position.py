@@ -1,9 +1,7 @@
 """Where a session's reader begins: from what is stored, and from the log as it was found."""
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from embermq.formats.kafka_record import SourcePosition
 from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.tick_writes import ApplicationMark
 from embermq.ports.application_logs import FoundLog
@@ -28,50 +26,37 @@ class StartPosition(Struct, frozen=True):
         return marks[-1].packet_id if marks else self.place.packet_id
 
 
-def source_of(mark: ApplicationMark) -> SourcePosition:
-    """Where its record stands in the message log."""
-    return SourcePosition(mark.source_partition, mark.source_offset)
-
-
-def standing(stored: StoredReader, found: FoundLog, source_id: str, *, subscribed: bool) -> StartPosition:
-    """`source_id` is the message log of now. What was never stored begins at the log's end: nobody has subscribed yet,
-    and what stands before it is an earlier life's. When the session has subscriptions it was stored, and is lost."""
+def standing(stored: StoredReader, found: FoundLog, *, subscribed: bool) -> StartPosition:
+    """What was never stored begins at the log's end: nobody has subscribed yet, and what stands before it is an earlier
+    life's. When the session has subscriptions it was stored, and is lost."""
     end = found.ends.get(0, 0)
     place = stored.position
     if place is None and subscribed:
-        fresh = ReaderPosition(found.identity, source_id, 0, StoredPositions())
+        fresh = ReaderPosition(found.identity, 0, StoredPositions())
         text = "is read from its beginning: how far its client had come is not known any more"
         return StartPosition(fresh, restarts=True, trouble=text)
     if place is None:
-        return StartPosition(ReaderPosition(found.identity, source_id, 0, StoredPositions(end, end)))
+        return StartPosition(ReaderPosition(found.identity, 0, StoredPositions(end, end)))
     positions = place.positions
     highest = max([positions.committed_offset, *(mark.offset + 1 for mark in stored.marks)])
     if place.log_id != found.identity:
-        return cut_at(stored, found, source_id, 0, "is another one than the client was sent from")
+        return cut_at(stored, found, 0, "is another one than the client was sent from")
     if highest > end:
         text = f"ends at {end}, the client was sent what stood before {highest}"
-        return cut_at(stored, found, source_id, end, text)
-    if place.source_id != source_id:
-        fresh = replace(place, source_id=source_id, positions=replace(positions, floors=()))
-        return StartPosition(
-            fresh,
-            stored.marks,
-            trouble="has records of another message log: repeats of what it has settled of them are not all known",
-        )
+        return cut_at(stored, found, end, text)
     return StartPosition(place, stored.marks)
 
 
-def cut_at(stored: StoredReader, found: FoundLog, source_id: str, end: int, trouble: str) -> StartPosition:
+def cut_at(stored: StoredReader, found: FoundLog, end: int, trouble: str) -> StartPosition:
     """Of what is known of the log, that holds which speaks of offsets below `end`: all of another log is unread. Floors
     speak of the message log, and what stands before `end` is read for its source positions."""
     place = stored.position
     assert place is not None
     at = place.positions
-    floors = at.floors if place.source_id == source_id else ()
-    positions = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), floors)
+    positions = StoredPositions(min(at.base_offset, end), min(at.committed_offset, end), at.floors)
     packet_id = stored.marks[-1].packet_id if stored.marks else place.packet_id
     return StartPosition(
-        ReaderPosition(found.identity, source_id, packet_id, positions),
+        ReaderPosition(found.identity, packet_id, positions),
         tuple(mark for mark in stored.marks if mark.offset < end),
         tuple(mark for mark in stored.marks if mark.offset >= end),
         restarts=True,

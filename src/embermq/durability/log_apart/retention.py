@@ -5,7 +5,7 @@ APPLICATION clients are not among them: once dispatch has passed a record, it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from embermq.ports.application_log import (
     ApplicationContext,
@@ -15,33 +15,24 @@ from embermq.ports.application_log import (
 )
 from embermq.ports.log_readers import LogReader, LogReaders
 from embermq.ports.pipeline_progress import PipelineProgress
-from embermq.ports.source_positions import SourcePositions
 
 
 class PublishedReaders(LogReaders):
-    """`queries` that have published something, as numbers of the log. Waits for the log's store; for one thread."""
+    """`queries` that have published something; `passed` makes a position of what they have."""
 
     def __init__(
-        self, progress: PipelineProgress, positions: SourcePositions, queries: Iterable[str]
+        self, progress: PipelineProgress, passed: Callable[[Mapping[int, int]], int], queries: Iterable[str]
     ) -> None:
         self._progress = progress
-        self._positions = positions
+        self._passed = passed
         self._queries = tuple(queries)
-        self._known: dict[str, tuple[Mapping[int, int], int]] = {}
 
     def positions(self) -> list[LogReader]:
         return [
-            LogReader(query, self._number(query, found), 0)
+            LogReader(query, self._passed(found), 0)
             for query in self._queries
             if (found := self._progress.positions(query))
         ]
-
-    def _number(self, query: str, found: Mapping[int, int]) -> int:
-        """Asked for when the positions are others: what was passed stays passed."""
-        known = self._known.get(query)
-        if known is None or known[0] != found:
-            known = self._known[query] = (found, self._positions.number_of(found))
-        return known[1]
 
 
 class NoEntries(ApplicationLog):

@@ -23,8 +23,8 @@ PATIENCE_MS = 2_000
 """A tick that waits longer for the log is trouble that is told; a server that is missed for a moment is not."""
 UNKNOWN_RECORDS_MAX = 1_000
 UNKNOWN_MS_MAX = 1_000
-"""The store beside the log is told of its end at least so often: should the log be lost, or its end, no number is given
-twice, and no offset."""
+"""The store beside the log is told of its end at least so often: should the log lose its end, that is noticed, and no
+position is used twice."""
 
 
 class _UnderWay(Struct):
@@ -41,8 +41,8 @@ class _UnderWay(Struct):
 
 
 class LogThenState(TickStore):
-    """See the module. `log_end` is the number of the next record, `dispatcher_floor` what `state` has. `tick` tells the
-    time. Samples of latency go to `receipts`, or with the rest."""
+    """See the module. `log_end` is the position of the next record, `dispatcher_floor` what `state` has. `tick` tells
+    the time. Samples of latency go to `receipts`, or with the rest."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class LogThenState(TickStore):
 
     @property
     def log_end(self) -> int:
-        """The number that the next record gets."""
+        """The position of the next record."""
         return self._log_end
 
-    def begin_at(self, number: int) -> None:
-        """Give no record a number below this one. Called before the first tick."""
-        self._log_end = max(self._log_end, number)
+    def begin_at(self, position: int) -> None:
+        """Where the first record goes. Called before the first tick."""
+        self._log_end = position
 
     @property
     def failing(self) -> str:
@@ -112,7 +112,7 @@ class LogThenState(TickStore):
 
     def _append(self, tick: _UnderWay) -> None:
         tick.appends_since_ms = self._tick.now_ms
-        self._log.append(tick.base, tick.writes.records, self._appended)
+        self._log.append(tick.writes.records, self._appended)
 
     def _appended(self, result: Receipt | StoreError) -> None:
         tick = self._under_way
@@ -121,7 +121,7 @@ class LogThenState(TickStore):
             self._answer(result)
             return
         tick.appends_since_ms = -1
-        tick.count = len(tick.writes.records)
+        tick.base, tick.count = result.base_offset, result.record_count
         self._log_end = tick.base + tick.count
         self._keep_rest(tick)
 
@@ -181,6 +181,6 @@ class LogThenState(TickStore):
         self._log.close()
         if self._receipts is not None:
             self._receipts.close()
-        if self._under_way is None:
-            self._state.close_log(self._log_end)
+        tick = self._under_way
+        self._state.close_log(self._log_end if tick is None else tick.base, in_order=tick is None)
         self._state.close()

@@ -110,8 +110,19 @@ class KafkaJob(QueryJob):
         """Where each partition is read from: its progress, or the oldest record that is there."""
         confirmed = self.confirmed()
         begin: Positions = {}
-        for partition, bounds in self.kafka.positions.bounds().items():
+        found = self.kafka.positions.bounds()
+        for partition, bounds in found.items():
             at = confirmed.get(partition, bounds.first)
+            if at > bounds.end and partition < max(found):
+                # It has lost its end, and the broker writes into a later one.
+                log.warning(
+                    "%s: partition %d ends at %d, before %d: the messages between are lost",
+                    self.name,
+                    partition,
+                    bounds.end,
+                    at,
+                )
+                at = bounds.end
             if at > bounds.end:
                 raise LogBehindProgressError(
                     f"{self.kafka.positions.kafka.log_topic}, partition {partition}, ends at {bounds.end}, before "

@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from embermq.formats.application_logs import SHARED
-from embermq.pipeline.transforms.kafka_headers import is_filler, record_problem, with_headers
+from embermq.pipeline.transforms.kafka_headers import record_problem, with_headers
 from embermq.pipeline.transforms.record_size import batch_bytes
 
 
@@ -64,8 +64,6 @@ def dispatched(
     positioned = checked.withColumn("source", _header("s", source))
     rejected = F.array(_rejection(rejected_topic, F.col("headers"), F.col("problem")))
     stamps = F.col("stamp_texts")
-    # Asked only of what is no message: a filler is none, and nothing to be told of.
-    rejected = F.when(~is_filler(), rejected)
     if carried is not None:
         stamps = F.filter(stamps, lambda text: _is_due(text, carried))
         rejected = F.when(_is_beyond(carried.most), rejected)

@@ -7,10 +7,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 FORMAT_MAJOR = "1"
-SINGLE_HEADERS = ("v", "n", "f", "t", "c", "p", "x", "o", "s")
+SINGLE_HEADERS = ("v", "f", "t", "c", "p", "x", "o", "s")
 """At most one of each; any number of `a`, and of headers that are not known."""
 
-NUMBER_HEADERS = ("n", "f", "t", "x")
+NUMBER_HEADERS = ("f", "t", "x")
 OPTIONAL_HEADERS = ("p", "x", "o")
 
 LOG_NAME_CHARACTERS_MAX = 249
@@ -98,7 +98,6 @@ def record_problem(log_prefix: str) -> Column:
             F.substring_index(version, ".", 1) == FORMAT_MAJOR,
             F.concat(F.lit("format "), version, F.lit(f": this reader knows major {FORMAT_MAJOR}")),
         ),
-        (header_number("n").isNotNull(), _shown("n")),
         (
             (flags <= _FLAGS_MAX)
             & (flags.bitwiseAND(F.lit(3)) <= 2)
@@ -112,11 +111,6 @@ def record_problem(log_prefix: str) -> Column:
         (F.size("stamp_texts") == _good_stamps(log_prefix), _shown_stamps()),
     )
     return F.coalesce(*(F.when(~F.coalesce(is_good, F.lit(False)), reason) for is_good, reason in checks))
-
-
-def is_filler() -> Column:
-    """Whether a record that is no message only fills an offset, see `formats.kafka_record`."""
-    return F.col("key").isNull() & F.coalesce(F.array_contains(F.col("headers.key"), "z"), F.lit(False))
 
 
 def _number(text: Column) -> Column:

@@ -1,0 +1,30 @@
+"""Where a record stands in the message log: Position(partition, offset), in one 64-bit integer.
+
+A log has one partition that is written to, the newest. Another one follows only when a store has lost the end of the
+one before: what was told of that end stays true, nothing is filled or renumbered, and no position is used twice. So
+the positions of one writer ascend through its partitions, and are compared as they are.
+
+The embedded log has partition 0 alone: there a position is the offset.
+"""
+
+OFFSET_BITS = 46
+"""7 * 10^13 records of one partition; a Redis score holds positions of the first 128 partitions exactly."""
+OFFSET_END = 1 << OFFSET_BITS
+PARTITION_END = 1 << 17
+
+
+def position_of(partition: int, offset: int) -> int:
+    """The position of a record. Raises ValueError for what no log has."""
+    if not (0 <= partition < PARTITION_END and 0 <= offset < OFFSET_END):
+        raise ValueError(f"partition {partition}, offset {offset} is beyond what a position can hold")
+    return partition << OFFSET_BITS | offset
+
+
+def partition_of(position: int) -> int:
+    """The partition of a position."""
+    return position >> OFFSET_BITS
+
+
+def offset_of(position: int) -> int:
+    """The offset of a position, in its partition."""
+    return position & OFFSET_END - 1
