@@ -55,9 +55,9 @@ def measure(name: str, shape: Callable[[random.Random], Shape]) -> None:
     filters, topics = shape(random.Random(7))
     gc.collect()
     tracemalloc.start()
-    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
     for number, topic_filter in enumerate(filters):
-        trie.put(topic_filter, number, number)
+        trie.add(topic_filter, number)
     size = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     best = float("inf")

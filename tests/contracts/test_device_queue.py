@@ -86,7 +86,7 @@ def test_a_done_delivery_is_known_until_the_floor_has_passed_it(stores: Stores) 
     assert numbers(stores.queue.page(1, 0, 10)) == [3]
     assert stores.history.known_offsets(1, 0, shared=False) == {10, 20, 30}
     assert stores.history.known_offsets(1, 20, shared=False) == {20, 30}
-    assert stores.sessions.load().sessions[0].queued == 1
+    assert list(stores.sessions.load().sessions)[-1].queued == 1
     stores.write(dispatcher_floor=20)
     assert stores.history.known_offsets(1, 0, shared=False) == {20, 30}
     stores.reopen()

@@ -22,7 +22,9 @@ RECORD = encode_record(Message("a", b"", 1, False, "p", 4, 1))
 
 
 def test_an_empty_store_is_an_empty_state(stores: Stores) -> None:
-    assert stores.sessions.load() == StoredState(generation_reserved=1)
+    state = stores.sessions.load()
+    assert (list(state.sessions), len(state.sessions)) == ([], 0)
+    assert msgspec.structs.replace(state, sessions=[]) == StoredState(generation_reserved=1)
     assert stores.sessions.load_retained() == []
 
 
@@ -42,7 +44,7 @@ def test_load_returns_what_ticks_left(stores: Stores) -> None:
     stores.write(records=[RECORD, RECORD], receiving=[(ANN.generation, 1, 0), (ANN.generation, 65_535, 1)])
     stores.reopen()
     state = stores.sessions.load()
-    ann, bob = state.sessions
+    bob, ann = state.sessions  # the newest first
     assert (ann.row, bob.row) == (ANN, BOB)
     assert sorted(ann.subscriptions, key=lambda row: row.topic_filter, reverse=True) == subscriptions
     assert sorted(ann.receiving) == [1, 65_535]
@@ -81,13 +83,13 @@ def test_nothing_of_a_deleted_session_is_left(stores: Stores) -> None:
     state = stores.sessions.load()
     assert [stored.row for stored in state.sessions] == [BOB]
     stores.write(sessions=[ANN])
-    state = stores.sessions.load()
-    assert (state.sessions[0].subscriptions, state.sessions[0].receiving) == ((), ())
+    _, session = stores.sessions.load().sessions
+    assert (session.subscriptions, session.receiving) == ((), ())
 
 
 def test_generations_of_one_client_are_told_apart(stores: Stores) -> None:
     newer = msgspec.structs.replace(ANN, generation=8)
     stores.write(sessions=[newer, ANN], subscriptions=[(8, "f", SubscriptionRow("f", 1, 0, 0))])
     stored = stores.sessions.load().sessions
-    assert [entry.row.generation for entry in stored] == [7, 8]
-    assert [len(entry.subscriptions) for entry in stored] == [0, 1]
+    assert [entry.row.generation for entry in stored] == [8, 7]
+    assert [len(entry.subscriptions) for entry in stored] == [1, 0]

@@ -286,7 +286,7 @@ def test_a_full_store_refuses_the_whole_tick_and_recovers(sqlite_stores: Stores)
     assert (state.wills, state.dispatcher_floor, state.generation_reserved) == ([], 0, 1)
     assert stores.sessions.load_retained() == []
     assert stores.queue.page(1, 0, 10) == []
-    assert stores.sessions.load().sessions[0].subscriptions == ()
+    assert list(stores.sessions.load().sessions)[-1].subscriptions == ()
     assert payloads(stores) == [b"0", b"1"]
 
 

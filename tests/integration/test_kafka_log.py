@@ -211,7 +211,8 @@ def test_records_whose_tick_ended_half_way_are_accepted_at_the_next_start(stores
     leave(stores)
     stores.reopen()
     stored = stores.sessions.load()
-    assert (stored.sessions[0].receiving, stored.sessions[0].receiving_upto) == ((), 1)
+    (known,) = stored.sessions
+    assert (known.receiving, known.receiving_upto) == ((), 1)
     state = BrokerState(MqttSettings(), Tick(), DirectPath(), DirectPath())
     (found,) = complete(
         Broker(state), stored, stores.sessions.load_retained(), stores.log, stores.applications

@@ -48,8 +48,8 @@ def test_single_pair(topic_filter: str, topic: str) -> None:
     validate_topic(topic)
     expected = naive_match(topic_filter, topic)
     assert matches(topic_filter, topic) is expected
-    trie: SubscriptionTrie[str, str] = SubscriptionTrie()
-    trie.put(topic_filter, "k", "v")
+    trie: SubscriptionTrie[str] = SubscriptionTrie()
+    trie.add(topic_filter, "v")
     assert trie.match(topic) == (["v"] if expected else [])
     tree: TopicTree[int] = TopicTree()
     tree.put(topic, 1)
@@ -57,43 +57,35 @@ def test_single_pair(topic_filter: str, topic: str) -> None:
 
 
 class TrieModel(RuleBasedStateMachine):
-    """The trie holds what a dict of (filter, key) holds and matches what the naive matcher matches."""
+    """The trie holds what a set of (filter, value) holds and matches what the naive matcher matches."""
 
     @initialize()
     def start(self) -> None:
-        self.trie: SubscriptionTrie[str, tuple[str, str, int]] = SubscriptionTrie()
-        self.model: dict[tuple[str, str], tuple[str, str, int]] = {}
-        self.count = 0
+        self.trie: SubscriptionTrie[str] = SubscriptionTrie()
+        self.model: set[tuple[str, str]] = set()
 
-    @rule(topic_filter=filters, key=keys)
-    def put(self, topic_filter: str, key: str) -> None:
-        self.count += 1
-        value = (topic_filter, key, self.count)
-        assert self.trie.put(topic_filter, key, value) is ((topic_filter, key) not in self.model)
-        self.model[topic_filter, key] = value
+    @rule(topic_filter=filters, value=keys)
+    def add(self, topic_filter: str, value: str) -> None:
+        if (topic_filter, value) not in self.model:
+            self.trie.add(topic_filter, value)
+            self.model.add((topic_filter, value))
 
-    @rule(topic_filter=filters, key=keys)
-    def discard(self, topic_filter: str, key: str) -> None:
-        assert self.trie.discard(topic_filter, key) is ((topic_filter, key) in self.model)
-        self.model.pop((topic_filter, key), None)
+    @rule(topic_filter=filters, value=keys)
+    def discard(self, topic_filter: str, value: str) -> None:
+        assert self.trie.discard(topic_filter, value) is ((topic_filter, value) in self.model)
+        self.model.discard((topic_filter, value))
 
     @rule(data=st.data())
     def discard_one_that_is_there(self, data: st.DataObject) -> None:
         if self.model:
-            topic_filter, key = data.draw(st.sampled_from(sorted(self.model)))
-            assert self.trie.discard(topic_filter, key)
-            del self.model[topic_filter, key]
+            topic_filter, value = data.draw(st.sampled_from(sorted(self.model)))
+            assert self.trie.discard(topic_filter, value)
+            self.model.remove((topic_filter, value))
 
     @rule(topic=topics)
     def match(self, topic: str) -> None:
-        expected = [
-            value for (topic_filter, _), value in self.model.items() if naive_match(topic_filter, topic)
-        ]
+        expected = [value for topic_filter, value in self.model if naive_match(topic_filter, topic)]
         assert sorted(self.trie.match(topic)) == sorted(expected)
-
-    @rule(topic_filter=filters, key=keys)
-    def get(self, topic_filter: str, key: str) -> None:
-        assert self.trie.get(topic_filter, key) == self.model.get((topic_filter, key))
 
     @invariant()
     def size(self) -> None:

@@ -164,6 +164,7 @@ def metrics_text() -> str:
             refusals={"http": {"timeout": 0}},
             connections=0,
             sessions=0,
+            sessions_loaded=0,
             quotas=Quotas(MqttSettings(), Counters()),
             subscriptions=0,
             retained=0,

@@ -481,7 +481,7 @@ class HandDrivenBroker:
 
     def counts_queues(self) -> None:
         """Check what sessions count of their stored queues against the store; at rest only."""
-        for session in self.state.sessions.values():
+        for session in self.state.sessions.loaded:
             stored = [row for row in self.store.queue.values() if row.generation == session.generation]
             left = [row for row in stored if row.state != QueueState.DONE]
             assert (session.queued, session.queued_bytes) == (len(left), sum(len(row.record) for row in left))
@@ -490,7 +490,7 @@ class HandDrivenBroker:
 
     def counts_rows(self, sessions: HeldSessions) -> None:
         """The same for a session store of its own."""
-        for session in self.state.sessions.values():
+        for session in self.state.sessions.loaded:
             rows = sessions.rows(session.generation)
             assert session.queued == sum(state != QueueState.DONE for _, state, _ in rows)
             assert (session.uncommitted, session.paging) == (0, False)

@@ -314,7 +314,7 @@ class StandInSessions(SessionStore):
                 sum(len(queued.record) for queued in queues[generation]),
                 complete_to=store.complete_to,
             )
-            for generation, row in sorted(store.sessions.items())
+            for generation, row in sorted(store.sessions.items(), reverse=True)
         ]
         return StoredState(
             sessions,

@@ -134,6 +134,7 @@ class BrokerService:
                 refusals={listener: found.counts for listener, found in self.refusals.items()},
                 connections=self._server.connections,
                 sessions=len(state.sessions),
+                sessions_loaded=len(state.sessions.loaded),
                 quotas=state.quotas,
                 subscriptions=len(state.router),
                 retained=len(state.retained),
@@ -191,7 +192,7 @@ class BrokerService:
         round_of_retention = partial(
             self._embedded.retention.run,
             log_side.dispatcher_floor,
-            [query for query in log_side.holding(state.sessions.values()) if query not in paused],
+            [query for query in log_side.holding(state.sessions.loaded) if query not in paused],
             self._age_ms(),
         )
         retained = await on_own_thread(round_of_retention, "retention")
@@ -239,7 +240,7 @@ class BrokerService:
 
     async def _look_at_pipeline(self) -> None:
         log_side = self._embedded.log_side
-        sessions = self._embedded.broker.state.sessions.values()
+        sessions = self._embedded.broker.state.sessions.loaded
         look = log_side.look(log_side.holding(sessions))
         self._pipeline = await on_own_thread(
             partial(read_status, self._data_dir, None, look), "pipeline look"

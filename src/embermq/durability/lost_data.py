@@ -15,11 +15,13 @@ class LostData:
 
     def __init__(self, stored: StoredState, cursors: dict[int, SessionCursor]) -> None:
         self.floor = stored.dispatcher_floor
-        self._complete_to = {
-            entry.row.generation: entry.complete_to
-            for entry in stored.sessions
-            if entry.complete_to is not None and entry.complete_to < self.floor
-        }
+        self._complete_to: dict[int, int] = {}
+        if stored.complete_to is None or stored.complete_to < self.floor:
+            self._complete_to = {
+                entry.row.generation: entry.complete_to
+                for entry in stored.sessions
+                if entry.complete_to is not None and entry.complete_to < self.floor
+            }
         self._cursors = cursors
 
     def __bool__(self) -> bool:

@@ -26,8 +26,9 @@ from embermq.mqtt.wire.packets import (
     Unsubscribe,
 )
 from embermq.ports.errors import StoreError
-from embermq.ports.sessions import StoredState
+from embermq.ports.sessions import StoredSession, StoredState
 from embermq.ports.tick_store import Receipt
+from embermq.sessions.absent_session import is_idle
 from embermq.sessions.acknowledgements import Acknowledging
 from embermq.sessions.awaiting_pubrel import Holding
 from embermq.sessions.connecting import Connecting
@@ -100,7 +101,7 @@ class Broker:
         not taken back."""
         state = self.state
         state.rules = rules
-        for session in state.sessions.values():
+        for session in state.sessions.loaded:
             session.permissions = state.permissions(session.principal)
         state.router.forget()
         if state.queues is not None:
@@ -144,44 +145,51 @@ class Broker:
         self.publishing.refused(batch, error, lost)
 
     def restore(self, stored: StoredState, retained: list[RetainedRow]) -> list[Session]:
-        """Take over what the store holds; returns the sessions. Clients that were connected when the broker ended
-        count as gone now."""
+        """Take over what the store holds; returns the sessions that are loaded: those of applications, and those that
+        owe something. Clients that were connected when the broker ended count as gone now."""
         state = self.state
         state.set_generations(stored.generation_reserved)
         state.log_end = stored.log_end
-        now_ms = state.tick.now_ms
-        newest = {session.row.client_id: session for session in stored.sessions}
         for entry in stored.sessions:
             row = entry.row
-            if newest[row.client_id] is not entry:
-                state.tick.session_writes.deleted_sessions.append(row.generation)
-                if row.client_type is ClientType.APPLICATION:
-                    state.tick.writes.ended_applications.append(row.generation)
+            if row.client_id not in state.sessions:
+                if self._restore(entry):
+                    state.sessions.put_away(row.client_id)
                 continue
-            session = Session(row, persistent=True)
-            session.permissions = state.permissions(session.principal)
-            state.quotas.begins(session)
-            session.receiving = set(entry.receiving) or None
-            session.queue_seq_next = entry.queue_seq_next
-            session.queued = entry.queued
-            session.queued_bytes = entry.queued_bytes
-            if row.connected:
-                session.expires_ms = _deadline(row.expiry_interval_s, now_ms)
-                state.tick.session_writes.sessions.append(session.row())
-            state.sessions[row.client_id] = session
-            for subscription in entry.subscriptions:
-                self.subscribing.restore(session, subscription)
+            state.tick.session_writes.deleted_sessions.append(row.generation)  # a newer one came before
+            if row.client_type is ClientType.APPLICATION:
+                state.tick.writes.ended_applications.append(row.generation)
         for kept in retained:
             try:
                 state.retained.restore(kept)
             except RecordError as error:
                 state.damaged.note(f"the retained message of {kept.topic!r}: {error}")
-        generations = {session.generation for session in state.sessions.values()}
+        with_wills = {generation for generation, _ in stored.wills}
+        with_sessions = {session.generation for session in state.sessions.of(with_wills)}
         for generation, will in stored.wills:
-            self.wills.restore(generation, will, has_session=generation in generations)
-        for session in list(state.sessions.values()):
-            self.connecting.expiry.watch(session)
-        return list(state.sessions.values())
+            self.wills.restore(generation, will, has_session=generation in with_sessions)
+        return list(state.sessions.loaded)
+
+    def _restore(self, entry: StoredSession) -> bool:
+        """Take over a session; returns whether it may be put away."""
+        state, row = self.state, entry.row
+        session = Session(row, persistent=True)
+        session.permissions = state.permissions(session.principal)
+        state.quotas.begins(session)
+        session.receiving = set(entry.receiving) or None
+        session.queue_seq_next = entry.queue_seq_next
+        session.queued = entry.queued
+        session.queued_bytes = entry.queued_bytes
+        if row.connected:
+            session.expires_ms = _deadline(row.expiry_interval_s, state.tick.now_ms)
+            state.tick.session_writes.sessions.append(session.row())
+        state.sessions.add(session)
+        for subscription in entry.subscriptions:
+            self.subscribing.restore(session, subscription)
+        if is_idle(session):
+            return True
+        self.connecting.expiry.watch(session)
+        return False
 
 
 def _deadline(expiry_interval_s: int, now_ms: int) -> int:

@@ -43,7 +43,7 @@ DROPPED = tuple(name for name in Counters.__struct_fields__ if name.startswith("
 
 
 class _Survey(Struct):
-    """A count of the sessions, over several ticks."""
+    """A count of the sessions, over several ticks; those that are not loaded have no client and nothing stored."""
 
     left: Iterator[Session]
     total: int
@@ -77,8 +77,8 @@ class SystemTopics:
         self._look()
 
     def _look(self) -> None:
-        sessions = list(self._state.sessions.values())
-        self._go_on(_Survey(iter(sessions), len(sessions)))
+        sessions = self._state.sessions
+        self._go_on(_Survey(iter(list(sessions.loaded)), len(sessions)))
 
     def _go_on(self, survey: _Survey) -> None:
         """Count some more sessions; when all are counted, say what has changed."""

@@ -58,7 +58,8 @@ HELP: dict[str, str] = {
     "retained_messages": "topics with a retained message",
     "retained_expired": "retained messages that expired",
     # Sessions and subscriptions.
-    "sessions": "sessions in memory, kept ones of absent clients included",
+    "sessions": "sessions, kept ones of absent clients included",
+    "sessions_loaded": "sessions that are in memory whole",
     "sessions_kept": "kept sessions",
     "sessions_kept_limit": "limit of kept sessions",
     "sessions_expired": "kept sessions that expired",

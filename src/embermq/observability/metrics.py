@@ -33,6 +33,7 @@ class MetricsSnapshot(Struct, frozen=True, kw_only=True):
     """By listener and reason, what HTTP and gRPC did not answer."""
     connections: int
     sessions: int
+    sessions_loaded: int
     quotas: Quotas
     subscriptions: int
     retained: int
@@ -78,6 +79,7 @@ class Metrics(Collector):
         gauges = {
             "connections": snapshot.connections,
             "sessions": snapshot.sessions,
+            "sessions_loaded": snapshot.sessions_loaded,
             "sessions_kept": snapshot.quotas.kept,
             "sessions_kept_limit": snapshot.quotas.sessions_max,
             "subscriptions": snapshot.subscriptions,

@@ -1,6 +1,8 @@
 """What is kept of sessions; written by ticks, read back at start."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -28,15 +30,25 @@ class StoredSession(Struct, frozen=True):
     Less than that: the store has lost its newest data."""
 
 
+class StoredSessions(Protocol):
+    """All sessions, by generation, the newest first. May be read from the store each time, one after the other."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[StoredSession]: ...
+
+
 class StoredState(Struct, frozen=True):
     """Everything the broker reads at start."""
 
-    sessions: list[StoredSession] = field(default_factory=list)
+    sessions: StoredSessions = field(default_factory=list)
     wills: list[tuple[int, WillRow]] = field(default_factory=list)
     """(generation, will), of sessions and of clients that had none."""
     dispatcher_floor: int = 0
     log_end: int = 0
     generation_reserved: int = 1
+    complete_to: int | None = None
+    """What each of the sessions says of itself, where all say the same."""
 
 
 class SessionStore(ABC):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from sys import getsizeof
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
 from embermq.formats.log_record import IDENTIFIERS_MAX, Stamp, encode_stamps
+from embermq.mqtt.topics.names import SHARE_PREFIX
 from embermq.mqtt.topics.trie import SubscriptionTrie
 from embermq.routing.match_cache import MatchCache
 from embermq.routing.queue_target import QueueTarget
 from embermq.routing.shared_logs import SharedLogs, stamps_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from embermq.sessions.absent_session import AbsentSession
     from embermq.sessions.session import Session
 
 MATCHES_BYTES_MAX = 30 * 1024 * 1024
@@ -23,25 +27,54 @@ TOPIC_BYTES = 320
 MATCH_BYTES = 400
 """What a `Match` takes besides its receivers and stamps."""
 RECEIVER_BYTES = 90
+NO_LOCAL = 4
+"""Of the options of a subscription."""
 
 
-class Subscriber(Struct):
-    """One subscription of one session. `topic_filter` is without the `$share/<group>/` prefix."""
+class Subscriber(Struct, eq=False, gc=False):
+    """One subscription of one session, `holder`: loaded or not. `topic_filter` is without the `$share/<group>/` prefix;
+    `options` is the byte of MQTT 5 [MQTT-3.8.3.1].
 
-    session: Session
+    The garbage collector does not look at it: session and subscription name each other until the session ends.
+    """
+
+    holder: Session | AbsentSession
     topic_filter: str
     group: str
-    qos: int
-    no_local: bool
-    retain_as_published: bool
-    retain_handling: int
+    options: int
     identifier: int
     since_offset: int
 
     @property
-    def options(self) -> int:
-        """The options byte of MQTT 5 [MQTT-3.8.3.1]."""
-        return self.qos | self.no_local << 2 | self.retain_as_published << 3 | self.retain_handling << 4
+    def session(self) -> Session:
+        """Whose it is, where that is known to be loaded."""
+        assert self.holder.is_loaded
+        return cast("Session", self.holder)
+
+    @property
+    def name(self) -> str:
+        """The filter as the client spells it."""
+        return f"{SHARE_PREFIX}{self.group}/{self.topic_filter}" if self.group else self.topic_filter
+
+    @property
+    def qos(self) -> int:
+        """The QoS that was granted."""
+        return self.options & 3
+
+    @property
+    def no_local(self) -> bool:
+        """Not for what its own client publishes."""
+        return bool(self.options & NO_LOCAL)
+
+    @property
+    def retain_as_published(self) -> bool:
+        """The RETAIN flag is forwarded as it came."""
+        return bool(self.options & 8)
+
+    @property
+    def retain_handling(self) -> int:
+        """When retained messages are sent: 0 always, 1 for a new subscription, 2 never."""
+        return self.options >> 4 & 3
 
 
 class Receiver(Struct):
@@ -98,10 +131,12 @@ NO_MATCH = Match([], [], [], [], b"", False, True)
 
 
 class Router:
-    """Keeps the subscriptions and remembers what topics matched. Not thread-safe."""
+    """Keeps the subscriptions and remembers what topics matched. `session_of` loads the session of a holder that is not
+    loaded. Not thread-safe."""
 
-    def __init__(self) -> None:
-        self._trie: SubscriptionTrie[tuple[int, str], Subscriber] = SubscriptionTrie()
+    def __init__(self, session_of: Callable[[Session | AbsentSession], Session]) -> None:
+        self._session_of = session_of
+        self._trie: SubscriptionTrie[Subscriber] = SubscriptionTrie()
         self._matches: MatchCache[Match] = MatchCache(MATCHES_BYTES_MAX)
         self._turns: dict[tuple[str, str], GroupTurn] = {}
         self.shared_stamps: dict[str, Stamp] = {}
@@ -117,22 +152,21 @@ class Router:
         """Subscriptions that share."""
         return sum(turn.members for turn in self._turns.values())
 
-    def put(self, subscriber: Subscriber) -> bool:
-        """Add or replace; True when it is new."""
+    def put(self, subscriber: Subscriber, replaced: Subscriber | None = None) -> None:
+        """Add a subscription, in place of the one that its session had to the same filter."""
         self._matches.changed(subscriber.topic_filter)
-        key = (subscriber.session.generation, subscriber.group)
-        new = self._trie.put(subscriber.topic_filter, key, subscriber)
-        if new and subscriber.group:
+        if replaced is not None:
+            self._trie.discard(replaced.topic_filter, replaced)
+        elif subscriber.group:
             self._turns.setdefault((subscriber.group, subscriber.topic_filter), GroupTurn()).members += 1
+        self._trie.add(subscriber.topic_filter, subscriber)
         if self.shared_logs is not None and subscriber.group and subscriber.session.is_application:
             self.shared_logs.joined(subscriber)
-        return new
 
     def discard(self, subscriber: Subscriber) -> None:
         """Remove; nothing happens when it is not there."""
         self._matches.changed(subscriber.topic_filter)
-        key = (subscriber.session.generation, subscriber.group)
-        if self._trie.discard(subscriber.topic_filter, key) and subscriber.group:
+        if self._trie.discard(subscriber.topic_filter, subscriber) and subscriber.group:
             turn_key = (subscriber.group, subscriber.topic_filter)
             turn = self._turns[turn_key]
             turn.members -= 1
@@ -178,11 +212,13 @@ class Router:
         for subscriber in self._trie.match(topic):
             if 0 <= offset < subscriber.since_offset:
                 continue
-            if subscriber.no_local:
+            holder = subscriber.holder
+            if subscriber.options & NO_LOCAL:
                 no_local = True
-                if subscriber.session.client_id == publisher:
+                if holder.client_id == publisher:
                     continue
-            permissions = subscriber.session.permissions
+            session = self._session_of(holder)
+            permissions = session.permissions
             if permissions is not None and not permissions.may_receive(topic):
                 denied += 1
                 continue
@@ -191,7 +227,7 @@ class Router:
                 key = (subscriber.group, subscriber.topic_filter, stamped)
                 shared.setdefault(key, []).append(subscriber)
             else:
-                plain.setdefault(subscriber.session.generation, []).append(subscriber)
+                plain.setdefault(session.generation, []).append(subscriber)
         if not plain and not shared:
             if no_local or denied:
                 return Match([], [], [], [], b"", no_local, True, denied, True)

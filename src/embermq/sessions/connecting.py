@@ -299,7 +299,7 @@ class Connecting:
             identity.certificate,
         )
         session = Session(row, persistent=expiry_s > 0)
-        state.sessions[client_id] = session
+        state.sessions.add(session)
         state.quotas.begins(session)
         if session.is_application:
             floor = (client_id, state.offset_next)
@@ -432,6 +432,7 @@ class Connecting:
             self._judge(session, state.permissions(session.principal))
         self.expiry.begin(session)
         state.tick.session_writes.sessions.append(session.row())
+        state.sessions.rest(session)
 
 
 def _farewell(packet: Disconnect) -> str:

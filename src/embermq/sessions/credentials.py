@@ -37,7 +37,7 @@ class Credentials:
     def expel(self, unwelcome: Callable[[Identity], bool]) -> int:
         """End the connections of those who may not be here any more; returns how many."""
         count = 0
-        for session in self._state.sessions.values():
+        for session in self._state.sessions.loaded:
             for link in (session.link, session.claimant):
                 if link is None or link.closing or link.identity is None or not unwelcome(link.identity):
                     continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
@@ -70,6 +70,7 @@ class Session:
     """
 
     __slots__ = (
+        "__weakref__",
         "account",
         "backlog",
         "certificate",
@@ -110,6 +111,8 @@ class Session:
         "window",
         "window_max",
     )
+
+    is_loaded: ClassVar[bool] = True
 
     def __init__(self, row: SessionRow, *, persistent: bool) -> None:
         self.client_id = row.client_id

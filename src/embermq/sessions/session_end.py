@@ -23,7 +23,6 @@ class SessionEnd:
         if session.dead:
             return
         session.dead = True
-        self._state.timers.cancel(session.timer)
         self._wills.session_ended(session)
         self._handover.leave(session, ended=True, then=partial(self._delete, session, durable))
         for subscriber in session.subscriptions.values():
@@ -36,8 +35,7 @@ class SessionEnd:
         self._state.path(session).forget(session)
         self._state.quotas.ends(session)
         session.window.clear()
-        if self._state.sessions.get(session.client_id) is session:
-            del self._state.sessions[session.client_id]
+        self._state.sessions.remove(session)
 
     def _delete(self, session: Session, durable: Callable[[], None] | None) -> None:
         tick = self._state.tick

@@ -16,6 +16,7 @@ class SessionExpiry:
     def __init__(self, state: BrokerState, session_end: SessionEnd) -> None:
         self._state = state
         self._session_end = session_end
+        state.sessions.on_load = self.watch
 
     def interval_s(self, packet: Connect) -> int:
         """The expiry interval that a CONNECT gets."""
@@ -36,13 +37,15 @@ class SessionExpiry:
             self.watch(session)
 
     def watch(self, session: Session) -> None:
-        """Arm the timer of a session whose client is gone."""
+        """Arm the timer of a session whose client is gone. It does not hold the session, which may be put away."""
         timers = self._state.timers
         timers.cancel(session.timer)
         if session.expires_ms:
-            session.timer = timers.at(session.expires_ms, partial(self._expire, session, session.epoch))
+            end = partial(self._expire, session.client_id, session.epoch)
+            session.timer = timers.at(session.expires_ms, end)
 
-    def _expire(self, session: Session, epoch: int) -> None:
-        if session.epoch == epoch and not session.dead and self.is_over(session):
+    def _expire(self, client_id: str, epoch: int) -> None:
+        session = self._state.sessions.get(client_id)
+        if session is not None and session.epoch == epoch and self.is_over(session):
             self._state.counters.sessions_expired += 1
             self._session_end.end(session)

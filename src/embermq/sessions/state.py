@@ -23,6 +23,7 @@ from embermq.sessions.link import Link
 from embermq.sessions.listener_terms import Terms
 from embermq.sessions.quotas import Quotas
 from embermq.sessions.session import Session
+from embermq.sessions.session_table import SessionTable
 from embermq.sessions.settings import MqttSettings
 from embermq.sessions.tick import Tick
 from embermq.sessions.timers import Timers
@@ -60,11 +61,11 @@ class BrokerState:
         """Told of clients that come, leave and are refused something."""
         self.damaged = DamagedRecords(self.counters)
         self.timers = Timers()
-        self.router = Router()
+        self.sessions = SessionTable(tick, self.timers, self.permissions)
+        self.router = Router(self.sessions.session_of)
         self.retained = RetainedMessages(tick, self.timers, self.counters)
         self.system: TopicTree[RetainedRow] = TopicTree()
         """Messages below $SYS: retained as far as subscriptions can tell, and never stored."""
-        self.sessions: dict[str, Session] = {}
         self.parts_sent = 0
         """Pieces of packets that connections have written: three a PUBLISH of QoS 1 and 2, two one of QoS 0, one any
         other packet."""

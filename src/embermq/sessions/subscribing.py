@@ -218,17 +218,14 @@ class Subscribing:
             session,
             topic_filter,
             group,
-            asked.qos,
-            asked.no_local,
-            asked.retain_as_published,
-            asked.retain_handling,
+            asked.qos | asked.no_local << 2 | asked.retain_as_published << 3 | asked.retain_handling << 4,
             identifier,
             old.since_offset if old is not None else state.offset_next,
         )
         session.subscriptions[asked.topic_filter] = subscriber
         if old is None:
             state.quotas.adds(session, asked.topic_filter)
-        state.router.put(subscriber)
+        state.router.put(subscriber, old)
         is_known = old is not None and (old.options, old.identifier) == (subscriber.options, identifier)
         if session.persistent and not is_known:
             row = SubscriptionRow(asked.topic_filter, subscriber.options, identifier, subscriber.since_offset)
@@ -292,10 +289,9 @@ class Subscribing:
         log_end = self._state.log_end
         if self._state.shared_logs is not None:
             self._state.shared_logs.cap_offsets()
-        for session in self._state.sessions.values():
-            if session.generation in generations:
-                for subscriber in session.subscriptions.values():
-                    subscriber.since_offset = min(subscriber.since_offset, log_end)
+        for session in self._state.sessions.of(generations):
+            for subscriber in session.subscriptions.values():
+                subscriber.since_offset = min(subscriber.since_offset, log_end)
 
     def restore(self, session: Session, row: SubscriptionRow) -> None:
         """A subscription read at start."""
@@ -304,18 +300,8 @@ class Subscribing:
         if self._state.queues is not None and name.startswith(QUEUE_PREFIX):
             self._state.queues.restore_subscription(session, row)
             return
-        options = row.options
-        subscriber = Subscriber(
-            session,
-            name,
-            shared.group if shared else "",
-            options & 3,
-            bool(options & 4),
-            bool(options & 8),
-            options >> 4 & 3,
-            row.identifier,
-            row.since_offset,
-        )
+        group = shared.group if shared else ""
+        subscriber = Subscriber(session, name, group, row.options, row.identifier, row.since_offset)
         session.subscriptions[row.topic_filter] = subscriber
         self._state.quotas.adds(session, row.topic_filter)
         self._state.router.put(subscriber)

@@ -80,7 +80,7 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def generations(stores: Stores) -> list[int]:
-    return [stored.row.generation for stored in stores.sessions.load().sessions]
+    return sorted(stored.row.generation for stored in stores.sessions.load().sessions)
 
 
 @pytest.mark.parametrize("times", [1, 2])

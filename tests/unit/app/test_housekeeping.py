@@ -47,7 +47,9 @@ def test_errors_that_nobody_foresaw_are_told_and_counted_and_the_rounds_go_on(
 ) -> None:
     monkeypatch.setattr(service, "HOUSEKEEPING_S", 0.0)
     counters = Counters()
-    state = SimpleNamespace(sessions={}, counters=counters, refuse_all=False, refused_generations=set())
+    state = SimpleNamespace(
+        sessions=SimpleNamespace(loaded=[]), counters=counters, refuse_all=False, refused_generations=set()
+    )
 
     async def rounds() -> None:
         stop = asyncio.Event()

@@ -290,11 +290,13 @@ def test_an_end_is_clean_when_nothing_is_under_way() -> None:
 
 def test_sessions_are_complete_up_to_the_end_that_their_store_knew() -> None:
     row = SessionRow("c", 7, 1, ClientType.DEVICE, "", 5, 60, True, 0, 1)
-    stored = StoredState(sessions=[StoredSession(row, (), (), 0, 0, 0)], log_end=40)
+    session = StoredSession(row, (), (), 0, 0, 0)
+    stored = StoredState(sessions=[session], log_end=40)
     found = behind_records(stored, 44)
-    assert (found.log_end, found.sessions[0].receiving_upto) == (44, 40)
+    (completed,) = found.sessions
+    assert (found.log_end, completed.receiving_upto) == (44, 40)
     assert behind_records(stored, 3).log_end == 40
-    assert msgspec.structs.replace(found.sessions[0], receiving_upto=-1) == stored.sessions[0]
+    assert msgspec.structs.replace(completed, receiving_upto=-1) == session
 
 
 def test_samples_with_a_place_of_their_own_go_there_once_the_tick_is_stored() -> None:

@@ -233,7 +233,7 @@ def test_what_comes_in_one_piece_with_connect() -> None:
         client.send(connect())
         client.send(auth(b"done"))
         assert (await answer).reason_code == 0x82
-        assert serving.hand.state.sessions == {}
+        assert not serving.hand.state.sessions
 
     run(test)
 

@@ -182,7 +182,7 @@ def test_a_client_id_that_cannot_be(client_id: str, version: ProtocolVersion) ->
     link = hand.connects(client_id, version=version, clean_start=False)
     assert connack(link).reason_code == 2
     assert link.ended
-    assert hand.state.sessions == {}
+    assert not hand.state.sessions
 
 
 def test_a_long_client_id_is_taken_in_31(hand: HandDrivenBroker) -> None:
@@ -454,7 +454,7 @@ def test_reconnects_leave_no_timers_behind(hand: HandDrivenBroker) -> None:
     for _ in range(500):
         hand.keeps("c", keep_alive_s=60_000, will=will(delay_s=50_000)).drops()
         hand.settle()
-    assert len(hand.state.timers) <= 2
+    assert len(hand.state.timers) <= 3
     assert len(hand.state.timers._heap) < 200
 
 

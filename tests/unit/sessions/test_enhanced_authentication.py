@@ -112,7 +112,7 @@ def test_a_refusal_at_every_step(door: Entrance, rounds: int, reason: ReasonCode
     assert door.link.last(Connack) == Connack(False, reason)
     assert door.link.ended
     assert door.hand.state.counters.connections_refused == 1
-    assert door.hand.state.sessions == {}
+    assert not door.hand.state.sessions
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_may_not_come_before_connack(door: Entrance, packet: Packet) -> Non
     assert door.link.ended
     assert door.hand.state.counters.protocol_errors == 1
     door.says(ALICE)
-    assert door.hand.state.sessions == {}
+    assert not door.hand.state.sessions
 
 
 def test_an_answer_before_the_question_is_a_protocol_error(door: Entrance) -> None:
@@ -155,7 +155,7 @@ def test_disconnect_ends_the_exchange_without_connack(door: Entrance) -> None:
     assert door.link.ended
     assert door.link.all(Connack) == []
     door.says(ALICE)
-    assert door.hand.state.sessions == {}
+    assert not door.hand.state.sessions
 
 
 def test_nothing_is_taken_over_before_the_proof(hand: HandDrivenBroker) -> None:
@@ -190,7 +190,7 @@ def test_a_disconnect_between_the_proof_and_connack_counts(hand: HandDrivenBroke
     hand.settle()
     assert [packet.reason_code for packet in door.link.all(Connack)] == [0]
     assert door.link.ended
-    assert hand.state.sessions == {}
+    assert not hand.state.sessions
 
 
 def test_the_time_is_over_while_the_client_is_asked(door: Entrance) -> None:
@@ -216,7 +216,7 @@ def test_what_is_late_after_entering_does_nothing(door: Entrance) -> None:
 def test_an_answer_to_a_client_that_is_gone_is_thrown_away(door: Entrance) -> None:
     door.link.drops()
     door.says(ALICE)
-    assert door.hand.state.sessions == {}
+    assert not door.hand.state.sessions
     assert len(door.hand.state.timers) == 0
 
 

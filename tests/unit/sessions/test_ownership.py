@@ -202,7 +202,7 @@ def test_a_rule_sends_clients_elsewhere(verb: str, reason: int) -> None:
         reason,
         "b.example:8883",
     )
-    assert sent.ended and hand.state.sessions == {}
+    assert sent.ended and not hand.state.sessions
     assert code(hand.connects("ann-1", user="ann", version=V311)) == 3
     assert hand.state.counters.connects_sent_elsewhere == 2
     assert code(hand.connects("operator-1", user="operator")) == 0, "the first rule that is about it decides"

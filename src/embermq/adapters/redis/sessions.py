@@ -71,7 +71,7 @@ class RedisSessionStore(SessionStore):
                 wills = [will for master in self._redis.masters for will in self._wills(master)]
         except LayoutError as error:
             raise _unreadable(error) from error
-        sessions.sort(key=lambda session: session.row.generation)
+        sessions.sort(key=lambda session: session.row.generation, reverse=True)
         wills.sort(key=lambda will: will[0])
         return StoredState(sessions, wills, log_end=self._log_end)
 

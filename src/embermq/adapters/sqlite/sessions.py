@@ -2,16 +2,62 @@
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from embermq.model.client_type import ClientType
 from embermq.model.session import RetainedRow, SessionRow, SubscriptionRow, WillRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP
-from embermq.ports.sessions import SessionStore, StoredSession, StoredState
+from embermq.ports.sessions import SessionStore, StoredSession, StoredSessions, StoredState
 
 SESSION_COLUMNS = (
     "generation, client_id, epoch, client_type, username, version, expiry_interval_s, connected, expires_ms,"
     " created_ms, certificate"
 )
+_NO_MORE: tuple[int, Iterator[tuple[Any, ...]]] = (-1, iter(()))
+"""Behind the last subscription."""
+
+
+class _SqliteSessions(StoredSessions):
+    """Read with two cursors side by side: a million sessions are never in memory as rows."""
+
+    def __init__(self, connection: sqlite3.Connection, complete_to: int | None) -> None:
+        self._connection = connection
+        self._complete_to = complete_to
+
+    def __len__(self) -> int:
+        return int(self._connection.execute("SELECT COUNT(*) FROM session").fetchone()[0])
+
+    def __iter__(self) -> Iterator[StoredSession]:
+        query = self._connection.execute
+        receiving: dict[int, list[int]] = defaultdict(list)
+        for generation, packet_id in query("SELECT generation, packet_id FROM receiving"):
+            receiving[generation].append(packet_id)
+        queues: dict[int, tuple[int, int, int]] = {}
+        for generation, last, queued, queued_bytes in query(  # what is done has no record any more
+            "SELECT generation, MAX(seq), SUM(state < 3), SUM(length(record)) FROM device_queue GROUP BY generation"
+        ):
+            queues[generation] = (last + QUEUE_SEQ_STEP, queued, queued_bytes)
+        subscriptions = groupby(
+            query("SELECT * FROM subscription ORDER BY generation DESC, topic_filter DESC"), itemgetter(0)
+        )
+        generation, found = next(subscriptions, _NO_MORE)
+        for row in map(_session, query(f"SELECT {SESSION_COLUMNS} FROM session ORDER BY generation DESC")):
+            while generation > row.generation:  # of a session that is no more
+                generation, found = next(subscriptions, _NO_MORE)
+            is_own = generation == row.generation
+            seq_next, count, count_bytes = queues.get(row.generation, (QUEUE_SEQ_STEP, 0, 0))
+            yield StoredSession(
+                row,
+                tuple(SubscriptionRow(*values) for _, *values in found) if is_own else (),
+                tuple(receiving.get(row.generation, ())),
+                seq_next,
+                count,
+                count_bytes,
+                complete_to=self._complete_to,
+            )
 
 
 class SqliteSessionStore(SessionStore):
@@ -22,33 +68,7 @@ class SqliteSessionStore(SessionStore):
 
     def load(self) -> StoredState:
         query = self._connection.execute
-        subscriptions: dict[int, list[SubscriptionRow]] = defaultdict(list)
-        for generation, *values in query("SELECT * FROM subscription"):
-            subscriptions[generation].append(SubscriptionRow(*values))
-        receiving: dict[int, list[int]] = defaultdict(list)
-        for generation, packet_id in query("SELECT generation, packet_id FROM receiving"):
-            receiving[generation].append(packet_id)
-        queues: dict[int, tuple[int, int, int]] = {}
-        for generation, last, queued, queued_bytes in query(  # what is done has no record any more
-            "SELECT generation, MAX(seq), SUM(state < 3), SUM(length(record)) FROM device_queue GROUP BY generation"
-        ):
-            queues[generation] = (last + QUEUE_SEQ_STEP, queued, queued_bytes)
         complete_to = query("SELECT MAX(complete_to) FROM session_data").fetchone()[0]
-        sessions: list[StoredSession] = []
-        for row in map(_session, query(f"SELECT {SESSION_COLUMNS} FROM session ORDER BY generation")):
-            generation = row.generation
-            seq_next, queued, queued_bytes = queues.get(generation, (QUEUE_SEQ_STEP, 0, 0))
-            sessions.append(
-                StoredSession(
-                    row,
-                    tuple(subscriptions.get(generation, ())),
-                    tuple(receiving.get(generation, ())),
-                    seq_next,
-                    queued,
-                    queued_bytes,
-                    complete_to=complete_to,
-                )
-            )
         wills = [
             (generation, WillRow(*values))
             for generation, *values in query(
@@ -58,11 +78,12 @@ class SqliteSessionStore(SessionStore):
         ]
         meta = dict(query("SELECT name, value FROM meta").fetchall())
         return StoredState(
-            sessions,
+            _SqliteSessions(self._connection, complete_to),
             wills,
             meta.get("dispatcher_floor", 0),
             meta.get("log_end", 0),
             meta.get("generation_reserved", 1),
+            complete_to,
         )
 
     def load_retained(self) -> list[RetainedRow]:

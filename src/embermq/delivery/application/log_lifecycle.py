@@ -114,7 +114,7 @@ class LogLifecycle(ApplicationSessions):
         """Every log that somebody reads."""
         found = {
             self.name(session): WantedLog(PARTITIONS, session)
-            for session in self._state.sessions.values()
+            for session in self._state.sessions.loaded
             if session.is_application
         }
         shared = self._state.shared_logs

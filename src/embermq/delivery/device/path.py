@@ -196,8 +196,7 @@ class DevicePath(DeliveryPath):
         self._limit.note(session)
         batch = self._state.tick.batch
         if self._touched_batch is not batch:
-            self._touched_batch = batch
-            self._touched = set()
+            self._touched_batch, self._touched = batch, set()
             batch.after_commit.append(partial(self._rows_committed, self._touched))
         if session not in self._touched:
             self._touched.add(session)
@@ -209,6 +208,7 @@ class DevicePath(DeliveryPath):
             self._limit.enforce(session)
             if session.backlog and not session.paging:
                 self._want_page(session)
+        sessions.clear()  # else the last batch would hold them, and none could be put away
 
     def _spill(self, session: Session) -> None:
         """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""

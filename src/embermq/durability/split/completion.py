@@ -50,7 +50,7 @@ def complete(
     broker.state.tick.session_writes.wills += [(generation, None) for generation in published]
     tail.receive(broker.state)
     tail.retain(broker.state)
-    generations = {session.generation for session in broker.state.sessions.values()}
+    generations = {session.generation for session in sessions}
     for floor in applications.floors():
         if floor.generation not in generations:
             broker.state.tick.writes.ended_applications.append(floor.generation)
@@ -112,7 +112,8 @@ class _Tail:
 
     def receive(self, state: BrokerState) -> None:
         """Complete the sets of packet ids whose PUBREL has not come."""
-        sessions = {session.generation: session for session in state.sessions.values()}
+        generations = {generation for generation, _ in self._received}
+        sessions = {session.generation: session for session in state.sessions.of(generations)}
         for (generation, packet_id), offset in self._received.items():
             session = sessions.get(generation)
             if session is None:

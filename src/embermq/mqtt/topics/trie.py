@@ -1,4 +1,4 @@
-"""The subscription trie: from a topic to the values of every filter that matches it.
+"""The subscription trie: from a topic to the subscriptions of every filter that matches it.
 
 Filters without wildcards live in one dict and cost one look-up; only filters with wildcards are nodes of the
 trie. Levels that no other filter branches off are one node (a radix tree), so there are at most two nodes a filter,
@@ -8,17 +8,24 @@ nodes that it meets, not by the number of subscriptions.
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import Final, Generic, TypeAlias, TypeVar
 
-K = TypeVar("K")
-V = TypeVar("V")
+V = TypeVar("V", bound=Hashable)
+Leaf: TypeAlias = V | dict[V, None] | None
+"""What ends at one place: one value as it is, since most filters have one, several as the keys of a dict. So a value is
+no dict and not None."""
+SHARED_CHARACTERS_MAX: Final = 32
+SHARED_TEXTS: Final = 4_096
+"""Texts of levels up to this length, so many of them, are one text wherever they stand."""
 
 LOOKED_AT: Final = 8
 """Levels of a long tail that are taken apart first, then twice as many: a topic that has others is mostly found out by
 the first few."""
 
 
-class _FilterNode(Generic[K, V]):
+class _FilterNode(Generic[V]):
     """One or several levels of the filters with wildcards; what is absent is None, most nodes have one thing only.
 
     The first level of a node is what its parent finds it by, `second` the one behind it, `tail` are all others with
@@ -30,10 +37,10 @@ class _FilterNode(Generic[K, V]):
 
     def __init__(self, levels: list[str]) -> None:
         """`levels` are those behind the first."""
-        self.children: dict[str, _FilterNode[K, V]] | None = None
-        self.single: _FilterNode[K, V] | None = None  # the level "+"
-        self.here: dict[K, V] | None = None  # filters that end at this node
-        self.subtree: dict[K, V] | None = None  # filters that end with "#" below this node
+        self.children: dict[str, _FilterNode[V]] | None = None
+        self.single: _FilterNode[V] | None = None  # the level "+"
+        self.here: Leaf[V] = None  # filters that end at this node
+        self.subtree: Leaf[V] = None  # filters that end with "#" below this node
         self.set_levels(levels)
 
     def levels(self) -> list[str]:
@@ -44,21 +51,21 @@ class _FilterNode(Generic[K, V]):
 
     def set_levels(self, levels: list[str]) -> None:
         """Replace them."""
-        self.second: str | None = levels[0] if levels else None
-        self.tail: str | None = "/".join(levels[1:]) if len(levels) > 1 else None
+        self.second: str | None = _one_text(levels[0]) if levels else None
+        self.tail: str | None = _one_text("/".join(levels[1:])) if len(levels) > 1 else None
 
     @property
     def holds_values(self) -> bool:
         """Whether some filter ends here."""
         return self.here is not None or self.subtree is not None
 
-    def child(self, level: str) -> _FilterNode[K, V] | None:
+    def child(self, level: str) -> _FilterNode[V] | None:
         """The node whose first level is this one, spelled as in a filter."""
         if level == "+":
             return self.single
         return None if self.children is None else self.children.get(level)
 
-    def link(self, level: str, child: _FilterNode[K, V]) -> None:
+    def link(self, level: str, child: _FilterNode[V]) -> None:
         """Put a node below this one."""
         if level == "+":
             self.single = child
@@ -76,7 +83,7 @@ class _FilterNode(Generic[K, V]):
             if not self.children:
                 self.children = None
 
-    def only_child(self) -> tuple[str, _FilterNode[K, V]] | None:
+    def only_child(self) -> tuple[str, _FilterNode[V]] | None:
         """The one node below, with its first level; None when there are several, or none."""
         if self.children is None:
             return None if self.single is None else ("+", self.single)
@@ -86,7 +93,7 @@ class _FilterNode(Generic[K, V]):
 
     def split(self, levels: list[str], kept: int) -> None:
         """Keep only the first `kept` of its `levels`; the others become a node below."""
-        below: _FilterNode[K, V] = _FilterNode(levels[kept + 1 :])
+        below: _FilterNode[V] = _FilterNode(levels[kept + 1 :])
         below.children, below.single, below.here, below.subtree = (
             self.children,
             self.single,
@@ -97,7 +104,7 @@ class _FilterNode(Generic[K, V]):
         self.children = self.single = self.here = self.subtree = None
         self.link(levels[kept], below)
 
-    def absorb(self, level: str, child: _FilterNode[K, V]) -> None:
+    def absorb(self, level: str, child: _FilterNode[V]) -> None:
         """Become one node with the only one below."""
         self.set_levels([*self.levels(), level, *child.levels()])
         self.children, self.single, self.here, self.subtree = (
@@ -108,8 +115,8 @@ class _FilterNode(Generic[K, V]):
         )
 
 
-class SubscriptionTrie(Generic[K, V]):
-    """Filters, each with values by key (a client, a session, a group).
+class SubscriptionTrie(Generic[V]):
+    """Filters, each with values (subscriptions), which are told apart by their hash and equality.
 
     Filters must be valid and unshared (`embermq.mqtt.topics.names`); validity is not checked again here.
     """
@@ -117,13 +124,13 @@ class SubscriptionTrie(Generic[K, V]):
     __slots__ = ("_exact", "_root", "_size", "_wildcards")
 
     def __init__(self) -> None:
-        self._exact: dict[str, dict[K, V]] = {}
-        self._root: _FilterNode[K, V] = _FilterNode([])
+        self._exact: dict[str, V | dict[V, None]] = {}
+        self._root: _FilterNode[V] = _FilterNode([])
         self._wildcards = 0
         self._size = 0
 
     def __len__(self) -> int:
-        """How many (filter, key) pairs there are."""
+        """How many (filter, value) pairs there are."""
         return self._size
 
     @property
@@ -138,59 +145,45 @@ class SubscriptionTrie(Generic[K, V]):
                 unseen.append(node.single)
         return count
 
-    def put(self, topic_filter: str, key: K, value: V) -> bool:
-        """Set the value of (filter, key). True when the pair is new, False when its value was replaced."""
+    def add(self, topic_filter: str, value: V) -> None:
+        """Add a value to a filter that does not have it."""
         if "+" in topic_filter or "#" in topic_filter:
-            values = self._wildcard_values(topic_filter)
-            new = key not in values
-            self._wildcards += new
+            node, subtree = self._node(topic_filter)
+            if subtree:
+                node.subtree = _with(node.subtree, value)
+            else:
+                node.here = _with(node.here, value)
+            self._wildcards += 1
         else:
-            exact = self._exact.get(topic_filter)
-            if exact is None:
-                exact = self._exact[topic_filter] = {}
-            values = exact
-            new = key not in values
-        values[key] = value
-        self._size += new
-        return new
+            self._exact[topic_filter] = _with(self._exact.get(topic_filter), value)
+        self._size += 1
 
-    def get(self, topic_filter: str, key: K) -> V | None:
-        """The value of exactly this filter and key, None when there is none. No matching."""
-        if not ("+" in topic_filter or "#" in topic_filter):
-            exact = self._exact.get(topic_filter)
-            return None if exact is None else exact.get(key)
-        levels = topic_filter.split("/")
-        subtree = levels[-1] == "#"
-        if subtree:
-            levels.pop()
-        path = self._path(levels)
-        if path is None:
-            return None
-        values = path[-1][1].subtree if subtree else path[-1][1].here
-        return None if values is None else values.get(key)
-
-    def discard(self, topic_filter: str, key: K) -> bool:
-        """Remove (filter, key). False when it was not there. Empty nodes go with it."""
+    def discard(self, topic_filter: str, value: V) -> bool:
+        """Remove a value of a filter. False when it was not there. Empty nodes go with it."""
         if "+" in topic_filter or "#" in topic_filter:
-            removed = self._discard_wildcard(topic_filter, key)
+            removed = self._discard_wildcard(topic_filter, value)
             self._wildcards -= removed
         else:
             exact = self._exact.get(topic_filter)
-            removed = exact is not None and key in exact
-            if removed and exact is not None:
-                del exact[key]
-                if not exact:
+            removed = _has(exact, value)
+            if removed:
+                left = _without(exact, value)
+                if left is None:
                     del self._exact[topic_filter]
+                else:
+                    self._exact[topic_filter] = left
         self._size -= removed
         return removed
 
     def match(self, topic: str) -> list[V]:
         """Values of all filters that match a topic name, in no promised order.
 
-        A key that has several matching filters is there several times, once for each.
+        A value that has several matching filters is there several times, once for each.
         """
+        found: list[V] = []
         exact = self._exact.get(topic)
-        found: list[V] = [] if exact is None else list(exact.values())
+        if exact is not None:
+            _extend(found, exact)
         if self._wildcards:
             self._match_wildcards(topic, found)
         return found
@@ -199,10 +192,10 @@ class SubscriptionTrie(Generic[K, V]):
         root = self._root
         levels = topic.split("/")
         depth = len(levels)
-        possible: list[tuple[_FilterNode[K, V], int]] = []
+        possible: list[tuple[_FilterNode[V], int]] = []
         if topic[:1] != "$":  # [MQTT-4.7.2-1]
             if root.subtree is not None:
-                found.extend(root.subtree.values())
+                _extend(found, root.subtree)
             if root.single is not None:
                 possible.append((root.single, 1))
         following = None if root.children is None else root.children.get(levels[0])
@@ -223,10 +216,10 @@ class SubscriptionTrie(Generic[K, V]):
                         if index < 0:
                             break
                 if node.subtree is not None:  # "a/#" matches "a" [MQTT-4.7.1-1]
-                    found.extend(node.subtree.values())
+                    _extend(found, node.subtree)
                 if index == depth:
                     if node.here is not None:
-                        found.extend(node.here.values())
+                        _extend(found, node.here)
                     break
                 following = None if node.children is None else node.children.get(levels[index])
                 index += 1
@@ -239,8 +232,8 @@ class SubscriptionTrie(Generic[K, V]):
                     break
                 node = following
 
-    def _wildcard_values(self, topic_filter: str) -> dict[K, V]:
-        """The dict that holds the values of a filter with wildcards; made when it is not there."""
+    def _node(self, topic_filter: str) -> tuple[_FilterNode[V], bool]:
+        """The node at which a filter with wildcards ends, made when it is not there, and whether it ends with "#"."""
         levels = topic_filter.split("/")
         subtree = levels[-1] == "#"
         if subtree:
@@ -261,16 +254,9 @@ class SubscriptionTrie(Generic[K, V]):
                     child.split(behind, common)
                 index += common
             node = child
-        values = node.subtree if subtree else node.here
-        if values is None:
-            values = {}
-            if subtree:
-                node.subtree = values
-            else:
-                node.here = values
-        return values
+        return node, subtree
 
-    def _path(self, levels: list[str]) -> list[tuple[str, _FilterNode[K, V]]] | None:
+    def _path(self, levels: list[str]) -> list[tuple[str, _FilterNode[V]]] | None:
         """The nodes from the root to the one where these levels end, each with its first level; None when there is no
         such node."""
         node = self._root
@@ -289,7 +275,7 @@ class SubscriptionTrie(Generic[K, V]):
             node = child
         return path
 
-    def _discard_wildcard(self, topic_filter: str, key: K) -> bool:
+    def _discard_wildcard(self, topic_filter: str, value: V) -> bool:
         levels = topic_filter.split("/")
         subtree = levels[-1] == "#"
         if subtree:
@@ -298,19 +284,19 @@ class SubscriptionTrie(Generic[K, V]):
         if path is None:
             return False
         last = path[-1][1]
-        values = last.subtree if subtree else last.here
-        if values is None or key not in values:
+        leaf = last.subtree if subtree else last.here
+        if not _has(leaf, value):
             return False
-        del values[key]
-        if not values:
-            if subtree:
-                last.subtree = None
-            else:
-                last.here = None
+        left = _without(leaf, value)
+        if subtree:
+            last.subtree = left
+        else:
+            last.here = left
+        if left is None:
             self._shrink(path)
         return True
 
-    def _shrink(self, path: list[tuple[str, _FilterNode[K, V]]]) -> None:
+    def _shrink(self, path: list[tuple[str, _FilterNode[V]]]) -> None:
         """Remove the last node of a path when nothing is left at it, and join what does not branch any more."""
         level, node = path.pop()
         if node is not self._root and not node.holds_values and node.children is None and node.single is None:
@@ -321,6 +307,46 @@ class SubscriptionTrie(Generic[K, V]):
         only = node.only_child()
         if only is not None:
             node.absorb(*only)
+
+
+@lru_cache(SHARED_TEXTS)
+def _known(text: str) -> str:
+    return text
+
+
+def _one_text(text: str) -> str:
+    """The same text wherever it stands: `commands` of a million filters is kept once. Not `sys.intern`, which keeps
+    texts for ever in Python 3.12."""
+    return _known(text) if len(text) <= SHARED_CHARACTERS_MAX else text
+
+
+def _with(leaf: Leaf[V], value: V) -> V | dict[V, None]:
+    """What ends at a place, with one value more."""
+    if leaf is None:
+        return value
+    if not isinstance(leaf, dict):
+        return {leaf: None, value: None}
+    leaf[value] = None
+    return leaf
+
+
+def _has(leaf: Leaf[V], value: V) -> bool:
+    return value in leaf if isinstance(leaf, dict) else leaf is not None and leaf == value
+
+
+def _without(leaf: Leaf[V], value: V) -> Leaf[V]:
+    """The same without a value that is there; None when nothing is left."""
+    if not isinstance(leaf, dict):
+        return None
+    del leaf[value]
+    return leaf if len(leaf) > 1 else next(iter(leaf))
+
+
+def _extend(found: list[V], leaf: V | dict[V, None]) -> None:
+    if isinstance(leaf, dict):
+        found.extend(leaf)
+    else:
+        found.append(leaf)
 
 
 def _common(behind: list[str], levels: list[str], index: int) -> int:

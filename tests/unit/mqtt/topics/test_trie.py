@@ -10,77 +10,77 @@ from embermq.mqtt.topics.trie import SubscriptionTrie
 DEEP = 65_535
 
 
-def test_put_replace_discard() -> None:
-    trie: SubscriptionTrie[str, int] = SubscriptionTrie()
+def test_add_and_discard() -> None:
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
     for topic_filter in ("a/b", "a/+", "a/#", "+", "#"):
-        assert trie.put(topic_filter, "k", 1)
-        assert not trie.put(topic_filter, "k", 2)
-        assert trie.get(topic_filter, "k") == 2
-        assert trie.get(topic_filter, "other") is None
-        assert trie.put(topic_filter, "other", 3)
-    assert len(trie) == 10
-    assert sorted(trie.match("a/b")) == [2, 2, 2, 2, 3, 3, 3, 3]
-    assert sorted(trie.match("a")) == [2, 2, 2, 3, 3, 3]
+        for value in (1, 2, 3):
+            trie.add(topic_filter, value)
+    assert len(trie) == 15
+    assert sorted(trie.match("a/b")) == [1] * 4 + [2] * 4 + [3] * 4
+    assert sorted(trie.match("a")) == [1] * 3 + [2] * 3 + [3] * 3
     for topic_filter in ("a/b", "a/+", "a/#", "+", "#"):
-        assert trie.discard(topic_filter, "k")
-        assert not trie.discard(topic_filter, "k")
-        assert trie.discard(topic_filter, "other")
+        before = len(trie.match("a/b"))
+        for gone, value in enumerate((2, 1, 3), 1):
+            assert trie.discard(topic_filter, value)
+            assert not trie.discard(topic_filter, value)
+            assert len(trie.match("a/b")) == before - gone * (topic_filter != "+")
     assert len(trie) == 0
     assert trie.match("a/b") == []
     assert trie.nodes == 0
 
 
 def test_discard_of_what_was_never_there() -> None:
-    trie: SubscriptionTrie[str, int] = SubscriptionTrie()
-    trie.put("a/+/c", "k", 1)
-    for topic_filter in ("a/+", "a/+/#", "b/+", "+/+/c", "a/+/c/+", "x"):
-        assert not trie.discard(topic_filter, "k")
-        assert trie.get(topic_filter, "k") is None
-    assert not trie.discard("a/+/c", "other")
-    assert len(trie) == 1
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
+    trie.add("a/+/c", 1)
+    trie.add("x/y", 1)
+    for topic_filter in ("a/+", "a/+/#", "b/+", "+/+/c", "a/+/c/+", "x", "a/+/c/#"):
+        assert not trie.discard(topic_filter, 1)
+    assert not trie.discard("a/+/c", 2)
+    assert not trie.discard("x/y", 2)
+    assert len(trie) == 2
 
 
 def test_empty_nodes_go() -> None:
-    trie: SubscriptionTrie[str, int] = SubscriptionTrie()
-    trie.put("a/+/c/d/#", "k", 1)
-    trie.put("a/+", "k", 1)
-    trie.discard("a/+/c/d/#", "k")
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
+    trie.add("a/+/c/d/#", 1)
+    trie.add("a/+", 1)
+    trie.discard("a/+/c/d/#", 1)
     assert trie.match("a/x") == [1]
-    trie.discard("a/+", "k")
+    trie.discard("a/+", 1)
     assert trie.nodes == 0
 
 
 def test_levels_that_do_not_branch_take_one_node() -> None:
-    trie: SubscriptionTrie[str, int] = SubscriptionTrie()
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
     long = "/".join(["level", "+"] * 60)
-    trie.put(f"{long}/#", "k", 1)
+    trie.add(f"{long}/#", 1)
     assert trie.nodes == 1
-    trie.put(f"{long}/x/#", "k", 2)
-    trie.put("level/+/other", "k", 3)
+    trie.add(f"{long}/x/#", 2)
+    trie.add("level/+/other", 3)
     assert trie.nodes == 4
     topic = "/".join(["level", "y"] * 60)
     assert sorted(trie.match(f"{topic}/x/z")) == [1, 2]
     assert trie.match("level/y/other") == [3]
     assert trie.match(topic.replace("y", "level")) == [1]
     assert trie.match(topic[:-2]) == trie.match("level") == trie.match("level/y") == []
-    trie.discard("level/+/other", "k")
-    trie.discard(f"{long}/#", "k")
+    assert trie.discard("level/+/other", 3)
+    trie.discard(f"{long}/#", 1)
     assert trie.nodes == 1
     assert trie.match(f"{topic}/x") == [2]
 
 
 def test_wildcards_in_front_do_not_match_dollar_topics() -> None:
-    trie: SubscriptionTrie[str, str] = SubscriptionTrie()
+    trie: SubscriptionTrie[str] = SubscriptionTrie()
     for topic_filter in ("#", "+/a", "+/#", "$SYS/#", "$SYS/+", "$SYS/a"):
-        trie.put(topic_filter, topic_filter, topic_filter)
+        trie.add(topic_filter, topic_filter)
     assert sorted(trie.match("$SYS/a")) == ["$SYS/#", "$SYS/+", "$SYS/a"]
     assert trie.match("$queue/a") == []
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "a/#", "a/" * (DEEP // 2) + "#", "+/" * (DEEP // 2) + "#"])
 def test_trie_of_very_many_levels(topic_filter: str) -> None:
-    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
-    trie.put(topic_filter, 1, 1)
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
+    trie.add(topic_filter, 1)
     topic = "a/" * (DEEP // 2) + "a"
     assert trie.match(topic) == [1]
     assert trie.match("/" * DEEP) == ([1] if topic_filter[0] in "#+" else [])
@@ -89,8 +89,8 @@ def test_trie_of_very_many_levels(topic_filter: str) -> None:
 
 
 def test_a_deep_trie_can_be_dropped_whole() -> None:
-    trie: SubscriptionTrie[int, int] = SubscriptionTrie()
-    trie.put("+/" * (DEEP // 2) + "a", 1, 1)
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
+    trie.add("+/" * (DEEP // 2) + "a", 1)
     del trie
     tree: TopicTree[int] = TopicTree()
     tree.put("/" * DEEP, 1)
