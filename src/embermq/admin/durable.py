@@ -9,7 +9,7 @@ from embermq.sessions.tick import Tick
 
 
 class TickDriver(Protocol):
-    """What drives ticks: `server.tick_loop`."""
+    """What drives ticks: `edge.tick_loop`."""
 
     def look_at_clock(self) -> int:
         """Set the tick's time and return it."""
