@@ -54,7 +54,7 @@ def test_the_queries_run_and_what_they_have_done_is_shown(kafka_pipeline_broker:
     )
     wait_until(lambda: not broker.status()["waiting"], SEEN_S, "nothing waits")
     assert broker.query("dispatch")["mode"] == "realtime"
-    assert metric(broker, "pipeline_lag_messages") == 0
+    wait_until(lambda: metric(broker, "pipeline_lag_messages") == 0, SEEN_S, "the metrics say the same")
     told = json.loads(broker.command_line("pipeline", "status", "--json"))
     assert {query["name"]: query["position"] for query in told["queries"]} == {
         "dispatch": end,

@@ -112,7 +112,7 @@ def test_a_lost_jvm_restarts_the_driver_and_a_killed_broker_takes_everything_alo
         assert status().driver_restarts == 1 and "code 70" in status().last_error
         broker.kill()
         wait_until(lambda: not session_members(sessions[1]), GONE_S, "all ends with the broker", poll_s=0.05)
-        assert status().state == "down"
+        wait_until(lambda: status().state == "down", GONE_S, "and the status says so")
     finally:
         broker.kill()
         broker.wait()

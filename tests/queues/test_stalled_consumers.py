@@ -77,7 +77,7 @@ def test_what_waits_for_room_in_a_window_goes_to_another_consumer_after_a_lease(
         never_sent = payloads - {packet.payload for packet in hung.messages}
         assert len(never_sent) >= 3
         assert {found[payload].count for payload in never_sent} == {1}, "they never left the broker"
-        assert metric(broker, "queue_consumers_stalled") == before + 1
+        assert metric(broker, "queue_consumers_stalled") >= before + 1
 
     run(scenario())
 
