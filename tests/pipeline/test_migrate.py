@@ -201,6 +201,7 @@ def pieces_done(data_dir: Path) -> int:
         file.close()
 
 
+@pytest.mark.in_faults
 @pytest.mark.promise("device-12")
 def test_200_000_messages_through_a_kill_into_redis(
     runner: Runner, old: OldBroker, redis_server: RedisServer, tmp_path: Path
