@@ -110,7 +110,7 @@ class _Log:
             for number in range(BATCH_RECORDS)
         ]
         for _ in range(records // BATCH_RECORDS):
-            self._ticks.submit(TickWrites(records=bodies), lambda _: None, None)
+            self._ticks.submit(TickWrites(records=bodies), lambda _: None)
             self._posted.get()()
             self.end += BATCH_RECORDS
         self._ticks.settle()

@@ -157,7 +157,7 @@ class _Stores:
         writes, self._tick = self._tick, TickWrites()
         writes.records = records
         writes.dispatcher_floor = self.ticks.log_end + len(records)  # as the broker: nobody else gets them
-        self.ticks.submit(writes, receipts.append, None)  # type: ignore[arg-type]
+        self.ticks.submit(writes, receipts.append)  # type: ignore[arg-type]
         self._posted.get()()
         return receipts[0].base_offset
 

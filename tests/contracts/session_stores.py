@@ -125,7 +125,7 @@ class InSqlite(SessionStores):
 
     def _submit(self, writes: TickWrites) -> None:
         answers: list[object] = []
-        self.store.submit(writes, answers.append, lambda: None)
+        self.store.submit(writes, answers.append)
         self.posted.get(timeout=ANSWER_S)()
         assert isinstance(answers[0], Receipt), answers
 

@@ -78,7 +78,7 @@ class SplitStores(Stores):
             if isinstance(answer, Receipt):
                 self.state.log_end = answer.base_offset + answer.record_count
 
-        self.store.submit(writes, logged, lambda: None)
+        self.store.submit(writes, logged)
         return answers
 
     def answer(self) -> None:

@@ -180,7 +180,7 @@ class Stores:
     def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
         """Start a tick; the list gets its answer."""
         answers: list[Receipt | StoreError] = []
-        self.store.submit(writes, answers.append, lambda: None)
+        self.store.submit(writes, answers.append)
         return answers
 
     def answer(self) -> None:

@@ -88,7 +88,7 @@ def test_a_tick_under_way_is_busy_and_not_seen(stores: Stores) -> None:
     assert stores.store.busy
     assert answers == []
     with pytest.raises(RuntimeError):
-        stores.store.submit(TickWrites(), lambda _: None, lambda: None)
+        stores.store.submit(TickWrites(), lambda _: None)
     stores.answer()
     assert answers == [Receipt(1, 1)]
     assert not stores.store.busy

@@ -171,7 +171,7 @@ def live(folder: Path, durability: str, killed_at: int) -> None:
     for step in life.steps:
         store.trim_below = step.trim_below
         writes = TickWrites(records=step.records, queues=step.writes)
-        store.submit(writes, lambda _: None, None)
+        store.submit(writes, lambda _: None)
         posted.get()()
         os.write(receipts, b".")
     os.write(receipts, b"!")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -423,11 +422,9 @@ class HandDrivenBroker:
                 self._done(self.full)
             return
         if batch.writes.is_empty():
-            if self.ticks.waits and not batch.is_empty():
-                self._submit()
-            elif not batch.is_empty():
+            if not batch.is_empty():
                 taken = self.state.tick.take()
-                self._committed(taken, Receipt(self.state.log_end, 0))
+                self._committed(taken, Receipt(self.state.log_end, 0, whole=not self.ticks.waits))
             elif self.ticks.owes:
                 self._submit()
             return
@@ -437,9 +434,7 @@ class HandDrivenBroker:
         self._batch = self.state.tick.take()
         self.state.committing_records = len(self._batch.writes.records)
         self.store.now_ms = self.now_ms
-        after_commit = self._batch.after_commit
-        stored = partial(self.broker.stored, after_commit) if after_commit else None
-        self.ticks.submit(self._batch.writes, self._done, stored)
+        self.ticks.submit(self._batch.writes, self._done)
 
     def _done(self, result: Receipt | StoreError) -> None:
         batch, self._batch = self._batch, None
@@ -455,6 +450,9 @@ class HandDrivenBroker:
 
     def _committed(self, batch: Batch, receipt: Receipt) -> None:
         self.broker.committed(batch, receipt)
+        if not receipt.whole:
+            for generation, call in batch.after_commit:
+                self.ticks.when_stored(generation, call)
         self.device.linger.close_tick(self.state.log_end, self.now_ms)
 
     def finish_commit(self) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer
 from embermq.adapters.sqlite.device_queue import SqliteDeviceQueue, SqliteQueueHistory
@@ -26,6 +27,27 @@ from embermq.ports.sessions import SessionStore, StoredState
 from embermq.ports.tick_store import Stored
 
 PACKET_IDS = 65_535
+
+
+class _Tick(Struct, eq=False):
+    """What waits to be stored: the sessions that it is about, and who waits for one of them."""
+
+    generations: set[int]
+    stored: Stored
+    calls: list[Stored] = field(default_factory=list)
+
+
+def generations_of(writes: SessionWrites) -> set[int]:
+    """The sessions whose data this changes."""
+    found = {*writes.deleted_sessions}
+    found.update(row.generation for row in writes.sessions)
+    found.update(row.generation for row in writes.queue_rows)
+    found.update(mark.generation for mark in writes.queue_marks)
+    found.update(generation for generation, *_ in writes.subscriptions)
+    found.update(generation for generation, _ in writes.wills)
+    found.update(generation for generation, *_ in writes.receiving)
+    found.update(generation for generation, _ in (*writes.released, *writes.queue_dropped))
+    return found
 
 
 class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
@@ -43,6 +65,7 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
         self.numbers_rows = True
         self.waiting: deque[tuple[Callable[[], None], int]] = deque()
         """What is asked and not answered, with the bytes it holds."""
+        self._ticks: list[_Tick] = []
         self.floors: list[int] = []
         self._packet_ids: dict[int, int] = {}
 
@@ -64,6 +87,7 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
     def crash(self) -> None:
         """The broker dies: nobody hears of what waits."""
         self.waiting.clear()
+        self._ticks.clear()
         self.held = False
 
     # Writes
@@ -79,9 +103,18 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
     ) -> None:
         size = sum(len(row.record) for row in writes.queue_rows)
         size += sum(len(write.record) for write in writes.retained)
-        self.waiting.append((partial(self._write, writes, base_offset, log_end, stored), size))
+        tick = _Tick(generations_of(writes), stored)
+        self._ticks.append(tick)
+        self.waiting.append((partial(self._write, writes, base_offset, log_end, tick), size))
 
-    def _write(self, writes: SessionWrites, base_offset: int, log_end: int, stored: Stored) -> None:
+    def when_stored(self, generation: int, call: Stored) -> None:
+        for tick in reversed(self._ticks):
+            if generation in tick.generations:
+                tick.calls.append(call)
+                return
+        call()
+
+    def _write(self, writes: SessionWrites, base_offset: int, log_end: int, tick: _Tick) -> None:
         run = self.connection.execute
         run("BEGIN")
         for row in writes.sessions:
@@ -100,7 +133,10 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
         for generation in {entry[0] for entry in (*writes.receiving, *writes.released)}:
             run("INSERT OR REPLACE INTO receiving_upto VALUES (?, ?)", (generation, log_end))
         run("COMMIT")
-        stored()
+        self._ticks.remove(tick)
+        tick.stored()
+        for call in tick.calls:
+            call()
 
     def _numbered(self, row: QueueRow) -> QueueRow:
         if row.state != QueueState.QUEUED or not self.numbers_rows:

@@ -48,7 +48,7 @@ def write_sessions(data_dir: Path, count: int) -> None:
         writes = TickWrites(generation_reserved=count + 1)
         for number in range(first, min(first + AT_ONCE, count)):
             _add(writes, number)
-        store.submit(writes, _logged, lambda: None)
+        store.submit(writes, _logged)
     store.close()
 
 

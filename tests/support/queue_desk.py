@@ -60,5 +60,5 @@ class DeskBench(Bench):
         self.sent += deliveries
         for delivery in deliveries:
             self.queues.written(delivery, self.now_ms)
-        for call in batch.after_commit:
+        for _, call in batch.after_commit:
             call()

@@ -36,7 +36,7 @@ from embermq.ports.queue_store import BodiesFound, QueueStore
 from embermq.ports.reader_positions import ReaderPositions, StoredReader
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
-from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
+from embermq.ports.tick_store import Logged, Receipt, TickStore
 
 
 class StandInStore(TickStore):
@@ -70,7 +70,7 @@ class StandInStore(TickStore):
     def busy(self) -> bool:
         return self.pending is not None
 
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+    def submit(self, writes: TickWrites, logged: Logged) -> None:
         if self.busy:
             raise RuntimeError("a tick is already being committed")
         self.pending, self._logged = writes, logged

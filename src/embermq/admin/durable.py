@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.tick import Tick
 
 
@@ -39,6 +40,6 @@ class Durable:
     async def __call__(self) -> None:
         """Return when it is durable."""
         durable = Waiter(loop=asyncio.get_running_loop())
-        self._tick.batch.after_commit.append(durable)
+        self._tick.batch.when_stored(EVERYBODY, durable)
         self._ticks.wake()
         await durable

@@ -15,6 +15,7 @@ from embermq.mqtt.wire.errors import ProtocolError
 from embermq.mqtt.wire.packets import Connect, Packet
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
+from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.client_events import EventKind, words
 from embermq.sessions.timers import Timer
 
@@ -347,7 +348,8 @@ class Connection(Guest, asyncio.Protocol):
     def _close_when_answered(self) -> None:
         """What the client published last is being stored: its answers are queued before the tick after this commit."""
         state = self._door.broker.state
-        state.tick.batch.after_commit.append(partial(self._close_after_ms, 0))
+        generation = self.session.generation if self.session is not None else EVERYBODY
+        state.tick.batch.when_stored(generation, partial(self._close_after_ms, 0))
         self._close_after_ms(CLOSE_MS)
 
     def _close_after_ms(self, delay_ms: int) -> None:

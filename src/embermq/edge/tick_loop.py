@@ -178,10 +178,8 @@ class TickLoop:
     def _commit(self) -> None:
         batch = self._tick.batch
         if batch.writes.is_empty():
-            if self._store.waits and not batch.is_empty():
-                self._submit()
-            elif not batch.is_empty():
-                self._finish(self._tick.take(), Receipt(self._state.log_end, 0))
+            if not batch.is_empty():
+                self._finish(self._tick.take(), Receipt(self._state.log_end, 0, whole=not self._store.waits))
                 if self._idle_waiters:
                     self.wake()
             elif self._failure is not None:
@@ -229,9 +227,7 @@ class TickLoop:
         if batch.accepted:
             self._publishers = {one.link for one in batch.accepted}
         self._state.committing_records = len(batch.writes.records)
-        after_commit = batch.after_commit
-        stored = partial(self._stored, after_commit) if after_commit else None
-        self._store.submit(batch.writes, partial(self._done, batch), stored)
+        self._store.submit(batch.writes, partial(self._done, batch))
 
     def _done(self, batch: Batch, result: Receipt | StoreError) -> None:
         """The store has answered."""
@@ -256,11 +252,10 @@ class TickLoop:
         self._read_on()
         self._run()
 
-    def _stored(self, after_commit: list[Callable[[], None]]) -> None:
-        """The session data of a batch is durable too, in a store of its own. Of the batch itself nothing is kept till
-        then: very many may wait."""
+    def _stored(self, call: Callable[[], None]) -> None:
+        """What is stored of a session elsewhere than in the log is durable, too."""
         self.look_at_clock()
-        self._broker.stored(after_commit)
+        call()
         self.wake()
 
     def _read_on(self) -> None:
@@ -270,6 +265,9 @@ class TickLoop:
 
     def _finish(self, batch: Batch, receipt: Receipt) -> None:
         self._broker.committed(batch, receipt)
+        if not receipt.whole:
+            for generation, call in batch.after_commit:
+                self._store.when_stored(generation, partial(self._stored, call))
         self._device.linger.close_tick(self._state.log_end, self._tick.now_ms)
 
     def _arm_timer(self) -> None:

@@ -122,15 +122,11 @@ class Broker:
         for call in batch.after_log:
             call()
         if receipt.whole:
-            self.stored(batch.after_commit)
+            for _, call in batch.after_commit:
+                call()
         self.publishing.committed(batch, receipt.base_offset)
         if batch.enqueued and state.queues is not None:
             state.queues.committed(batch, receipt.base_offset)
-
-    def stored(self, after_commit: list[Callable[[], None]]) -> None:
-        """The session data of a batch, and of all before, is durable too: make its calls."""
-        for call in after_commit:
-            call()
 
     def refused(self, batch: Batch, error: StoreError) -> None:
         """The batch could not be stored: publishers hear of it, everything else is tried again with the next."""

@@ -37,6 +37,11 @@ class SessionWriter(ABC):
         """
 
     @abstractmethod
+    def when_stored(self, generation: int, call: Stored) -> None:
+        """Make this call, on the broker's own thread, when everything that was submitted up to now for the session of
+        this generation is durable: at once, when it is."""
+
+    @abstractmethod
     def forget_below(self, floor: int) -> None:
         """Every record below `floor` is delivered, stored or owed to nobody: which of them a client has had stored
         need not be known any more [device 5]."""

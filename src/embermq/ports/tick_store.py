@@ -12,7 +12,7 @@ from embermq.ports.errors import StoreError
 class Receipt(Struct, frozen=True):
     """Proof that a tick's records are durable: record i of the tick has offset `base_offset` + i.
 
-    `whole`: its session data is durable too; else `stored` tells when it is.
+    `whole`: its session data is durable too; else `TickStore.when_stored` tells when it is.
     """
 
     base_offset: int
@@ -20,6 +20,8 @@ class Receipt(Struct, frozen=True):
     whole: bool = True
 
 
+EVERYBODY = 0
+"""In place of a session's generation: all sessions."""
 Logged = Callable[[Receipt | StoreError], None]
 Stored = Callable[[], None]
 
@@ -35,10 +37,8 @@ class TickStore(ABC):
     """
 
     @abstractmethod
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
-        """Start to commit. `logged` is called later, on the broker's own thread, once. When its receipt is not `whole`,
-        `stored` is called later still, when the session data of this tick and of all before is durable; several ticks
-        may wait there, and it is told in their order. None: nobody waits for it.
+    def submit(self, writes: TickWrites, logged: Logged) -> None:
+        """Start to commit. `logged` is called later, on the broker's own thread, once.
 
         At most one tick is on its way into the log: calling it while `busy` is a programming error.
         """
@@ -50,9 +50,13 @@ class TickStore(ABC):
 
     @property
     def waits(self) -> bool:
-        """True while session data of some tick is not durable: a tick without writes has to be submitted too, so that
-        it takes its turn."""
+        """True while session data of some tick is not durable."""
         return False
+
+    def when_stored(self, generation: int, call: Stored) -> None:
+        """Make this call, on the broker's own thread, when the session data of this generation that was submitted up to
+        now is durable: at once, when it is. Sessions do not wait for one another; `EVERYBODY` waits for all of them."""
+        call()
 
     @property
     def owes(self) -> bool:

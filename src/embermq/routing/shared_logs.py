@@ -20,6 +20,7 @@ from embermq.formats.log_record import Stamp
 from embermq.model.shared_logs import SharedGroupRow
 from embermq.ports.application_logs import ApplicationLogs, FoundLog
 from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import EVERYBODY
 
 if TYPE_CHECKING:
     from embermq.routing.router import Subscriber
@@ -255,7 +256,7 @@ class SharedLogs:
         del self._by_filter[log.topic_filter]
         self._state.router.shared_stamps.pop(log.topic_filter, None)
         self._leaving[log.name] += 1
-        self._state.tick.batch.after_commit.append(partial(self._ended, log))
+        self._state.tick.batch.when_stored(EVERYBODY, partial(self._ended, log))
 
     def _ended(self, log: SharedLog) -> None:
         self._leaving[log.name] -= 1

@@ -122,7 +122,7 @@ class Acknowledging:
             known = link.version is not ProtocolVersion.V5
             answer = Pubcomp(packet_id, 0 if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
             if session.persistent:  # the PUBREL that this one repeats may not be durable yet
-                self._state.tick.batch.after_commit.append(partial(link.send_packet, answer))
+                self._state.tick.batch.when_stored(session.generation, partial(link.send_packet, answer))
             else:
                 link.send_packet(answer)
             return
@@ -131,7 +131,7 @@ class Acknowledging:
             self._complete(link, packet_id)
             return
         self._state.tick.session_writes.released.append((session.generation, packet_id))
-        self._state.tick.batch.after_commit.append(partial(self._complete, link, packet_id))
+        self._state.tick.batch.when_stored(session.generation, partial(self._complete, link, packet_id))
 
     def _complete(self, link: Link, packet_id: int) -> None:
         if link.unanswered:  # it may be of a connection before

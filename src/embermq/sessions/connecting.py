@@ -188,7 +188,7 @@ class Connecting:
         attach = partial(self._attach, entrant)
         if must_wait and self._state.store_failure is None:
             self._waiting[link] = entrant
-            self._state.tick.batch.after_commit.append(attach)
+            self._state.tick.batch.when_stored(session.generation, attach)
             if self._state.connect_wait_ms:
                 due_ms = self._state.tick.now_ms + self._state.connect_wait_ms
                 self._state.timers.at(due_ms, partial(self._give_up, link, session))
@@ -331,7 +331,7 @@ class Connecting:
         if not session.dead:  # it ends with a client that had not been let in and has asked for that
             self._judge(session, self._state.permissions(session.principal))
             self._state.tick.session_writes.sessions.append(session.row())
-        self._state.tick.batch.after_commit.append(durable)
+        self._state.tick.batch.when_stored(session.generation, durable)
         return True
 
     def _attach(self, entrant: _Entrant) -> None:

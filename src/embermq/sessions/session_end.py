@@ -44,6 +44,7 @@ class SessionEnd:
             if session.is_application:
                 tick.writes.ended_applications.append(session.generation)
                 if self._state.application_logs is not None:
-                    tick.batch.after_commit.append(partial(self._state.application_logs.deleted, session))
+                    deleted = partial(self._state.application_logs.deleted, session)
+                    tick.batch.when_stored(session.generation, deleted)
         if durable is not None:
-            tick.batch.after_commit.append(durable)
+            tick.batch.when_stored(session.generation, durable)

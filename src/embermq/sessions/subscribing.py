@@ -142,7 +142,7 @@ class Subscribing:
         answer = partial(self._answer, link, suback, session, added, horizon)
         # What was published before this SUBSCRIBE and is still being committed may be retained: wait for it.
         if (session.persistent and not self._is_stored(session)) or has_queue:
-            state.tick.batch.after_commit.append(answer)
+            state.tick.batch.when_stored(session.generation, answer)
         elif horizon > state.log_end:
             state.tick.batch.after_log.append(answer)
         else:
@@ -234,7 +234,7 @@ class Subscribing:
 
     def _when_durable(self, session: Session, answer: partial[None]) -> None:
         if session.persistent:
-            self._state.tick.batch.after_commit.append(answer)
+            self._state.tick.batch.when_stored(session.generation, answer)
         else:
             answer()
 

@@ -87,10 +87,15 @@ class Batch(Struct):
     accepted: list[Accepted] = field(default_factory=list)
     after_log: list[Callable[[], None]] = field(default_factory=list)
     """Calls that wait for the log's part alone."""
-    after_commit: list[Callable[[], None]] = field(default_factory=list)
-    """Calls that wait for everything: session data may be stored later than the log, several ticks later."""
+    after_commit: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    """Calls that wait until what is stored of a session is durable, which may be several ticks later than the log; by
+    the generation of that session, `ports.tick_store.EVERYBODY` for what waits for all sessions."""
     record_bytes: int = 0
     enqueued: list[Enqueued] = field(default_factory=list)
+
+    def when_stored(self, generation: int, call: Callable[[], None]) -> None:
+        """Make this call when everything that is decided of the session up to now is durable."""
+        self.after_commit.append((generation, call))
 
     def is_empty(self) -> bool:
         """True when nobody waits for it and it would write nothing."""

@@ -16,7 +16,7 @@ from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
-from embermq.ports.tick_store import Logged, Stored
+from embermq.ports.tick_store import Logged
 from embermq.sessions.settings import MqttSettings
 
 APPLICATION = ClientType.APPLICATION
@@ -180,9 +180,9 @@ def test_a_loss_of_power_may_take_what_is_of_qos_1_alone(
     ticks: list[TickWrites] = []
     submit = hand.store.submit
 
-    def watched(writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+    def watched(writes: TickWrites, logged: Logged) -> None:
         ticks.append(writes)
-        submit(writes, logged, stored)
+        submit(writes, logged)
 
     monkeypatch.setattr(hand.store, "submit", watched)
     comes(hand)

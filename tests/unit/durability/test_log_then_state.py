@@ -110,7 +110,7 @@ class Composed:
 
     def submit(self, **writes: object) -> list[Receipt | StoreError]:
         answers: list[Receipt | StoreError] = []
-        self.store.submit(TickWrites(**writes), answers.append, None)  # type: ignore[arg-type]
+        self.store.submit(TickWrites(**writes), answers.append)  # type: ignore[arg-type]
         return answers
 
     def news(self) -> list[object]:

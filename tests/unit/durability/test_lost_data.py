@@ -183,9 +183,9 @@ def test_elided_messages_write_no_cursor() -> None:
     written: list[dict[int, object]] = []
     submit = hand.store.submit
 
-    def watched(writes, logged, stored):  # type: ignore[no-untyped-def]
+    def watched(writes, logged):  # type: ignore[no-untyped-def]
         written.append(dict(writes.cursors))
-        submit(writes, logged, stored)
+        submit(writes, logged)
 
     hand.store.submit = watched  # type: ignore[method-assign]
     for number in range(20):

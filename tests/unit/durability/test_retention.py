@@ -53,7 +53,7 @@ class House:
         )
 
     def tick(self, writes: TickWrites) -> None:
-        self.store.submit(writes, lambda _: None, lambda: None)
+        self.store.submit(writes, lambda _: None)
         self.store.commit()
 
     def application(self, generation: int, floor: int, complete: int = RECORDS) -> None:

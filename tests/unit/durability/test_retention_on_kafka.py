@@ -53,7 +53,7 @@ def test_what_queries_have_published_becomes_positions() -> None:
 def test_the_log_is_trimmed_behind_the_slowest_query_that_counts() -> None:
     published, store = Published(), StandInStore()
     for _ in range(100):
-        store.submit(TickWrites(records=[RECORD]), lambda _: None, lambda: None)
+        store.submit(TickWrites(records=[RECORD]), lambda _: None)
         store.commit()
     limits = RetentionLimits(age_ms=0, kept_bytes=10**9, pin_bytes=10**9, budget_bytes=10**9, policy="refuse")
     log = StandInLog(store)
@@ -62,7 +62,7 @@ def test_the_log_is_trimmed_behind_the_slowest_query_that_counts() -> None:
 
     def run(*expected: str, floor: int = 100) -> int:
         retention.run(floor, expected, 10**6)
-        store.submit(TickWrites(), lambda _: None, lambda: None)
+        store.submit(TickWrites(), lambda _: None)
         store.commit()
         return log.statistics().start_offset
 

@@ -31,7 +31,7 @@ from embermq.mqtt.wire.packets import Auth, Connack, Connect, Disconnect
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq.ports.tick_store import Logged, Stored
+from embermq.ports.tick_store import Logged
 from embermq.sessions.client_events import ClientEvent, EventKind
 
 METHOD = "ECHO"
@@ -97,8 +97,8 @@ class Serving:
     async def serve(self, test: Callable[[Serving], Coroutine[None, None, None]], timeout_s: float) -> None:
         submitted = self.hand.store.submit
 
-        def submit(writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
-            submitted(writes, logged, stored)
+        def submit(writes: TickWrites, logged: Logged) -> None:
+            submitted(writes, logged)
             asyncio.get_running_loop().call_soon(self.hand.store.commit)
 
         self.hand.store.submit = submit  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Publish, Unsuback, Unsubscribe
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.errors import StoreError, StoreFull
-from embermq.ports.tick_store import Logged, Stored
+from embermq.ports.tick_store import Logged
 
 DEADLINE_S = 30.0
 
@@ -37,8 +37,8 @@ class Running:
         """The store does not answer until `lets_go`."""
         self.hand.store.submit = self._submit  # type: ignore[method-assign]
 
-    def _submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
-        self._submitted(writes, logged, stored)
+    def _submit(self, writes: TickWrites, logged: Logged) -> None:
+        self._submitted(writes, logged)
         if not self.holds:
             asyncio.get_running_loop().call_soon(self._answer)
 

@@ -17,7 +17,7 @@ from embermq.durability.split.store import SplitStore
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.tick_writes import TickWrites
 from embermq.mqtt.wire.packets import Puback, Publish, Suback, Subscribe, Subscription
-from embermq.ports.tick_store import Logged, Stored
+from embermq.ports.tick_store import EVERYBODY, Logged
 from embermq.sessions.tick import Batch
 
 DEADLINE_S = 30.0
@@ -41,8 +41,8 @@ class Running:
         self.ticks = TickLoop(hand.broker, hand.delivery, hand.ticks, linger_ms=0.0, poll_ms=10)
         self._answering = loop.create_task(self._answer())
 
-    def _submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
-        self._submitted(writes, logged, stored)
+    def _submit(self, writes: TickWrites, logged: Logged) -> None:
+        self._submitted(writes, logged)
         asyncio.get_running_loop().call_soon(self.hand.store.commit)
 
     async def _answer(self) -> None:
@@ -125,14 +125,14 @@ def test_the_log_answers_while_the_session_store_is_silent() -> None:
     run(test)
 
 
-def test_a_tick_without_writes_takes_its_turn() -> None:
+def test_who_waits_for_all_sessions_takes_a_turn() -> None:
     async def test(running: Running) -> None:
         publisher, _ = await _with_stored_message(running)
         running.sessions.held = True
         running.says(publisher, Publish("t", b"waits", 1, 2))
         await wait_for(lambda: running.hand.ticks.waits, DEADLINE_S)
         told: list[int] = []
-        running.hand.state.tick.batch.after_commit.append(lambda: told.append(1))
+        running.hand.state.tick.batch.when_stored(EVERYBODY, lambda: told.append(1))
         running.ticks.wake()
         state = running.hand.state
         await wait_for(lambda: len(state.tick.batch.after_commit) == 0, DEADLINE_S)

@@ -35,7 +35,7 @@ def test_they_are_enqueued_with_their_bodies_and_once() -> None:
         record("$queue/other", delay="1h"),
     ]
     for each in records:
-        store.submit(TickWrites(records=[each]), lambda _: None, None)
+        store.submit(TickWrites(records=[each]), lambda _: None)
         store.commit()
     rows = QueueRows()
     for _ in range(2):  # killed before the first tick, and once more
@@ -59,7 +59,7 @@ def test_they_are_enqueued_with_their_bodies_and_once() -> None:
 def test_they_stay_when_the_first_tick_is_refused() -> None:
     store = StandInStore()
     for each in (record("$queue/work"), record("$queue/other", delay="1h")):
-        store.submit(TickWrites(records=[each]), lambda _: None, None)
+        store.submit(TickWrites(records=[each]), lambda _: None)
         store.commit()
     tick, rows = Tick(), QueueRows()
     core = Queues(GroupSettings(), 1, lambda: tick.writes.queues)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from embermq.adapters.redis.answers import Answer, Refused
@@ -93,6 +93,14 @@ class _Submitted(Struct):
     open: int = 1
 
 
+class _Stretch(Struct):
+    """Operations of one session that were asked for one behind the other; `open` of them have no answer yet. `calls`
+    wait for these and all before; what is asked for later is no part of it."""
+
+    open: int = 0
+    calls: list[Stored] = field(default_factory=list)
+
+
 class RedisSessionWriter(SessionWriter):
     """See the port. `post` runs a callable soon, on the broker's own thread; `server_id` says in the store which broker
     has the session."""
@@ -106,6 +114,8 @@ class RedisSessionWriter(SessionWriter):
         self._server_id = server_id
         self._ticks: deque[_Submitted] = deque()
         self._tick: _Submitted
+        self._stretches: dict[int, deque[_Stretch]] = {}
+        """Of sessions, by generation, that wait for answers."""
         self._marks = FloorMarks(link, self._trim, mark_s)
         self._fenced = 0
         self._refused = 0
@@ -144,6 +154,13 @@ class RedisSessionWriter(SessionWriter):
             partial(self._settle, tick)
         )  # never before this call returns, also when there was nothing to do
 
+    def when_stored(self, generation: int, call: Stored) -> None:
+        stretches = self._stretches.get(generation)
+        if stretches is None:
+            call()
+        else:
+            stretches[-1].calls.append(call)
+
     def forget_below(self, floor: int) -> None:
         self._marks.put(floor)
 
@@ -179,27 +196,55 @@ class RedisSessionWriter(SessionWriter):
     def close(self) -> None:
         """The link is closed by who opened it."""
         self._ticks.clear()
+        self._stretches.clear()
 
     # Operations and their answers
 
     def _ask(
         self, owner: Owner, script: Script, names: tuple[str, ...], args: list[bytes | str | int]
     ) -> None:
-        self._tick.open += 1
         owner.open += 1
-        then = partial(self._owner_answered, self._tick, owner)
+        stretch = self._begin(owner.generation)
+        then = partial(self._owner_answered, self._tick, owner, stretch)
         self._link.ask(owner.keys.session, script, names, args, then)
 
-    def _claimed(self, tick: _Submitted, owner: Owner, was_stored: bool, answer: Answer) -> None:
+    def _begin(self, generation: int) -> _Stretch:
+        """An operation of a session, and of the tick, is asked for."""
+        self._tick.open += 1
+        stretches = self._stretches.setdefault(generation, deque())
+        if not stretches or stretches[-1].calls:
+            stretches.append(_Stretch())
+        stretches[-1].open += 1
+        return stretches[-1]
+
+    def _end(self, generation: int, stretch: _Stretch) -> None:
+        """It is answered."""
+        stretch.open -= 1
+        stretches = self._stretches.get(generation)
+        if stretches is None:
+            return  # closed
+        while stretches and not stretches[0].open:
+            for call in stretches.popleft().calls:
+                call()
+        if not stretches:
+            del self._stretches[generation]
+
+    def _claimed(
+        self, tick: _Submitted, owner: Owner, stretch: _Stretch, was_stored: bool, answer: Answer
+    ) -> None:
         if was_stored and answer == CREATED:
             self._lose(owner)
-        self._owner_answered(tick, owner, answer)
+        self._owner_answered(tick, owner, stretch, answer)
 
-    def _owner_answered(self, tick: _Submitted, owner: Owner, answer: Answer) -> None:
+    def _owner_answered(self, tick: _Submitted, owner: Owner, stretch: _Stretch, answer: Answer) -> None:
         owner.open -= 1
         if answer is None:
             self._lose(owner)
+        self._session_answered(tick, owner.generation, stretch, answer)
+
+    def _session_answered(self, tick: _Submitted, generation: int, stretch: _Stretch, answer: Answer) -> None:
         self._answered(tick, answer)
+        self._end(generation, stretch)
 
     def _lose(self, owner: Owner) -> None:
         """Redis does not have the session as this broker's, who believes to have it, unless it has ended since."""
@@ -250,9 +295,9 @@ class RedisSessionWriter(SessionWriter):
             keys.positions,
         )
         args = (owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id))
-        then = partial(self._claimed, self._tick, owner, owner.is_stored)
+        stretch = self._begin(row.generation)
+        then = partial(self._claimed, self._tick, owner, stretch, owner.is_stored)
         owner.is_stored = True
-        self._tick.open += 1
         owner.open += 1
         self._link.ask(keys.session, CLAIM, names, args, then)
 
@@ -279,11 +324,9 @@ class RedisSessionWriter(SessionWriter):
             return
         owner = self._owners.get(generation)
         keys = owner.keys if owner is not None else client_keys(client_id)
-        self._tick.open += 1
+        then = partial(self._session_answered, self._tick, generation, self._begin(generation))
         args = (generation, value)
-        self._link.ask(
-            keys.session, WILL, (keys.session, keys.will), args, partial(self._answered, self._tick)
-        )
+        self._link.ask(keys.session, WILL, (keys.session, keys.will), args, then)
 
     def _receive(
         self, writes: SessionWrites, base_offset: int, log_end: int, records: Sequence[bytes]

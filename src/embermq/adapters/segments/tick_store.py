@@ -48,7 +48,7 @@ from embermq.model.session_writes import QueueRow, QueueState
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.checkpoint import Checkpoint, CheckpointPosition
 from embermq.ports.errors import StoreError, StoreFull
-from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
+from embermq.ports.tick_store import Logged, Receipt, TickStore
 
 CHECKPOINT_S = 0.25
 CHECKPOINT_BYTES = 16 * 1024 * 1024
@@ -171,7 +171,7 @@ class SegmentTickStore(TickStore):
             raise to_store_error(error, "cannot begin a file of the message log") from error
         self._begin_checkpoint()
 
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+    def submit(self, writes: TickWrites, logged: Logged) -> None:
         if self._busy:
             raise RuntimeError("a tick is already being committed")
         if self._ended:

@@ -143,7 +143,7 @@ class SharedReaders:
         if member is not None:
             member.takes(subscriber)
         elif session.link is not None:
-            self._state.tick.batch.after_commit.append(partial(self._join, session, subscriber))
+            self._state.tick.batch.when_stored(session.generation, partial(self._join, session, subscriber))
 
     def _left(self, session: Session, _subscriber: Subscriber, shared: SharedGroup) -> None:
         member = self._members.get(session, {}).pop(shared.row.generation, None)

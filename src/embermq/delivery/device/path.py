@@ -168,7 +168,9 @@ class DevicePath(DeliveryPath):
         if session.unsent is None:
             session.unsent = deque()
         session.unsent.append(delivery)
-        self._state.tick.batch.after_commit.append(partial(self._send_rows, session, link, [delivery]))
+        self._state.tick.batch.when_stored(
+            session.generation, partial(self._send_rows, session, link, [delivery])
+        )
 
     def _add_row(self, session: Session, delivery: Delivery, state: int) -> None:
         if not delivery.seq:
@@ -196,19 +198,19 @@ class DevicePath(DeliveryPath):
         self._limit.note(session)
         batch = self._state.tick.batch
         if self._touched_batch is not batch:
-            self._touched_batch, self._touched = batch, set()
-            batch.after_commit.append(partial(self._rows_committed, self._touched))
+            self._touched_batch = batch
+            self._touched = set()
         if session not in self._touched:
             self._touched.add(session)
             session.uncommitted += 1
+            batch.when_stored(session.generation, partial(self._rows_committed, session))
 
-    def _rows_committed(self, sessions: set[Session]) -> None:
-        for session in sessions:
-            session.uncommitted -= 1
-            self._limit.enforce(session)
-            if session.backlog and not session.paging:
-                self._want_page(session)
-        sessions.clear()  # else the last batch would hold them, and none could be put away
+    def _rows_committed(self, session: Session) -> None:
+        session.uncommitted -= 1
+        self._touched.discard(session)  # else the last batch would hold it, and it could not be put away
+        self._limit.enforce(session)
+        if session.backlog and not session.paging:
+            self._want_page(session)
 
     def _spill(self, session: Session) -> None:
         """Write what is in memory only: first what is in flight, then what waits, so that rows keep the order."""
@@ -350,7 +352,9 @@ class DevicePath(DeliveryPath):
             deliveries.append(delivery)
         session.paging = True
         if not self._state.drains:
-            self._state.tick.batch.after_commit.append(partial(self._send_page, session, link, deliveries))
+            self._state.tick.batch.when_stored(
+                session.generation, partial(self._send_page, session, link, deliveries)
+            )
         else:
             self._send_page(session, link, deliveries)
             self.requests.begin_tick()
@@ -428,7 +432,9 @@ class DevicePath(DeliveryPath):
         self._state.tick.session_writes.queue_marks.append(mark)
         link = session.link
         if link is not None:
-            self._state.tick.batch.after_commit.append(partial(self._release, session, link, delivery))
+            self._state.tick.batch.when_stored(
+                session.generation, partial(self._release, session, link, delivery)
+            )
 
     def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
         if session.link is link:

@@ -15,7 +15,7 @@ from embermq.ports.errors import StoreError
 from embermq.ports.log_appender import LogAppender
 from embermq.ports.log_state import LogState
 from embermq.ports.receipt_log import ReceiptLog
-from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
+from embermq.ports.tick_store import Logged, Receipt, TickStore
 from embermq.sessions.tick import Tick
 
 RETRY_MS = 500
@@ -88,7 +88,7 @@ class LogThenState(TickStore):
             return self._trouble
         return self._log.failing if self._tick.now_ms - tick.appends_since_ms >= PATIENCE_MS else ""
 
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+    def submit(self, writes: TickWrites, logged: Logged) -> None:
         if self._under_way is not None:
             raise RuntimeError("a tick is already being committed")
         tick = self._under_way = _UnderWay(writes, logged, self._log_end)

@@ -1,6 +1,7 @@
 """Ticks on two stores: the message log first, then the session data, in the order of the ticks.
 
-The log's answer is the receipt; the session data of several ticks may wait while the log goes on. Three things reach
+The log's answer is the receipt; the session data of several ticks may wait while the log goes on. What waits for the
+data of one session is told when that is stored: sessions do not wait for one another. Three things reach
 the log only when the session data of their tick, and of all before, is stored: the dispatcher's floor, because the log
 has to say again what the session store has not heard; the cursors that come with it; and the end of an application's
 log, which its session outlives otherwise.
@@ -33,16 +34,15 @@ class _Waiting(Struct):
     floor: int = -1
     cursors: dict[int, SessionCursor | None] = field(default_factory=dict)
     ended_applications: list[int] = field(default_factory=list)
-    stored: list[Stored] = field(default_factory=list)
+    calls: list[Stored] = field(default_factory=list)
+    """Of those who wait for all sessions."""
     is_stored: bool = False
 
-    def add(self, writes: TickWrites, stored: Stored | None) -> None:
-        """What this tick wants of the log, and who waits for it, takes the same turn."""
+    def add(self, writes: TickWrites) -> None:
+        """What this tick wants of the log takes the same turn."""
         self.floor = max(self.floor, writes.dispatcher_floor)
         self.cursors |= writes.cursors
         self.ended_applications += writes.ended_applications
-        if stored is not None:
-            self.stored.append(stored)
 
 
 class _Settling(Struct):
@@ -93,7 +93,15 @@ class SplitStore(TickStore):
     def owes(self) -> bool:
         return self._floor_due >= 0 or bool(self._cursors_due) or bool(self._ended_due)
 
-    def submit(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+    def when_stored(self, generation: int, call: Stored) -> None:
+        if generation:
+            self._writer.when_stored(generation, call)
+        elif self._waiting:
+            self._waiting[-1].calls.append(call)
+        else:
+            call()
+
+    def submit(self, writes: TickWrites, logged: Logged) -> None:
         if self.busy:
             raise RuntimeError("a tick is already being committed")
         self._ripen()
@@ -118,22 +126,17 @@ class SplitStore(TickStore):
         )
         if log_part.is_empty():
             self._answering = True
-            self._post(partial(self._answer, writes, logged, stored))
+            self._post(partial(self._answer, writes, logged))
         else:
-            self._log.submit(log_part, partial(self._logged, log_part, writes, logged, stored), _whole)
+            self._log.submit(log_part, partial(self._logged, log_part, writes, logged))
 
-    def _answer(self, writes: TickWrites, logged: Logged, stored: Stored | None) -> None:
+    def _answer(self, writes: TickWrites, logged: Logged) -> None:
         """The log has nothing to do with this tick."""
         self._answering = False
-        self._go_on(writes, Receipt(self._state.log_end, 0), logged, stored)
+        self._go_on(writes, Receipt(self._state.log_end, 0), logged)
 
     def _logged(
-        self,
-        log_part: TickWrites,
-        writes: TickWrites,
-        logged: Logged,
-        stored: Stored | None,
-        result: Receipt | StoreError,
+        self, log_part: TickWrites, writes: TickWrites, logged: Logged, result: Receipt | StoreError
     ) -> None:
         if not isinstance(result, Receipt):
             self._floor_due = max(self._floor_due, log_part.dispatcher_floor)
@@ -143,13 +146,13 @@ class SplitStore(TickStore):
             return
         if log_part.dispatcher_floor >= 0:
             self._writer.forget_below(log_part.dispatcher_floor)
-        self._go_on(writes, result, logged, stored)
+        self._go_on(writes, result, logged)
 
-    def _go_on(self, writes: TickWrites, receipt: Receipt, logged: Logged, stored: Stored | None) -> None:
+    def _go_on(self, writes: TickWrites, receipt: Receipt, logged: Logged) -> None:
         session, waiting = writes.session, self._waiting
         if not session.is_empty():
             waiting.append(_Waiting())
-            waiting[-1].add(writes, stored)
+            waiting[-1].add(writes)
             log_end = receipt.base_offset + receipt.record_count
             self._writer.submit(
                 session,
@@ -160,10 +163,10 @@ class SplitStore(TickStore):
             )
             self._look_at_limit()
         elif waiting:
-            waiting[-1].add(writes, stored)
+            waiting[-1].add(writes)
         else:
             alone = _Waiting()
-            alone.add(writes, None)
+            alone.add(writes)
             self._let_go(alone)
             logged(receipt)
             return
@@ -176,7 +179,7 @@ class SplitStore(TickStore):
         while waiting and waiting[0].is_stored:
             first = waiting.popleft()
             self._let_go(first)
-            for call in first.stored:
+            for call in first.calls:
                 call()
         self._look_at_limit()
 
@@ -218,7 +221,3 @@ class SplitStore(TickStore):
     def close(self) -> None:
         self._log.close()
         self._writer.close()
-
-
-def _whole() -> None:
-    """The log's part has nothing that comes after its receipt."""

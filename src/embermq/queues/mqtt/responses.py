@@ -112,7 +112,7 @@ class Responses:
             return (refusal.reason_code if is_v5 else V3_FAILURE), refusal.message
         queue.qos = min(asked.qos, 1)
         queue.identifiers = (identifier,) if identifier else ()
-        self._state.tick.batch.after_commit.append(partial(self._pump, queue))
+        self._state.tick.batch.when_stored(session.generation, partial(self._pump, queue))
         return queue.qos, ""
 
     def _open(self, session: Session, topic_filter: str, user_properties: UserProperties) -> ResponseQueue:

@@ -142,7 +142,8 @@ class Subscriptions:
         # A place only when the group is durable, and nothing is delivered before the SUBACK.
         queue = self._core.queue(subscription.queue)
         begins_at = _Beginning(queue.generation, queue.end() if sequence == LATEST else sequence)
-        tick.batch.after_commit.append(partial(self._take_place, session, link, subscription, begins_at))
+        take_place = partial(self._take_place, session, link, subscription, begins_at)
+        tick.batch.when_stored(session.generation, take_place)
         return subscription
 
     def _has_group(self, subscription: QueueSubscription) -> bool:
