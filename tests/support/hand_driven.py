@@ -451,7 +451,7 @@ class HandDrivenBroker:
     def _committed(self, batch: Batch, receipt: Receipt) -> None:
         self.broker.committed(batch, receipt)
         if not receipt.whole:
-            for generation, call in batch.after_commit:
+            for generation, call in batch.waiting():
                 self.ticks.when_stored(generation, call)
         self.device.linger.close_tick(self.state.log_end, self.now_ms)
 

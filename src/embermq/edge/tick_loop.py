@@ -266,7 +266,7 @@ class TickLoop:
     def _finish(self, batch: Batch, receipt: Receipt) -> None:
         self._broker.committed(batch, receipt)
         if not receipt.whole:
-            for generation, call in batch.after_commit:
+            for generation, call in batch.waiting():
                 self._store.when_stored(generation, partial(self._stored, call))
         self._device.linger.close_tick(self._state.log_end, self._tick.now_ms)
 

@@ -122,7 +122,7 @@ class Broker:
         for call in batch.after_log:
             call()
         if receipt.whole:
-            for _, call in batch.after_commit:
+            for _, call in batch.waiting():
                 call()
         self.publishing.committed(batch, receipt.base_offset)
         if batch.enqueued and state.queues is not None:

@@ -97,6 +97,11 @@ class Batch(Struct):
         """Make this call when everything that is decided of the session up to now is durable."""
         self.after_commit.append((generation, call))
 
+    def waiting(self) -> list[tuple[int, Callable[[], None]]]:
+        """Hand over the calls: who remembers the batch holds no session by them."""
+        waiting, self.after_commit = self.after_commit, []
+        return waiting
+
     def is_empty(self) -> bool:
         """True when nobody waits for it and it would write nothing."""
         return not (self.accepted or self.after_commit or self.after_log) and self.writes.is_empty()

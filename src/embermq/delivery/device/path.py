@@ -168,9 +168,7 @@ class DevicePath(DeliveryPath):
         if session.unsent is None:
             session.unsent = deque()
         session.unsent.append(delivery)
-        self._state.tick.batch.when_stored(
-            session.generation, partial(self._send_rows, session, link, [delivery])
-        )
+        self._when_stored(session, partial(self._send_rows, session, link, [delivery]))
 
     def _add_row(self, session: Session, delivery: Delivery, state: int) -> None:
         if not delivery.seq:
@@ -196,18 +194,19 @@ class DevicePath(DeliveryPath):
         self._state.counters.messages_stored += 1
         self.cursors.stored(session, delivery.offset, state)
         self._limit.note(session)
-        batch = self._state.tick.batch
-        if self._touched_batch is not batch:
-            self._touched_batch = batch
-            self._touched = set()
+        if self._touched_batch is not self._state.tick.batch:
+            self._touched_batch, self._touched = self._state.tick.batch, set()
         if session not in self._touched:
             self._touched.add(session)
             session.uncommitted += 1
-            batch.when_stored(session.generation, partial(self._rows_committed, session))
+            self._when_stored(session, partial(self._rows_committed, session))
+
+    def _when_stored(self, session: Session, call: Callable[[], None]) -> None:
+        self._state.tick.batch.when_stored(session.generation, call)
 
     def _rows_committed(self, session: Session) -> None:
         session.uncommitted -= 1
-        self._touched.discard(session)  # else the last batch would hold it, and it could not be put away
+        self._touched.discard(session)  # else it is held, and could not be put away
         self._limit.enforce(session)
         if session.backlog and not session.paging:
             self._want_page(session)
@@ -352,9 +351,7 @@ class DevicePath(DeliveryPath):
             deliveries.append(delivery)
         session.paging = True
         if not self._state.drains:
-            self._state.tick.batch.when_stored(
-                session.generation, partial(self._send_page, session, link, deliveries)
-            )
+            self._when_stored(session, partial(self._send_page, session, link, deliveries))
         else:
             self._send_page(session, link, deliveries)
             self.requests.begin_tick()
@@ -430,11 +427,8 @@ class DevicePath(DeliveryPath):
             session.generation, delivery.seq, delivery.offset, QueueState.RELEASED, delivery.packet_id
         )
         self._state.tick.session_writes.queue_marks.append(mark)
-        link = session.link
-        if link is not None:
-            self._state.tick.batch.when_stored(
-                session.generation, partial(self._release, session, link, delivery)
-            )
+        if (link := session.link) is not None:
+            self._when_stored(session, partial(self._release, session, link, delivery))
 
     def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
         if session.link is link:
