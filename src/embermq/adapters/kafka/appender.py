@@ -166,9 +166,11 @@ class KafkaAppender(LogAppender):
     def _first(self, error: KafkaError | None, message: Message) -> None:
         """On the thread that polls: the first of several records has arrived, or will never."""
         tick = self._tick
+        if tick is None or self._ended or self._closing:
+            return
         if error is not None:
             self._end(f"topic {self._topic} does not take a record: {told(error)}")
-        elif tick is not None:
+        else:
             tick.first_offset = message.offset() or 0
 
     def _last(self, error: KafkaError | None, message: Message) -> None:
@@ -182,8 +184,13 @@ class KafkaAppender(LogAppender):
         last = message.offset() or 0
         first = last if tick.count == 1 else tick.first_offset
         place = f"topic {self._topic}, partition {self._positions.partition}"
-        if last - first + 1 != tick.count:
-            self._end(f"{place}: somebody else writes into it: the log has one writer")
+        between = last - first + 1 - tick.count
+        if between:
+            self._end(
+                f"{place}: somebody else writes into it: the log has one writer"
+                if between > 0
+                else f"{place}: {-between} records less than were sent"
+            )
             return
         strange = first - offset_of(self._positions.end)
         if strange < 0:
