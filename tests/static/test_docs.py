@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -192,3 +193,51 @@ def test_operations_explains_every_metric() -> None:
 def test_every_help_text_is_of_a_metric() -> None:
     shown = dict(re.findall(r"^# HELP embermq_(\w+?)(?:_total)? (.*)$", metrics_text(), re.MULTILINE))
     assert {name: shown.get(name) for name in HELP} == HELP
+
+
+NOT_OURS = {
+    "Address already in use",
+    "No space left on device",
+    "file is not a database",
+    "certificate has expired",
+    "unable to get",
+    "client login failed",  # of an event's name
+    "cannot read the schema version in",  # of two texts
+}
+"""Words of the system and of libraries, and what is put together."""
+WORDS = re.compile(r"[A-Za-z]+(?:[ ,;']+[a-z]+){2,}")
+
+
+@cache
+def texts_of_the_source() -> str:
+    """Every string of the broker, one behind the other."""
+    nodes = (node for path in (ROOT / "src").rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
+    values = (node.value for node in nodes if isinstance(node, ast.Constant))
+    texts = (value.decode(errors="replace") if isinstance(value, bytes) else value for value in values)
+    return " ".join(" ".join(text for text in texts if isinstance(text, str)).split())
+
+
+def test_troubleshooting_quotes_what_the_broker_says() -> None:
+    """Users search the page for the words that they see: at least three in a row, up to a part that changes."""
+    page = re.sub(r"```.*?```", "", (ROOT / "docs/troubleshooting.md").read_text(), flags=re.DOTALL)
+    pieces = {
+        " ".join(piece.split()).strip(" ,;")
+        for quoted in re.findall(r"`([^`]+)`", page)
+        for piece in re.split(r"…|: |[0-9]+|\"", quoted)
+    }
+    said = {
+        piece for piece in pieces - NOT_OURS if WORDS.fullmatch(piece) and not piece.startswith("embermq")
+    }
+    assert len(said) > 50
+    assert sorted(piece for piece in said if piece not in texts_of_the_source()) == []
+
+
+def test_architecture_names_every_room_and_what_is_in_it() -> None:
+    source, page = ROOT / "src/embermq", (ROOT / "docs/architecture.md").read_text()
+    rooms = set(re.findall(r"^\| `([a-z_]+)/", page, re.MULTILINE))
+    there = {path.parent.name for path in source.glob("*/__init__.py")}
+    assert there <= rooms
+    for file, functions in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`((?:, `[a-z_]+`)*)", page):
+        text = (source / file).read_text()
+        for function in re.findall(r"`([a-z_]+)`", functions):
+            assert f"def {function}(" in text, f"{file}: {function}"
