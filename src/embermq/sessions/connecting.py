@@ -185,15 +185,20 @@ class Connecting:
         if link.inbox is None:
             link.inbox = []
         entrant = _Entrant(link, session, present, packet, client_id)
-        attach = partial(self._attach, entrant)
         if must_wait and self._state.store_failure is None:
-            self._waiting[link] = entrant
-            self._state.tick.batch.when_stored(session.generation, attach)
-            if self._state.connect_wait_ms:
-                due_ms = self._state.tick.now_ms + self._state.connect_wait_ms
-                self._state.timers.at(due_ms, partial(self._give_up, link, session))
+            self._wait(entrant, old or session)
         else:
-            attach()
+            self._attach(entrant)
+
+    def _wait(self, entrant: _Entrant, before: Session) -> None:
+        """For the store: CONNACK also says that a session `before` this one is no more."""
+        link, session, state = entrant.link, entrant.session, self._state
+        self._waiting[link] = entrant
+        attach = partial(self._attach, entrant)
+        state.tick.batch.when_all_stored({before.generation, session.generation}, attach)
+        if state.connect_wait_ms:
+            due_ms = state.tick.now_ms + state.connect_wait_ms
+            state.timers.at(due_ms, partial(self._give_up, link, session))
 
     def _sends_elsewhere(self, link: Link, permissions: Permissions) -> bool:
         """Whether a rule sends the client to another server, of which it has been told [MQTT 5.0, 4.11]."""

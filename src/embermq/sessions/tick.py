@@ -1,6 +1,7 @@
 """What gathers during one tick of the event loop: decisions that wait for the commit, and links to flush."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -96,6 +97,18 @@ class Batch(Struct):
     def when_stored(self, generation: int, call: Callable[[], None]) -> None:
         """Make this call when everything that is decided of the session up to now is durable."""
         self.after_commit.append((generation, call))
+
+    def when_all_stored(self, generations: Iterable[int], call: Callable[[], None]) -> None:
+        """The same of several sessions: make the call when the last of them is durable."""
+        left = set(generations)
+
+        def stored(generation: int) -> None:
+            left.discard(generation)
+            if not left:
+                call()
+
+        for generation in sorted(left):
+            self.when_stored(generation, partial(stored, generation))
 
     def waiting(self) -> list[tuple[int, Callable[[], None]]]:
         """Hand over the calls: who remembers the batch holds no session by them."""

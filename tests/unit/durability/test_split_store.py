@@ -174,6 +174,23 @@ def test_a_session_that_is_born_anew_while_writes_wait(
     hand.counts_rows(sessions)
 
 
+def test_a_session_that_has_ended_is_gone_before_the_client_hears_so(
+    hand: HandDrivenBroker, sessions: HeldSessions
+) -> None:
+    """Its successor is not kept: nothing but the end of the old one is to be stored."""
+    hand.keeps("s").drops()
+    hand.settle()
+    sessions.held = True
+    links = [hand.connects("s", settles=False), hand.connects("o", settles=False)]
+    hand.settle()
+    assert [len(link.all(Connack)) for link in links] == [0, 1], "nobody else waits"
+    sessions.held = False
+    hand.settle()
+    assert not links[0].last(Connack).session_present
+    hand = hand.restarted()
+    assert not hand.keeps("s").last(Connack).session_present
+
+
 # Crashes
 
 
