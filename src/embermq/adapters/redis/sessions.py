@@ -123,9 +123,10 @@ class RedisSessionStore(SessionStore):
             raise LayoutError(f"key {keys.session!r}: is of client {row.client_id!r}")
         owner = self._owners.found(row)
         if newest:
-            self._owners.note_positions(owner, 0, int(newest[1]), trimmed=False)
+            position = int(float(newest[1]))  # "1e+8" for a round one
+            self._owners.note_positions(owner, 0, position, trimmed=False)
             offset, _ = offset_in(keys.positions, newest[0].decode(errors="replace"))
-            self._log_end = max(self._log_end, int(newest[1]) + (offset >= 0))
+            self._log_end = max(self._log_end, position + (offset >= 0))
         ids, upto = _receiving(keys.receiving, receiving, complete_to)
         found = tuple(_subscriptions(keys.subscriptions, subscriptions))
         self._log_end = max(self._log_end, upto, *(entry.since_offset for entry in found))
