@@ -72,7 +72,7 @@ class KafkaStores(Stores):
         known = known_end(self.admin, log_id, state.known_log(), self.positions)
         continue_behind(self.admin, self.topic, self.positions, known)
         state.open_log(log_id)
-        self.group = group = DispatcherGroup(self.address, self.settings, name)
+        self.group = group = DispatcherGroup(self.address, self.settings, name, self.positions)
         self.appender = KafkaAppender(
             self.address,
             self.settings,

@@ -33,6 +33,7 @@ from tests.support.waiting import wait_until
 from embermq.adapters.kafka import appender, client, log_topic
 from embermq.adapters.kafka.address import parse_address
 from embermq.adapters.kafka.client import WatchedAdmin
+from embermq.adapters.kafka.log_end import continue_behind
 from embermq.adapters.kafka.log_topic import KEPT, LogTopic
 from embermq.adapters.kafka.message_log import DEFAULT_RECORD_BYTES, KafkaMessageLog
 from embermq.adapters.kafka.settings import KafkaSettings
@@ -42,6 +43,7 @@ from embermq.formats.kafka_record import KafkaEncoder, record_bytes_max
 from embermq.formats.log_record import Origin, decode_record, encode_record, iter_frames
 from embermq.intake.broker import Broker
 from embermq.model.message import Message
+from embermq.model.position import position_of
 from embermq.model.session_writes import RetainedWrite
 from embermq.ports.errors import StoreError, StoreUnavailable
 from embermq.ports.tick_store import Receipt
@@ -478,14 +480,16 @@ def test_lag_is_shown_by_a_consumer_group_and_never_ahead(stores: KafkaStores, k
     stores.write(records=[record(b"%d" % number, f"t/{number}") for number in range(100, 150)])
     stores.write(dispatcher_floor=100)
     name, topic = f"{stores.settings.prefix}-dispatcher", stores.topic.name
-    expected = {0: 100}
-    asked = ConsumerGroupTopicPartitions(name, [TopicPartition(topic, one) for one in expected])
 
     def committed() -> dict[int, int]:
+        asked = ConsumerGroupTopicPartitions(name, [TopicPartition(topic, one) for one in range(2)])
         answer = kafka.admin.list_consumer_group_offsets([asked])[name].result(BACK_S)
-        return {one.partition: one.offset for one in answer.topic_partitions}
+        return {one.partition: one.offset for one in answer.topic_partitions if one.offset >= 0}
 
-    wait_until(lambda: committed() == expected, BACK_S, "the group's offsets are there")
+    wait_until(lambda: committed() == {0: 100}, BACK_S, "the group's offsets are there")
+    continue_behind(stores.admin, stores.topic, stores.positions, 900)
+    stores.group.passed(position_of(1, 0))
+    wait_until(lambda: committed() == {0: 150, 1: 0}, BACK_S, "what gets nothing more is passed, too")
 
 
 def test_what_others_wrote_there_is_passed_over_and_said(

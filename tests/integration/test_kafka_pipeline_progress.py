@@ -15,6 +15,7 @@ from embermq.adapters.kafka.client import WatchedAdmin
 from embermq.adapters.kafka.log_topic import LogTopic
 from embermq.adapters.kafka.pipeline_progress import KafkaPipelineProgress
 from embermq.adapters.kafka.settings import KafkaSettings
+from embermq.model.position import OFFSET_END
 from embermq.pipeline.kafka_log import KafkaLog
 from embermq.pipeline.log_look import Bounds
 from embermq.pipeline.sources.kafka_positions import KafkaPositions
@@ -36,7 +37,8 @@ class Place:
 
     def listen(self) -> KafkaPipelineProgress:
         """A broker that starts now."""
-        return KafkaPipelineProgress(self.address, self.settings, self.topic.identity())
+        self.closed: dict[int, int] = {}
+        return KafkaPipelineProgress(self.address, self.settings, self.topic.identity(), closed=self.closed)
 
     def is_there(self, name: str) -> bool:
         return name in self.pipeline.topics()
@@ -54,6 +56,16 @@ def place(kafka: KafkaServer) -> Iterator[Place]:
     found = Place(kafka)
     yield found
     found.broker.close()
+
+
+def test_a_partition_that_gets_nothing_more_and_was_passed_is_complete(place: Place) -> None:
+    place.pipeline.publish("dispatch", {0: 7})
+    place.hears("dispatch", {0: 7})
+    assert place.broker.complete("dispatch") == {0: 7}
+    place.closed[0] = 8  # a start finds so late that the log has lost its end
+    assert place.broker.complete("dispatch") == {0: 7}
+    place.closed[0] = 7
+    assert place.broker.complete("dispatch") == {0: OFFSET_END}
 
 
 @pytest.mark.promise("application-3", "pipeline-5")

@@ -72,12 +72,7 @@ class SessionDesk:
         if retained is None:
             return []
         return [
-            PinView(
-                reader=pin.name,
-                next_offset=pin.next_offset,
-                behind=max(0, retained.end_offset - pin.next_offset),
-            )
-            for pin in retained.pins
+            PinView(reader=pin.name, next_offset=pin.next_offset, behind=pin.behind) for pin in retained.pins
         ]
 
     def disconnect(self, client_id: str) -> None:
@@ -181,11 +176,7 @@ class SessionDesk:
         retained = self._retained()
         if retained is None:
             return {}
-        return {
-            pin.generation: max(0, retained.end_offset - pin.next_offset)
-            for pin in retained.pins
-            if pin.generation
-        }
+        return {pin.generation: pin.behind for pin in retained.pins if pin.generation}
 
 
 def _by_filter(item: tuple[str, Subscriber]) -> str:

@@ -81,7 +81,7 @@ class KafkaLogSide(LogSide):
         self._continue_behind(known_end(self._admin, self.log_id, known, positions))
         state.open_log(self.log_id)
         self.log = self._log = KafkaMessageLog(self._admin, self._topic.name, self._positions)
-        group = DispatcherGroup(address, kafka, self._topic.name)
+        group = DispatcherGroup(address, kafka, self._topic.name, positions)
         self._appender = appender = KafkaAppender(
             address,
             kafka,

@@ -32,9 +32,7 @@ class PinNews:
         if now.over_limit and not self._was_over:
             first = now.pins[0]
             line = f"the log holds {now.body_bytes} bytes, more than readers may hold back; furthest behind: "
-            news.append(
-                (logging.WARNING, f"{line}{first.name} at offset {first.next_offset} of {now.end_offset}")
-            )
+            news.append((logging.WARNING, f"{line}{first.name}, by {first.behind} records"))
         elif self._was_over and not (now.over_limit or now.near):
             news.append((logging.INFO, "the log is within its limits again"))
         self._was_over = now.over_limit or (self._was_over and bool(now.near))

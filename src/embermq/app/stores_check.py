@@ -25,6 +25,7 @@ from embermq.app.static_store import static_status, static_url
 from embermq.formats.segment_reader import SegmentReader
 from embermq.formats.segments import FILE_BYTES, FOLDER, SegmentError
 from embermq.formats.stored_version import version_refusal
+from embermq.model.position import records_between
 from embermq.ports.errors import StoreError
 
 State = Literal["fits", "repaired", "lost"]
@@ -44,6 +45,10 @@ class LogExtent(Struct, frozen=True):
     start: int
     end: int
     offsets: Mapping[int, tuple[int, int]] = {}
+
+    def count(self, start: int, end: int) -> int:
+        """How many records there are from one number to another."""
+        return records_between(start, end, {one: stop for one, (_, stop) in self.offsets.items()})
 
 
 class BrokerFileState(Struct, frozen=True):
@@ -88,7 +93,9 @@ def behind(store: str, what: str, at: int, extent: LogExtent) -> Finding:
     """A store that is complete up to the number `at` of the log."""
     if at > extent.end:
         return Finding(
-            store, "lost", f"{what} is {at - extent.end} records ahead of the log, which lacks them"
+            store,
+            "lost",
+            f"{what} is {extent.count(extent.end, at)} records ahead of the log, which lacks them",
         )
     if at < extent.start:
         text = (
@@ -96,7 +103,9 @@ def behind(store: str, what: str, at: int, extent: LogExtent) -> Finding:
         )
         return Finding(store, "lost", text)
     if at < extent.end:
-        return Finding(store, "repaired", f"{what} lacks {extent.end - at} records, which the log has")
+        return Finding(
+            store, "repaired", f"{what} lacks {extent.count(at, extent.end)} records, which the log has"
+        )
     return Finding(store, "fits", f"{what} has everything")
 
 

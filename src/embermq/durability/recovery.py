@@ -102,7 +102,7 @@ class Recovery:
             if not rows:
                 break
             offset = rows[-1].offset + 1
-        self._state.counters.repair_records_missing += end - start - found
+        self._state.counters.repair_records_missing += self._log.count(start, end) - found
 
     def _dispatch(self, offset: int, message: Message, frame: bytes) -> int:
         match = self._state.router.match_for(message.topic, message.publisher, offset)

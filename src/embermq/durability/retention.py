@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from embermq.durability.bodies import Bodies
 from embermq.ports.application_log import ApplicationFloor, ApplicationLog
@@ -50,6 +51,8 @@ class Pin(Struct, frozen=True):
     next_offset: int
     generation: int = 0
     """Of an application session; 0 for the others."""
+    behind: int = 0
+    """Records that it has not confirmed."""
 
 
 class RetentionState(Struct, frozen=True):
@@ -137,7 +140,7 @@ class Retention:
             statistics.end_offset,
             statistics.body_bytes,
             parked_bytes,
-            tuple(pins),
+            tuple(self._with_distance(pin, statistics.end_offset) for pin in pins),
             over,
             any(self._policy(name) == "refuse" for name in behind),
             refused,
@@ -147,6 +150,9 @@ class Retention:
             tuple(sorted(passed)),
             tuple(name for name in behind if self._policy(name) == "pause"),
         )
+
+    def _with_distance(self, pin: Pin, end: int) -> Pin:
+        return replace(pin, behind=self._log.count(pin.next_offset, end))
 
     def _policy(self, query: str) -> QueryPolicy:
         return self._limits.query_policies.get(query, self._limits.policy)

@@ -7,6 +7,8 @@ the positions of one writer ascend through its partitions, and are compared as t
 The embedded log has partition 0 alone: there a position is the offset.
 """
 
+from collections.abc import Mapping
+
 OFFSET_BITS = 46
 """7 * 10^13 records of one partition; a Redis score holds positions of the first 128 partitions exactly."""
 OFFSET_END = 1 << OFFSET_BITS
@@ -28,3 +30,12 @@ def partition_of(position: int) -> int:
 def offset_of(position: int) -> int:
     """The offset of a position, in its partition."""
     return position & OFFSET_END - 1
+
+
+def records_between(start: int, end: int, ends: Mapping[int, int]) -> int:
+    """How many positions a log has from `start` on and before `end`; `ends` has the end offset of each partition."""
+    first, last = partition_of(start), partition_of(end)
+    if first >= last:
+        return max(0, end - start)
+    between = sum(stop for partition, stop in ends.items() if first < partition < last)
+    return max(0, ends.get(first, 0) - offset_of(start)) + between + offset_of(end)

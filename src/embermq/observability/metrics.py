@@ -206,7 +206,7 @@ def _retention(state: RetentionState) -> Iterator[Metric]:
         "embermq_log_reader_behind", "records that a reader has not confirmed", labels=["reader"]
     )
     for pin in state.pins[:PINS_SHOWN_MAX]:
-        pinned.add_metric([pin.name], max(0, state.end_offset - pin.next_offset))
+        pinned.add_metric([pin.name], pin.behind)
     yield pinned
 
 

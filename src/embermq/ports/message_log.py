@@ -25,12 +25,10 @@ class LogStatistics(Struct, frozen=True):
 class MessageLog(ABC):
     """Reads and trims the log. Appending is part of a tick (`ports.tick_store`).
 
-    An offset is a record's sequence number; a log with partitions has positions of its own beside it
-    (`ports.source_positions`).
+    An offset is a position (`model.position`), the same in a log of one partition.
 
     Guarantees: a record that a Receipt named is returned, at its offset, until it is trimmed; readers never see a
-    record that is not committed; order is offset order. Numbers that no record has may be left out between batches:
-    what was sent before a crash may be there only in part, and nobody was told of it.
+    record that is not committed; order is offset order. Offsets that no record has may be left out between batches.
     """
 
     @abstractmethod
@@ -55,6 +53,10 @@ class MessageLog(ABC):
             return found.start_offset
         span = found.end_offset - found.start_offset
         return found.end_offset - int(span * body_bytes / found.body_bytes)
+
+    def count(self, start: int, end: int) -> int:
+        """How many offsets there are from `start` on and before `end`."""
+        return max(0, end - start)
 
     @abstractmethod
     def trim(self, below_offset: int) -> None:

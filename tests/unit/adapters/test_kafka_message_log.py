@@ -192,6 +192,14 @@ def test_everything_below_a_position_is_trimmed_and_nothing_above_it(house: Hous
     assert house.positions.end == position_of(1, 30), "a log without records goes on where it was"
 
 
+def test_a_floor_among_lost_records_trims_what_is_left(house: House) -> None:
+    house.write(300)
+    house.lose_end(30)
+    house.write(2)
+    house.log.trim(290)
+    assert house.topic.left() == [position_of(1, 0), position_of(1, 1)]
+
+
 @pytest.mark.parametrize("records_max", [1, 5, 7, 64, 10_000])
 def test_partitions_are_read_one_behind_the_other(house: House, records_max: int) -> None:
     house.write(60)
@@ -231,6 +239,21 @@ def test_a_reader_has_passed_what_it_has_read_of_every_partition(house: House) -
     assert house.log.passed({0: 20, 1: 10}) == 20
     assert house.log.passed({0: 90, 1: 4}) == position_of(1, 4), "it had read what was lost"
     assert house.log.passed({0: 50, 1: 10}) == house.positions.end
+
+
+def test_readers_are_behind_by_records_and_not_by_numbers(house: House) -> None:
+    house.write(100)
+    house.lose_end(50)
+    house.lose_end(0)
+    house.write(10)
+    end = house.positions.end
+    for position, behind in ((0, 60), (20, 40), (77, 10), (position_of(1, 0), 10), (end - 3, 3), (end, 0)):
+        assert house.log.count(position, end) == behind
+    assert (house.log.count(60, 77), house.log.count(end, 77)) == (17, 0)
+    said = Said()
+    said.found = {0: 20}
+    state = retention(house, said).run(end - 4, ["dispatch"], 0)
+    assert [(pin.name, pin.behind) for pin in state.pins] == [("dispatch", 40), ("dispatcher", 4)]
 
 
 class Said(PipelineProgress):

@@ -21,7 +21,7 @@ def state(
         end_offset=9,
         body_bytes=body_bytes,
         parked_bytes=0,
-        pins=(Pin("lake", 3),),
+        pins=(Pin("lake", 3, behind=6),),
         over_limit=body_bytes > 100,
         refuse_all=False,
         refused_generations=frozenset(),
@@ -46,7 +46,7 @@ def test_a_query_is_named_once_before_and_once_when_the_log_goes_on_without_it()
     (level, line), (_, over) = news.since(state(120, near=("lake",), passed=("lake",)))
     assert level == logging.ERROR
     assert line.startswith("lake is so far behind that the log goes on without it")
-    assert "furthest behind: lake at offset 3 of 9" in over
+    assert "furthest behind: lake, by 6 records" in over
     for _ in range(2):  # each drop brings it back to the limit, and what comes next past it again
         assert news.since(state(99, near=("lake",))) == []
         assert news.since(state(120, near=("lake",), passed=("lake",))) == []

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from embermq.adapters.kafka.address import KafkaAddress
 from embermq.adapters.kafka.client import LOG, client_options, error_of, let_go, may_work_later, told
+from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.model.position import offset_of, partition_of
 
@@ -24,9 +25,12 @@ class DispatcherGroup:
     is restarted meanwhile it ends the process (librdkafka 3663).
     """
 
-    def __init__(self, address: KafkaAddress, settings: KafkaSettings, topic: str) -> None:
+    def __init__(
+        self, address: KafkaAddress, settings: KafkaSettings, topic: str, positions: LogPositions
+    ) -> None:
         self._address = address
         self._topic = topic
+        self._positions = positions
         self.name = f"{settings.prefix}-dispatcher"
         self._floor = -1
         self._told = -1
@@ -58,7 +62,9 @@ class DispatcherGroup:
             return
         if floor < 0:
             return
-        offsets = [TopicPartition(self._topic, partition_of(floor), offset_of(floor))]
+        at = {one: end for one, end in self._positions.closed.items() if one < partition_of(floor)}
+        at[partition_of(floor)] = offset_of(floor)
+        offsets = [TopicPartition(self._topic, partition, offset) for partition, offset in at.items()]
         self._told = floor
         self._under_way = True
         try:

@@ -13,7 +13,7 @@ from embermq.adapters.kafka.positions import LogPositions
 from embermq.adapters.kafka.reading import PartitionReader, is_end
 from embermq.formats.kafka_record import decode_frame
 from embermq.formats.log_record import RecordError
-from embermq.model.position import offset_of, partition_of, position_of
+from embermq.model.position import offset_of, partition_of, position_of, records_between
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 
 CONSUMED_AT_ONCE = 1_000
@@ -164,7 +164,7 @@ class KafkaMessageLog(MessageLog):
         last = partition_of(below)
         wanted = []
         for partition, end in self._positions.ends().items():
-            offset = offset_of(below) if partition == last else end
+            offset = min(offset_of(below), end) if partition == last else end
             if partition <= last and offset > self._lows[partition]:
                 wanted.append(TopicPartition(self._topic, partition, offset))
         if not wanted:
@@ -179,6 +179,9 @@ class KafkaMessageLog(MessageLog):
                 operation_timeout=timeout_s,
             ),
         )
+
+    def count(self, start: int, end: int) -> int:
+        return records_between(start, end, self._positions.ends())
 
     def passed(self, done: Mapping[int, int]) -> int:
         """The position below which a reader has passed everything that has read partitions up to these offsets."""

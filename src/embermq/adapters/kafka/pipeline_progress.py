@@ -39,8 +39,8 @@ _GONE = frozenset(
 
 class KafkaPipelineProgress(PipelineProgress):
     """`log_id` is the id of the topic that is the message log, `closed` has the end of each partition that gets nothing
-    more. A topic that is missing is waited for; one that was made
-    anew is read from its beginning, and what it says less than what was heard before does not count."""
+    more, and may grow. A topic that is missing is waited for; one that was made anew is read from its beginning, and
+    what it says less than what was heard before does not count."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class KafkaPipelineProgress(PipelineProgress):
         self._failures = failures or Failures()
         self._topic = progress_topic(settings.prefix)
         self._log_id = log_id
-        self._closed = closed or {}
+        self._closed = {} if closed is None else closed
         self._heard: dict[str, dict[int, int]] = {}
         """Of each query a dictionary that is never changed: another one takes its place."""
         self._failing = ""
