@@ -42,7 +42,7 @@ Exit codes:
   0    done
   1    failed: the line on standard error says why
   2    an unknown option or setting, or an invalid value
-  3    a job, or queues dlq retry, finished but left something
+  3    a job or a check finished, but something is left, lost or damaged
   4    run: no memory is left
   130  interrupted
 """
