@@ -54,7 +54,8 @@ class Parameter(Struct, frozen=True):
 def parameters(operation: AdminOperation) -> Iterator[Parameter]:
     """All of them; those that one of its paths has are in the path."""
     elsewhere = {"only_new", operation.body_as}
-    elsewhere |= set() if operation.body is None else set(operation.body.__struct_fields__)
+    if operation.body is not None and not operation.body_as:
+        elsewhere |= set(operation.body.__struct_fields__)
     schemas = _schemas((operation.request,))
     for name, schema in schemas[operation.request.__name__]["properties"].items():
         if name in elsewhere:

@@ -13,7 +13,7 @@ from embermq.admin.operations import AdminOperation
 
 SHOWN_MAX = 40
 _MSGSPEC = re.compile(r"(?P<told>.*?)(?: - at `\$\.?(?P<field>.*)`)?", re.DOTALL)
-_OWN_WORDS = ("Expected", "Invalid", "Object")
+_OWN_WORDS = ("Expected", "Integer", "Invalid", "Number", "Object", "Timestamp")
 
 
 def request_of(operation: AdminOperation, said: Mapping[str, Any], *, as_text: bool) -> Any:
@@ -27,7 +27,7 @@ def request_of(operation: AdminOperation, said: Mapping[str, Any], *, as_text: b
 def _told(text: str, said: Mapping[str, Any]) -> str:
     found = _MSGSPEC.fullmatch(text)
     assert found is not None
-    told, place = found["told"], found["field"] or ""
+    told, place = found["told"].rstrip(), found["field"] or ""
     if not told.startswith(_OWN_WORDS):
         return told  # our own, which names its field
     value: Any = said

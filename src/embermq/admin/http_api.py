@@ -7,7 +7,7 @@ from functools import cache
 from http import HTTPStatus
 from inspect import isawaitable
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from starlette.applications import Starlette
@@ -112,8 +112,12 @@ async def _said(operation: AdminOperation, request: Request) -> dict[str, Any]:
         else:
             try:
                 given = msgspec.json.decode(body, type=operation.body)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise RequestRefused(f"the body is not understood: {error}") from None
+            except RecursionError:
+                raise RequestRefused(
+                    "the body is not understood: lists or objects in one another too deep"
+                ) from None
             said |= msgspec.to_builtins(given)
     if "only_new" in operation.request.__struct_fields__:
         said["only_new"] = request.headers.get(ONLY_NEW[0]) == ONLY_NEW[1]
@@ -129,7 +133,7 @@ def _known(operation_name: str) -> dict[str, Any]:
 def _add_query(said: dict[str, Any], operation: AdminOperation, request: Request) -> None:
     """What is misspelt would be left out, and a filter that is left out is one for everything."""
     known = _known(operation.name)
-    for name, text in request.query_params.multi_items():
+    for name, text in _query(request):
         if name not in known:
             there_are = f"there are {', '.join(sorted(known))}" if known else "there is none"
             raise RequestRefused(f"{name[:80]}: is no parameter here, {there_are}")
@@ -138,10 +142,20 @@ def _add_query(said: dict[str, Any], operation: AdminOperation, request: Request
             place.setdefault(name, []).append(text)
         elif name in place:
             raise RequestRefused(f"{name}: is given twice")
-        elif text == "null" and not known[name].is_text:  # would be no filter
+        elif text.lower() == "null" and not known[name].is_text:  # would be no filter
             raise RequestRefused(f"{name}: is {text!r}")
         else:
             place[name] = text
+
+
+def _query(request: Request) -> list[tuple[str, str]]:
+    """Starlette puts something else for bytes that are not UTF-8, which may then be the name of another."""
+    try:
+        return parse_qsl(
+            request.scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict"
+        )
+    except UnicodeDecodeError:
+        raise RequestRefused("the query is not UTF-8") from None
 
 
 def _part(name: str, raw: str) -> str:

@@ -9,6 +9,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from embermq.admin.session_values import ClientRequest
 
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""As wide as stores have them."""
+
 
 class ParkedClientView(Struct, frozen=True, kw_only=True):
     """A client that has `messages` here, `parked` of which nobody has had sent again."""
@@ -55,17 +58,17 @@ class ParkedCount(Struct, frozen=True):
 class ParkedPageRequest(ClientRequest, frozen=True, kw_only=True):
     """A page of a client's messages."""
 
-    after: Annotated[int, Meta(ge=0, description="Numbers behind this one")] = 0
+    after: Annotated[Number, Meta(description="Numbers behind this one")] = 0
     limit: Annotated[int, Meta(ge=1, le=500)] = 500
 
 
 class ParkedRequest(ClientRequest, frozen=True, kw_only=True):
     """One of a client's messages."""
 
-    number: int
+    number: Number
 
 
 class ParkedNumbersRequest(ClientRequest, frozen=True, kw_only=True):
     """A client's messages by their numbers; all of them when none is given."""
 
-    number: tuple[int, ...] = ()
+    number: tuple[Number, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -119,7 +119,7 @@ class LettersWanted(Struct, frozen=True, kw_only=True):
 
 
 def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.astimezone(UTC).timestamp() * 1_000)
+    return None if moment is None else round(moment.timestamp() * 1_000)
 
 
 class ListDeadLettersRequest(QueueRequest, frozen=True, kw_only=True):

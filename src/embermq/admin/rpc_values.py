@@ -103,7 +103,10 @@ def _said(name: str, value: Any) -> Any:
     if isinstance(value, Timestamp):
         if not 0 <= value.seconds <= TIME_MAX_S:
             raise RequestRefused(f"{name}: {value.seconds} s since 1970 is before it, or after the year 9999")
-        return value.ToDatetime(UTC)
+        try:
+            return value.ToDatetime(UTC)
+        except ValueError as error:
+            raise RequestRefused(f"{name}: {error}") from None
     if isinstance(value, Message):
         return {field.name: _said(field.name, inner) for field, inner in value.ListFields()}
     return value if isinstance(value, (str, int, float, bytes)) else list(value)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from embermq.admin import queue_admin_pb2 as pb
 from embermq.admin.api_schema import described
-from embermq.admin.errors import STATUSES
-from embermq.admin.operations import OPERATIONS, QUEUE_OPERATIONS
+from embermq.admin.asking import request_of
+from embermq.admin.errors import STATUSES, RequestRefused
+from embermq.admin.operations import DELETE_PARKED, GET_PARKED, LIST_PARKED, OPERATIONS, QUEUE_OPERATIONS
 from embermq.admin.rpc_server import CODES
 
 
@@ -38,9 +41,25 @@ def test_all_operations_can_be_described() -> None:
     document = described(OPERATIONS)
     ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
     assert len(ids) == len(set(ids)) == sum(len(each.paths) for each in OPERATIONS)
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            told = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+            assert told == set(re.findall(r"\{(\w+)\}", path)), operation["operationId"]
     queue = document["paths"]["/queues/{name}/dlq"]["get"]
     assert {(one["name"], one["in"]) for one in queue["parameters"]} >= {
         ("name", "path"),
         ("reason", "query"),
     }
     assert document["components"]["schemas"]["Limits"]["properties"]["message_ttl"]["default"] == "168h"
+
+
+@pytest.mark.parametrize("number", [2**63, -1, 10**30])
+def test_a_number_that_no_store_has_is_refused(number: int) -> None:
+    """SQLite fails at it."""
+    for operation, said in (
+        (LIST_PARKED, {"after": str(number)}),
+        (GET_PARKED, {"number": str(number)}),
+        (DELETE_PARKED, {"number": ["1", str(number)]}),
+    ):
+        with pytest.raises(RequestRefused, match=str(number)):
+            request_of(operation, {"client_id": "c", **said}, as_text=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from urllib.parse import quote
 
+import httpx
 import pytest
-from tests.support.api_served import Ask, is_problem, served
+from tests.support.api_served import HERE, Ask, is_problem, served
 from tests.support.queue_desk import DeskBench
 
+from embermq.admin.http_api import create_control_app
+from embermq.admin.operations import SESSIONS
 from embermq.queues.names import Verb
 from embermq.queues.scans import at_a_time
 
@@ -35,6 +39,10 @@ from embermq.queues.scans import at_a_time
         ("POST", "/queues/q/dlq/retry?rate=nan", "rate: "),
         ("POST", "/queues/q/dlq/retry?rate=null", "rate: is 'null'"),
         ("POST", "/queues/q/dlq/retry?moved_after=null", "moved_after: is 'null'"),
+        ("POST", "/queues/q/dlq/retry?moved_after=NULL", "moved_after: is 'NULL'"),
+        ("POST", "/queues/q/dlq/retry?rate=Null", "rate: is 'Null'"),
+        ("POST", "/queues/q/dlq/retry?group=%ff", "the query is not UTF-8"),
+        ("GET", f"/queues?limit={'9' * 5_000}", "limit: is '9999"),
         ("GET", "/queues/q/dlq?after=nonsense", "after: 'nonsense' is no id of a dead letter of queue q"),
         ("GET", "/queues/q/dlq?after=99-1", "after: '99-1' is no id"),
         ("GET", "/queues/%ff", "not UTF-8"),
@@ -55,6 +63,49 @@ def test_what_cannot_be_meant_does_nothing(method: str, asked: str, told: str) -
         assert len((await ask("GET", "/queues")).json()) == 2
 
     served(bench, work)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"ids": ["\xff"]}', "not understood: 'utf-8' codec can't decode"),
+        (b'{"ids": ' + b"[" * 30_000, "not understood"),
+        (b"[" * 30_000, "not understood"),
+        (b'{"ids": [null]}', "Expected `str`, got `null`"),
+        (b"", "not understood"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused(body: bytes, told: str) -> None:
+    async def work(ask: Ask) -> None:
+        await ask("PUT", "/queues/q")
+        is_problem(await ask("POST", "/queues/q/dlq/redrive", content=body), 400, told)
+
+    served(DeskBench(), work)
+
+
+def test_what_lies_deep_in_a_body_is_refused_at_the_control_socket_too() -> None:
+    """It passes over fields that it does not know."""
+
+    async def run() -> None:
+        transport = httpx.ASGITransport(
+            app=create_control_app({SESSIONS: object()}), raise_app_exceptions=False
+        )
+        async with httpx.AsyncClient(transport=transport, base_url=HERE) as client:
+            body = b'{"topic": "t", "x": ' + b"[" * 30_000
+            answer = await client.post("/api/v1/application-logs/restore", content=body)
+            is_problem(answer, 400, "too deep")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_may_be_the_first_and_the_last_that_there_is(moment: str) -> None:
+    async def work(ask: Ask) -> None:
+        await ask("PUT", "/queues/q")
+        answer = await ask("GET", f"/queues/q/dlq?moved_after={quote(moment)}")
+        assert (answer.status_code, answer.json()) == (200, [])
+
+    served(DeskBench(), work)
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\n", "a\r\n", "a\u2028b", "\x1b[31m", "..", "a?b#c"[:3], "é"])

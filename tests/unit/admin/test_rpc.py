@@ -261,7 +261,7 @@ def test_orphaned_dead_letters_are_told_with_their_queues(tmp_path: Path) -> Non
 @pytest.mark.promise("queues-41")
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     retry, letters = "RetryDeadLetters", "ListDeadLetters"
-    far = Timestamp(seconds=-1)
+    far, wrong = Timestamp(seconds=-1), Timestamp(seconds=1, nanos=-1)
 
     async def work(ask: Asking) -> None:
         for name, request, told in (
@@ -279,6 +279,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
             (letters, pb.ListDeadLettersRequest(name="q", filter={"error": "*" * 301}), "error: is"),
             (letters, pb.ListDeadLettersRequest(name="q", filter={"message_id": "1" * 81}), "message_id"),
             (letters, pb.ListDeadLettersRequest(name="q", filter={"moved_after": far}), "moved_after: -1 s"),
+            (letters, pb.ListDeadLettersRequest(name="q", filter={"moved_after": wrong}), "moved_after: "),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=-1), "rate: is -1"),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=float("nan")), "rate: is nan"),
             (retry, pb.RetryDeadLettersRequest(name="q", rate=float("inf")), "rate: is inf"),
