@@ -19,7 +19,7 @@ from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics
 from embermq.edge.tick_loop import TickStatistics
 from embermq.model.counters import Counters
-from embermq.observability.metric_help import HELP
+from embermq.observability.metric_help import HELP, help_of
 from embermq.observability.metrics import Metrics, MetricsSnapshot
 from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
@@ -188,6 +188,13 @@ def metrics_text() -> str:
 def test_operations_explains_every_metric() -> None:
     explained = re.findall(r"^\| `(embermq_\w+)", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
     assert sorted(explained) == sorted(set(re.findall(r"^(embermq_\w+)", metrics_text(), re.MULTILINE)))
+
+
+def test_every_metric_has_a_help_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker shows the name instead, since a missing text is no reason to be without metrics."""
+    assert help_of("one_without") == "one without"
+    monkeypatch.setattr("embermq.observability.metrics.help_of", HELP.__getitem__)
+    assert metrics_text.__wrapped__()
 
 
 def test_every_help_text_is_of_a_metric() -> None:

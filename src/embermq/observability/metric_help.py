@@ -114,3 +114,8 @@ HELP: dict[str, str] = {
     "clock_set": "0 while the wall clock is before the date of the build",
     "clock_offset_seconds": "how far the wall clock is ahead of broker time",
 }
+
+
+def help_of(name: str) -> str:
+    """Never fails: a text that is missing must not take every other metric away from who watches the broker."""
+    return HELP.get(name, name.replace("_", " "))

@@ -12,7 +12,7 @@ from embermq.edge.clock import ClockStatistics
 from embermq.edge.mqtt_server import ServerStatistics
 from embermq.edge.tick_loop import TickStatistics
 from embermq.model.counters import Counters
-from embermq.observability.metric_help import HELP
+from embermq.observability.metric_help import help_of
 from embermq.observability.queue_metrics import queue_metrics
 from embermq.pipeline.status import PIPELINE_STATES, PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
@@ -75,7 +75,7 @@ class Metrics(Collector):
             return
         for name in snapshot.counters.__struct_fields__:
             total: int = getattr(snapshot.counters, name)
-            yield CounterMetricFamily(f"embermq_{name}", HELP[name], value=total)
+            yield CounterMetricFamily(f"embermq_{name}", help_of(name), value=total)
         gauges = {
             "connections": snapshot.connections,
             "sessions": snapshot.sessions,
@@ -99,7 +99,7 @@ class Metrics(Collector):
             "clock_offset_seconds": (snapshot.clock.offset_ms or 0) / 1000,
         }
         for name, value in gauges.items():
-            yield GaugeMetricFamily(f"embermq_{name}", HELP[name], value=value)
+            yield GaugeMetricFamily(f"embermq_{name}", help_of(name), value=value)
         listeners = GaugeMetricFamily(
             "embermq_listener_connections", "connections of a listener", labels=["listener"]
         )
@@ -144,7 +144,7 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
         "waiting_bytes": state.waiting_bytes,
     }
     for name, value in gauges.items():
-        text = HELP[f"session_store_{name}"]
+        text = help_of(f"session_store_{name}")
         yield GaugeMetricFamily(f"embermq_session_store_{name}", text, value=value)
     counts = {
         "operations": state.operations,
@@ -158,7 +158,7 @@ def _session_store(state: SessionStoreStatistics) -> Iterator[Metric]:
         "settling_let_go": state.settling_let_go,
     }
     for name, value in counts.items():
-        text = HELP[f"session_store_{name}"]
+        text = help_of(f"session_store_{name}")
         yield CounterMetricFamily(f"embermq_session_store_{name}", text, value=value)
 
 
