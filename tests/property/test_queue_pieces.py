@@ -18,7 +18,7 @@ from tests.support.queue_rows import QueueRows
 from tests.support.queue_writes import GatheredWrites
 
 from embermq.queues.consumer import EARLIEST, LATEST, Newcomer
-from embermq.queues.group import FILLED
+from embermq.queues.entries import FILLED
 from embermq.queues.names import Verb
 from embermq.queues.publication import Publication
 from embermq.queues.queue import ConsumerDelivery

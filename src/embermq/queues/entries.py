@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
+FILLED = sys.maxsize
+"""Above all sequences: a group has been offered every one."""
 _SHIFT = 9
 BLOCK = 1 << _SHIFT
 _MASK = BLOCK - 1

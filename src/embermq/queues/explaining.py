@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from embermq.model.queue_rows import MessageState
-from embermq.queues.consumer import Consumer
-from embermq.queues.group import FILLED, Group
+from embermq.queues.entries import FILLED
 from embermq.queues.names import QueueKind, kind_of
-from embermq.queues.queue import Queue
 from embermq.queues.settings import Ordering
+
+if TYPE_CHECKING:  # commands read the values, and need not wait for all of queues
+    from embermq.queues.consumer import Consumer
+    from embermq.queues.group import Group
+    from embermq.queues.queue import Queue
 
 NAMED_MAX = 3
 """Blocked keys, consumers and the like that are named; the rest is counted."""

@@ -6,7 +6,6 @@ Each message is offered once and stays in the group until it is finished or drop
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Container
 from functools import partial
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from embermq.model.queue_rows import Attempts, DeadLetterReason, GroupMark, MessageState
 from embermq.queues.consumer import Client, Consumer, Newcomer
-from embermq.queues.entries import Entries
+from embermq.queues.entries import FILLED, Entries
 from embermq.queues.lanes import QueueLanes
 from embermq.queues.leases import Leases
 from embermq.queues.message_states import TRANSITIONS, VERB_EVENTS, Event, MessageAction
@@ -26,8 +25,6 @@ from embermq.queues.retry_waits import RetryWaits
 from embermq.queues.settings import GroupSettings, QueueSettings
 from embermq.queues.settling import Outcome, SettleRequest
 
-FILLED = sys.maxsize
-"""Above all sequences."""
 LEASE_OVER = "the lease is over"
 CONSUMER_GONE = "the consumer is gone"
 KEPT_MS = 60_000

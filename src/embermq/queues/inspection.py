@@ -11,17 +11,20 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from heapq import nlargest, nsmallest
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from embermq.model.queue_rows import Attempts, DeadLetter, DeadLetterReason, DelayedRow, MessageState
-from embermq.queues.consumer import Consumer
 from embermq.queues.deadlines import NEVER_MS
-from embermq.queues.group import Group
 from embermq.queues.names import kind_of
-from embermq.queues.queue import Queue
 from embermq.queues.settling import message_id_of
+
+if TYPE_CHECKING:  # commands read the values, and need not wait for all of queues
+    from embermq.queues.consumer import Consumer
+    from embermq.queues.group import Group
+    from embermq.queues.queue import Queue
 
 REASONS = tuple(value for name, value in vars(DeadLetterReason).items() if name.isupper())
 """Why messages become dead letters."""

@@ -13,7 +13,8 @@ from itertools import islice, takewhile
 
 from msgspec import Struct
 
-from embermq.queues.group import FILLED, Group
+from embermq.queues.entries import FILLED
+from embermq.queues.group import Group
 from embermq.queues.ledger import QueueLedger
 
 PIECE = 2_000

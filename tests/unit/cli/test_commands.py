@@ -315,12 +315,15 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
     assert b"Traceback" not in shown
 
 
-@pytest.mark.parametrize("words", [["run", "--help"], ["check-config"], ["users", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["run", "--help"], ["check-config"], ["users", "--help"], ["queues", "--help"]]
+)
 def test_a_command_loads_nothing_heavy(words: list[str]) -> None:
     program = (
         "import sys; from embermq.cli.main import main; main(sys.argv[1:]);"
-        "heavy = {'pyspark', 'pandas', 'pyarrow', 'rich.console', 'pydantic', 'uvicorn', 'starlette', 'argon2'};"
+        "heavy = {'pyspark', 'pandas', 'pyarrow', 'rich.console', 'uvicorn', 'starlette', 'argon2'};"
         "heavy |= {'sqlalchemy', 'alembic', 'psycopg', 'pymysql', 'redis', 'grpc', 'google.protobuf'};"
+        "heavy |= {'httpx', 'embermq.queues.queue'};"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(
