@@ -149,8 +149,8 @@ class Broker:
         for entry in stored.sessions:
             row = entry.row
             if row.client_id not in state.sessions:
-                if self._restore(entry):
-                    state.sessions.put_away(row.client_id)
+                if not (self._restore(entry) and state.sessions.put_away(row.client_id)):
+                    state.sessions.stay(row.client_id)
                 continue
             state.tick.session_writes.deleted_sessions.append(row.generation)  # a newer one came before
             if row.client_type is ClientType.APPLICATION:
@@ -182,10 +182,7 @@ class Broker:
         state.sessions.add(session)
         for subscription in entry.subscriptions:
             self.subscribing.restore(session, subscription)
-        if is_idle(session):
-            return True
-        self.connecting.expiry.watch(session)
-        return False
+        return is_idle(session)
 
 
 def _deadline(expiry_interval_s: int, now_ms: int) -> int:

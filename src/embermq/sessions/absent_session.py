@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _NUMBERS = Packing("<QQQQQIIB")
 """Generation, expires_ms, created_ms, queue_seq_next, queue_dropped_seq, epoch, expiry_interval_s, version."""
 
+FILTERS_MAX = 100
+"""A session with more subscriptions stays loaded: to load it and put it away again takes time for each of them, and
+what it takes besides them is little."""
+
 
 class AbsentSession(Struct, eq=False, gc=False):
     """Stands for a `Session` in the trie and by its client id. A kept DEVICE session; its user is that of the account,
@@ -110,13 +114,15 @@ def take_out(absent: AbsentSession) -> Session:
 
 
 def is_idle(session: Session) -> bool:
-    """Whether nothing of it would be lost: its client is away, and nothing is owed to it or begun with it."""
+    """Whether nothing of it would be lost: its client is away, and nothing is owed to it or begun with it. And whether
+    it is worth it."""
     return (
         session.link is None
         and session.claimant is None
         and session.persistent
         and session.client_type is ClientType.DEVICE
         and not session.dead
+        and len(session.subscriptions) <= FILTERS_MAX
         and not session.queued
         and not session.queue_filters
         and not (session.receiving or session.reserved or session.window)

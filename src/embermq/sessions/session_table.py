@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 """Absent sessions are loaded up to this long before their end."""
-ROUND_MS = 1_000
-"""Idle sessions that somebody held are looked at again this much later."""
+IDLE_MS = 1_000
+"""Idle sessions are looked at this much later."""
+HELD_MS = 5_000
+"""And those that somebody held then, once more: remembered matches hold tens of thousands as long as they are
+remembered."""
 STEP = 1_000
 STEP_MS = 1
 """So many sessions are looked at in one tick; the next come this much later."""
@@ -46,15 +49,16 @@ class SessionTable:
         self._absent: dict[str, AbsentSession] = {}
         self._idle: dict[str, None] = {}
         """Client ids of loaded sessions that may be put away, oldest first."""
-        self._held: list[str] = []
-        """Likewise, of those that somebody held in this round."""
+        self._held: dict[str, None] = {}
+        """Likewise, of those that somebody held when they were looked at."""
         self._next_look: Timer | None = None
+        self._next_round: Timer | None = None
         self._ends: dict[int, list[str]] = {}
         """Client ids of absent sessions by the minute in which they end. Who has come back may still stand here."""
         self._noted = 0
         """How many stand there."""
         self.on_load: Callable[[Session], None] = _nothing
-        """Told of a session that has been loaded: its end is to be watched."""
+        """Told of a session that is loaded: its end is to be watched."""
 
     def __len__(self) -> int:
         return len(self._loaded) + len(self._absent)
@@ -114,15 +118,20 @@ class SessionTable:
         del self._absent[client_id]
         session = self._loaded[client_id] = take_out(absent)
         session.permissions = self._permissions(session.principal)
+        self.stay(client_id)
+        return session
+
+    def stay(self, client_id: str) -> None:
+        """Have the end of a loaded session watched, until it is put away."""
+        session = self._loaded[client_id]
         self.on_load(session)
         self.rest(session)
-        return session
 
     def rest(self, session: Session) -> None:
         """Put it away as soon as nobody holds it and nothing is owed; call this when its client has gone."""
         self._idle[session.client_id] = None
         if self._next_look is None:
-            self._next_look = self._timers.at(self._tick.now_ms + ROUND_MS, self._look)
+            self._next_look = self._timers.at(self._tick.now_ms + IDLE_MS, self._look)
 
     def put_away(self, client_id: str) -> bool:
         """Keep only what stands for an idle session. False when somebody holds it: the caller may not."""
@@ -150,12 +159,19 @@ class SessionTable:
             if not self._may_go(client_id):
                 continue  # it rests again when its client goes
             if self._loaded[client_id].uncommitted or not self.put_away(client_id):
-                self._held.append(client_id)
-        wait_ms = STEP_MS
-        if not self._idle:
-            self._idle, self._held = dict.fromkeys(self._held), []
-            wait_ms = ROUND_MS
-        self._next_look = self._timers.at(self._tick.now_ms + wait_ms, self._look) if self._idle else None
+                self._held[client_id] = None
+        now_ms = self._tick.now_ms
+        self._next_look = self._timers.at(now_ms + STEP_MS, self._look) if self._idle else None
+        if self._held and self._next_round is None:
+            self._next_round = self._timers.at(now_ms + HELD_MS, self._look_again)
+
+    def _look_again(self) -> None:
+        """At those that somebody held."""
+        self._next_round = None
+        self._idle.update(self._held)
+        self._held.clear()
+        if self._next_look is None:
+            self._look()
 
     def _may_go(self, client_id: str) -> bool:
         session = self._loaded.get(client_id)

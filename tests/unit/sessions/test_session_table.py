@@ -18,6 +18,7 @@ from embermq.mqtt.wire.packets import Connack, Suback
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
 from embermq.ports.sessions import StoredSession, StoredState
+from embermq.sessions.absent_session import FILTERS_MAX
 from embermq.sessions.session import Session
 from embermq.sessions.session_table import NOTED_SPARED
 
@@ -164,6 +165,58 @@ def test_whoever_holds_a_session_has_the_one_that_counts(hand: HandDrivenBroker)
     del held
     hand.passes(s=5)
     assert is_away(hand)
+
+
+def test_what_is_held_for_long_is_looked_at_seldom(
+    hand: HandDrivenBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Remembered matches hold tens of thousands: a broker at rest would have no rest."""
+    link = subscribed(hand, "a")
+    held, sessions, looks = hand.state.sessions["s"], hand.state.sessions, list[str]()
+    put_away = sessions.put_away
+
+    def look(client_id: str) -> bool:
+        looks.append(client_id)
+        return put_away(client_id)
+
+    monkeypatch.setattr(sessions, "put_away", look)
+    link.drops()
+    hand.passes(s=60)
+    assert hand.state.sessions["s"] is held
+    assert 2 <= len(looks) <= 13
+    other = hand.keeps("other")
+    other.drops()
+    hand.passes(s=2)
+    assert is_away(hand, "other"), "it had to wait for those that are held"
+
+
+@pytest.mark.parametrize("filters", [FILTERS_MAX, FILTERS_MAX + 1])
+def test_a_session_with_very_many_filters_stays_loaded(hand: HandDrivenBroker, filters: int) -> None:
+    """To load it and put it away again would take long, each time."""
+    goes(hand, subscribed(hand, *(f"a/{number}" for number in range(filters))))
+    assert is_away(hand) is (filters == FILTERS_MAX)
+    hand.state.sessions.get("s")
+    again = hand.restarted()
+    assert is_away(again) is (filters == FILTERS_MAX)
+    again.passes(s=DAY_S)
+    assert "s" not in again.state.sessions and not again.store.sessions
+
+
+def test_a_session_that_somebody_holds_at_the_start_ends_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Session] = []
+
+    def hold(session: Session) -> bool:
+        held.append(session)
+        return True
+
+    monkeypatch.setattr("embermq.intake.broker.is_idle", hold)
+    hand = restored(2, expires_ms=HandDrivenBroker().now_ms + 600_000)
+    assert list(hand.state.sessions.loaded) == held
+    del held[0]
+    hand.passes(s=10)
+    assert list(hand.state.sessions.loaded) == held
+    hand.passes(s=600)
+    assert not hand.state.sessions and held[0].dead
 
 
 @pytest.mark.parametrize("expiry_s", [1, 59, 90, 3_600, 40 * DAY_S])
