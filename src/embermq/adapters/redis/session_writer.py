@@ -156,10 +156,10 @@ class RedisSessionWriter(SessionWriter):
 
     def when_stored(self, generation: int, call: Stored) -> None:
         stretches = self._stretches.get(generation)
-        if stretches is None:
-            call()
-        else:
+        if stretches:
             stretches[-1].calls.append(call)
+        else:
+            call()
 
     def forget_below(self, floor: int) -> None:
         self._marks.put(floor)
