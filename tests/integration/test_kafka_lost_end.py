@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tests.contracts.kafka_stores import KafkaStores
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+from tests.contracts.kafka_stores import PACKET_BYTES_MAX, KafkaStores
 from tests.contracts.stores import tick_writes
 from tests.contracts.test_tick_store import payloads, record
 from tests.integration.test_kafka_log import leave, serve
@@ -15,6 +16,8 @@ from tests.support.kafka_server import KafkaServer
 
 from embermq.adapters.kafka import log_end
 from embermq.adapters.kafka.log_end import continue_behind
+from embermq.adapters.kafka.log_topic import KEPT, RECORD_LIMIT, message_topic
+from embermq.adapters.kafka.settings import KafkaSettings
 from embermq.formats.pipeline_progress import LOG_HEADER, TOPIC_SETTINGS, progress_key, progress_topic
 from embermq.model.position import position_of
 from embermq.ports.errors import StoreUnavailable
@@ -107,3 +110,39 @@ def test_a_pipeline_that_cannot_be_asked_does_not_stop_a_start(
     stores.reopen()
     assert "how far the pipeline is cannot be asked: away" in caplog.text
     assert stores.positions.ends() == {0: 1}
+
+
+def test_partitions_that_an_operator_has_made_are_none_that_was_lost(
+    kafka: KafkaServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = KafkaSettings(prefix=kafka.prefix())
+    name = message_topic(settings.prefix)
+    kafka.create_topic(name, partitions=3, settings=KEPT | {RECORD_LIMIT: str(4 * PACKET_BYTES_MAX)})
+    stores = KafkaStores(kafka, tmp_path, settings)
+    assert stores.write(records=[record(b"0"), record(b"1")]) == Receipt(position_of(2, 0), 2)
+    kafka.admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
+    stores.reopen()
+    assert stores.write(records=[record(b"2")]) == Receipt(position_of(3, 0), 1)
+    stores.reopen()
+    assert stores.positions.ends() == {0: 0, 1: 0, 2: 2, 3: 1}
+    assert payloads(stores) == [b"0", b"1", b"2"]
+    statistics = stores.log.statistics()
+    assert (statistics.start_offset, statistics.end_offset) == (position_of(2, 0), position_of(3, 1))
+    stores.log.trim(statistics.end_offset)
+    assert payloads(stores) == []
+    assert "lost" not in caplog.text
+    stores.close()
+
+
+def test_a_topic_that_was_made_anew_goes_on_behind_what_was_known(
+    stores: KafkaStores, kafka: KafkaServer
+) -> None:
+    stores.write(records=[record(b"0"), record(b"1")])
+    stores.close()
+    name = stores.topic.name
+    kafka.delete_topic(name)
+    kafka.create_topic(name, settings=KEPT | {RECORD_LIMIT: str(4 * PACKET_BYTES_MAX)})
+    for _ in range(2):
+        stores.reopen()
+        assert stores.positions.ends() == {0: 0, 1: 0}
+    assert stores.write(records=[record(b"2")]) == Receipt(position_of(1, 0), 1)
