@@ -148,6 +148,8 @@ class ControlClient:
             answer = self._client.request(method, path, params=parameters, content=content, headers=headers)
         except UnicodeEncodeError as error:  # a byte that was typed
             raise OptionError(f"{error.object[:80]!r} is no text in UTF-8") from None
+        except httpx.InvalidURL:  # 64 KiB; everything else in it is quoted
+            raise OptionError("there is more in it than one request takes: name less at a time") from None
         except httpx.ConnectError as error:
             raise NoAnswer(f"no broker answers on {self._data_dir / FILE_NAME}: {error}") from error
         except httpx.HTTPError as error:

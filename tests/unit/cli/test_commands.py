@@ -321,7 +321,7 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
 def test_a_command_loads_nothing_heavy(words: list[str]) -> None:
     program = (
         "import sys; from embermq.cli.main import main; main(sys.argv[1:]);"
-        "heavy = {'pyspark', 'pandas', 'pyarrow', 'rich.console', 'uvicorn', 'starlette', 'argon2'};"
+        "heavy = {'pyspark', 'pandas', 'pyarrow', 'rich.console', 'pydantic', 'uvicorn', 'starlette', 'argon2'};"
         "heavy |= {'sqlalchemy', 'alembic', 'psycopg', 'pymysql', 'redis', 'grpc', 'google.protobuf'};"
         "heavy |= {'httpx', 'embermq.queues.queue'};"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
