@@ -32,7 +32,6 @@ from collections.abc import Set
 from msgspec.structs import replace
 
 from embermq.access.authorization.rule_set import Permissions
-from embermq.access.authorization.rules import Principal
 from embermq.formats.log_record import Origin, encode_record
 from embermq.intake.refusing import PUBLISHED, RETAINED_FULL, Refusing
 from embermq.model.message import Message
@@ -156,9 +155,9 @@ class Publishing:
             accepted.verdict = RETAIN_IGNORED
         self._record(accepted, origin, session.permissions)
 
-    def accept_own(self, message: Message, origin: Origin, principal: Principal) -> bool:
-        """Take a message that no client waits for: a will, left by `principal`. False when it is refused."""
-        state = self._state
+    def accept_own(self, message: Message, own: Own) -> bool:
+        """Take a message that no client waits for: a will. False when it is refused."""
+        state, principal = self._state, own.principal
         permissions = state.permissions(principal)
         if self.refusing.is_will_denied(message.topic, principal, permissions):
             return False
@@ -166,16 +165,18 @@ class Publishing:
         if isinstance(match, PublishRefusal):  # it was left when other settings held
             self.refusing.refuse(None, message.qos, 0, match)
             return False
+        if not own.is_repeated:
+            self._counters.deliveries_denied += match.denied
         queue = match.queue
-        if queue is None and message.qos == 0 and not message.retain:
-            self._deliver_now(Accepted(message, b"", match, None, 0))
-            return True
         if message.retain and (queue is not None or not self.refusing.has_room(message)):
             message = replace(message, retain=False)
-        accepted = Accepted(message, b"", match, None, 0, own=Own(origin, principal))
+        accepted = Accepted(message, b"", match, None, 0, own=own)
+        if queue is None and message.qos == 0 and not message.retain:
+            self._deliver_live(accepted)
+            return True
         if queue is not None and queue.aim is QueueAim.RESPOND and state.queues is not None:
             return self._answer(accepted, state.queues.respond(queue, message))
-        return self._record(accepted, origin, permissions)
+        return self._record(accepted, own.origin, permissions)
 
     def publish_unstored(self, message: Message) -> None:
         """Deliver a message of QoS 0 that is nobody's and stays nowhere."""
@@ -233,9 +234,7 @@ class Publishing:
         if queues is not None and topic.startswith(PUBLISHED_PREFIXES):
             target = self.refusing.target_of_will(queues, topic)
             return target if isinstance(target, PublishRefusal) else _leads_to(target)
-        match = self._router.match_for(topic, message.publisher)
-        self._counters.deliveries_denied += match.denied
-        return match
+        return self._router.match_for(topic, message.publisher)
 
     def _ask_queue(
         self, link: Link, session: Session, packet: Publish, message: Message, target: QueueTarget
@@ -318,8 +317,13 @@ class Publishing:
         batch.record_bytes += len(record)
         batch.accepted.append(accepted)
         if qos == 0 or (qos == 1 and match.direct):
-            self._deliver_now(accepted)
+            self._deliver_live(accepted)
         return True
+
+    def _deliver_live(self, accepted: Accepted) -> None:
+        """What does not wait for its record, once: also when that is made again after a failed commit."""
+        if accepted.own is None or not accepted.own.is_repeated:
+            self._deliver_now(accepted)
 
     def _deliver_now(self, accepted: Accepted) -> None:
         """The direct way: receivers that keep nothing, up to QoS 1, and everybody's QoS 0."""
@@ -464,7 +468,7 @@ class Publishing:
             if message.retain:
                 self._state.retained.settle(message.topic)
             if accepted.own is not None:
-                self.accept_own(message, accepted.own.origin, accepted.own.principal)
+                self.accept_own(message, replace(accepted.own, is_repeated=True))
                 continue
             assert link is not None, "a message is a client's or the broker's own"
             if accepted.receiving is not None:
@@ -479,7 +483,7 @@ class Publishing:
         accepted.verdict = None
         own, receiving = accepted.own, accepted.receiving
         if own is not None:  # nobody sends it again
-            self.accept_own(accepted.message, own.origin, own.principal)
+            self.accept_own(accepted.message, replace(own, is_repeated=True))
             return
         accepted.refusal = NOT_STORED
         if receiving is not None:

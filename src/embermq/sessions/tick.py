@@ -33,10 +33,11 @@ class PublishRefusal(Struct, frozen=True):
 
 class Own(Struct, frozen=True):
     """What the broker remembers of a message that no client waits for, a will: it is published again when its tick
-    could not be stored. `principal` left it."""
+    could not be stored. `principal` left it. Once `is_repeated`, those who keep nothing have got it."""
 
     origin: Origin
     principal: Principal
+    is_repeated: bool = False
 
 
 class Enqueued(Struct, frozen=True):

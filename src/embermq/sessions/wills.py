@@ -19,6 +19,7 @@ from embermq.mqtt.wire.properties import Properties
 from embermq.sessions.link import Link
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Own
 from embermq.sessions.timers import Timer
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Wills:
         pending = self._wills[generation]
         self._drop(generation)
         message = _published_at(pending.message, self._state.tick.now_ms, self._state.tick.date_ms)
-        if self._publishing.accept_own(message, Origin(generation, WILL_ID), pending.principal):
+        if self._publishing.accept_own(message, Own(Origin(generation, WILL_ID), pending.principal)):
             self._state.counters.wills_published += 1
 
     def _drop(self, generation: int) -> None:

@@ -31,6 +31,7 @@ from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.settings import BrokerQueueSettings
 from embermq.sessions.client_events import ClientEvent, EventKind
 from embermq.sessions.settings import MqttSettings
+from embermq.sessions.tick import Own
 
 EVERYTHING = '[[rule]]\nallow = "all"\n'
 RESPONSES = "$queue/responses/7"
@@ -211,6 +212,21 @@ def test_a_will_that_is_tried_again_is_still_its_clients() -> None:
     assert reader.payloads == []
 
 
+@pytest.mark.parametrize(("qos", "retain"), [(0, True), (1, False), (1, True)])
+def test_a_will_that_is_tried_again_reaches_who_is_there_once(qos: int, retain: bool) -> None:
+    """A disk is full for long, and each tick tries it again."""
+    hand = HandDrivenBroker()
+    taker = hand.connects("taker")
+    taker.subscribes("a/will", qos=1)
+    link = hand.connects("p", will=Will("a/will", b"will", qos, retain))
+    hand.failures = [StoreError("no room"), StoreError("still no room")]
+    link.drops()
+    hand.settle()
+    assert not hand.failures
+    assert taker.payloads == [b"will"]
+    assert len(hand.state.retained) == retain
+
+
 def test_a_will_that_is_tried_again_is_asked_for_rights_again() -> None:
     hand = Hand(rules=EVERYTHING)
     link = hand.connects("p", user="ann", will=Will("$queue/work", b"will", 1, False))
@@ -251,7 +267,7 @@ def test_a_will_is_a_message_and_no_word_to_a_queue(topic: str) -> None:
     refused = hand.connects("p", will=Will(topic, b"{}", 1, False))
     assert refused.ended and refused.last(Connack).reason_code == 0x90
     stored = Message(topic, b"{}", 1, False, "p", 5, 0)
-    assert not hand.broker.publishing.accept_own(stored, Origin(1, 0), Principal("", "p"))
+    assert not hand.broker.publishing.accept_own(stored, Own(Origin(1, 0), Principal("", "p")))
     hand.settle()
     assert not hand.records and hand.state.counters.publishes_refused == 1
 
