@@ -137,6 +137,22 @@ async def publishes(place: Place, root: str, first: int, count: int) -> None:
     publisher.close()
 
 
+async def all_take_part(place: Place, workers: list[Worker], came: list[Publish]) -> int:
+    """Publishes until the group has given each member a partition that a topic is in; returns how many. Asked before
+    any of them goes: Kafka takes longer to share partitions out anew than they stay away, so nobody can say who gets
+    how much then."""
+    count = 0
+
+    def all_came() -> bool:
+        return len({one.payload for one in came}) == count
+
+    while not all(worker.count for worker in workers):
+        await publishes(place, "load", count, TOPICS)
+        count += TOPICS
+        await wait_for(all_came, 60, "all have come")
+    return count
+
+
 def in_topics(messages: list[Publish]) -> dict[str, list[bytes]]:
     """First copies, in the order in which they came."""
     found: dict[str, dict[bytes, None]] = {}
@@ -159,12 +175,13 @@ def test_members_come_and_go_under_load_and_the_broker_is_killed(place: Place, s
         workers = [Worker(place, f"appload{n}", "$share/load/load/#", came, delays) for n in range(3)]
         for worker in workers:
             await worker.comes()
+        begun = await all_take_part(place, workers, came)
         for number in range(ROUNDS):
             for worker in workers:
                 worker.holds = number == ROUNDS // 2
-            await publishes(place, "load", number * A_ROUND, A_ROUND)
+            await publishes(place, "load", begun + number * A_ROUND, A_ROUND)
             if number == ROUNDS - 2:  # the pipeline is killed and begins again further back
-                await asyncio.to_thread(place.pipeline.write, place.pipeline.records[-3 * A_ROUND :])
+                await asyncio.to_thread(place.pipeline.repeat, 3 * A_ROUND)
             if number == ROUNDS // 2:
                 await wait_for(lambda: any(one.open_ids for one in workers), 30, "QoS 2 is under way")
                 place.broker.kill()
@@ -179,13 +196,12 @@ def test_members_come_and_go_under_load_and_the_broker_is_killed(place: Place, s
         for worker in workers:
             if not worker.client.is_open:
                 await worker.comes()
-        total = ROUNDS * A_ROUND
+        total = begun + ROUNDS * A_ROUND
         await wait_for(lambda: len({one.payload for one in came}) == total, 60, "all have come")
         await wait_for(lambda: not any(worker.open_ids for worker in workers), 30, "QoS 2 is finished")
         counted = Counter(message.payload for message in came if message.qos == 2)
         assert set(counted.values()) == {1}
         assert len(counted) == total // 2
-        assert min(worker.count for worker in workers) > total // 20
         for topic, payloads in in_topics([one for one in came if not one.dup]).items():
             if int(topic[-1]) % 2 == 0:
                 assert payloads == sorted(payloads), topic

@@ -80,6 +80,11 @@ class KafkaDispatcher:
         self.write(self.records[self.carried :])
         self.carried = len(self.records)
 
+    def repeat(self, count: int) -> None:
+        """The last of what has been carried, as after a crash: what has not stays behind what comes before it."""
+        carried = self.carried
+        self.write(self.records[max(0, carried - count) : carried])
+
     def of(self, client_id: str) -> list[Message]:
         """Records on topics below a client's id, in the order of each partition."""
         begin = f"{client_id}/".encode()
