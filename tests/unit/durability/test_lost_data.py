@@ -101,6 +101,24 @@ def test_what_the_session_data_has_lost_is_delivered_first_and_counted(
     hand.counts_queues()
 
 
+@pytest.mark.promise("repositories-4")
+def test_what_was_repaired_can_be_lost_and_repaired_once_more(sessions: HeldSessions | None) -> None:
+    """Its session had nothing queued when it was read: its cursor goes, and comes again with what is repaired."""
+    hand = HandDrivenBroker(sessions=sessions)
+    away(hand)
+    away(hand, "other", "o")
+    publisher = hand.keeps("publisher")
+    stores(hand, publisher, b"0", topic="o")
+    older = Copy(hand)
+    stores(hand, publisher, b"1", b"2")
+    for _ in range(2):
+        hand = older.put_back(hand)
+        assert hand.state.counters.deliveries_repaired == 2
+        hand.settle()
+        hand.passes(s=2)
+    assert hand.keeps("subscriber").payloads == [b"1", b"2"]
+
+
 @pytest.mark.promise("repositories-3", "repositories-4")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_what_was_consumed_since_the_copy_does_not_come_again(

@@ -119,12 +119,12 @@ class Cursors:
     def write(self, writes: TickWrites, now_ms: int) -> None:
         """Put what has moved into the tick that moves the floor."""
         self._written_ms = now_ms
-        moved, self._moved = self._moved, {}
-        for session in moved.values():
-            self._write_one(session, writes)
         for generation in self._gone:
             writes.cursors[generation] = None
         self._gone = []
+        moved, self._moved = self._moved, {}
+        for session in moved.values():  # some of them had nothing left at the start, and have something again
+            self._write_one(session, writes)
 
     def _write_one(self, session: Session, writes: TickWrites) -> None:
         generation = session.generation
