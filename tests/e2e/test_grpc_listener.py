@@ -52,7 +52,7 @@ def test_it_is_there_by_default(tmp_path: Path) -> None:
     assert address == "127.0.0.1:9091"
     settings = {"listeners.grpc": address}
     with BrokerProcess(tmp_path / "data", settings=settings, installed=True) as broker:
-        if f"no gRPC: another program has {address}" not in broker.output():
+        if f"gRPC is not served: another program has {address}" not in broker.output():
             assert f"grpc       {address}\n" in broker.output()
             asks(9091)
 

@@ -155,7 +155,7 @@ def test_a_topic_that_is_deleted_ends_the_broker_and_is_told_at_the_next_start(
 
         run(scenario())
         wait_until(lambda: not broker.is_running, 30, "the broker ends")
-        assert "the message log cannot go on" in broker.output() and topic in broker.output()
+        assert "the message log has failed, the broker ends" in broker.output() and topic in broker.output()
         broker.launch()
         wait_until(lambda: not broker.is_running, 30, "the broker refuses to start")
         assert f"topic {topic} is gone" in broker.output()

@@ -422,7 +422,7 @@ def test_a_broker_that_nobody_told_of_grpc_does_without_where_its_port_is_taken(
         with suppress(OSError):  # another program has it already, which is as good
             taken.enter_context(socket.create_server((host, int(port))))
         with BrokerProcess(tmp_path / "data", settings={"listeners.grpc": DEFAULT_GRPC}) as broker:
-            assert f"no gRPC: another program has {DEFAULT_GRPC}" in broker.output()
+            assert f"gRPC is not served: another program has {DEFAULT_GRPC}" in broker.output()
 
 
 def test_a_call_under_way_is_finished_when_the_broker_stops(tmp_path: Path) -> None:
