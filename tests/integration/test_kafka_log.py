@@ -216,9 +216,8 @@ def test_records_whose_tick_ended_half_way_are_accepted_at_the_next_start(stores
     (known,) = stored.sessions
     assert (known.receiving, known.receiving_upto) == ((), 1)
     state = BrokerState(MqttSettings(), Tick(), DirectPath(), DirectPath())
-    (found,) = complete(
-        Broker(state), stored, stores.sessions.load_retained(), stores.log, stores.applications
-    )
+    complete(Broker(state), stored, stores.sessions.load_retained(), stores.log, stores.applications)
+    (found,) = state.sessions.of({5})
     assert found.receiving == {77}
     retained = state.retained.get("a/b")
     assert retained is not None and (retained.offset, retained.record) == (1, frame)

@@ -290,7 +290,7 @@ def test_bad_files_leave_the_certificates_as_they_are(tls_broker: Broker) -> Non
     good = tls_broker.certificate.read_bytes()
     try:
         tls_broker.certificate.write_bytes(b"rubbish")
-        tls_broker.reload("keeps its certificates: tls.cert: no certificate")
+        tls_broker.reload("keeps its old certificates: tls.cert: no certificate")
     finally:
         tls_broker.certificate.write_bytes(good)
     assert enter(tls_broker, tls_broker.plain_tls, tls_broker.authority.trusting()) == 0

@@ -218,7 +218,9 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         while self._orders and time.monotonic() < self._orders_until_s:
             self._orders.popleft()()
         if not self._feeds:
-            if not self._orders:
+            if not (
+                self._orders or self._closing
+            ):  # looked at behind `clear`: what is set later ends the wait
                 self._ordered.wait()
             return
         if self._paused:
