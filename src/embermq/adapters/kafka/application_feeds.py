@@ -218,9 +218,7 @@ class KafkaApplicationFeeds(ApplicationFeeds):
         while self._orders and time.monotonic() < self._orders_until_s:
             self._orders.popleft()()
         if not self._feeds:
-            if not (
-                self._orders or self._closing
-            ):  # looked at behind `clear`: what is set later ends the wait
+            if not (self._orders or self._closing):  # looked at after `clear`: a later `set` is heard
                 self._ordered.wait()
             return
         if self._paused:

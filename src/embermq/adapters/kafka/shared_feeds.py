@@ -202,7 +202,7 @@ class KafkaSharedFeeds(SharedFeeds):
             self._look_at_rights()
             if is_idle and self._failing:
                 self._probe()
-            if not (self._members or self._closing):  # looked at behind `clear`: what is set later ends the wait
+            if not (self._members or self._closing):  # looked at after `clear`: a later `set` is heard
                 self._ordered.wait()
             elif is_idle:
                 self._ordered.wait(IDLE_S)
