@@ -33,7 +33,6 @@ async def enters(broker: BrokerProcess, client_id: str) -> MqttClient:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.promise("device-11")
 def test_sessions_of_the_other_masters_do_not_wait(redis_cluster: RedisCluster, tmp_path: Path) -> None:
     cluster = redis_cluster
     away, there = named(cluster, 0), named(cluster, 1)
