@@ -21,7 +21,15 @@ class Receipt(Struct, frozen=True):
 
 
 EVERYBODY = 0
-"""In place of a session's generation: all sessions."""
+"""In place of an owner: all of them. An owner of stored data is a session or a shared group, by its generation, or a
+queue: see `queue_owner`."""
+
+
+def queue_owner(generation: int) -> int:
+    """A queue as an owner: queues count their generations by themselves, so they are numbered below zero."""
+    return -generation
+
+
 Logged = Callable[[Receipt | StoreError], None]
 Stored = Callable[[], None]
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from embermq.adapters.redis.answers import Answer, Refused
@@ -17,6 +16,7 @@ from embermq.adapters.redis.device_queue import EXPIRED_MS
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
+from embermq.adapters.redis.progress import Progress
 from embermq.adapters.redis.script import Script, read_script
 from embermq.formats.log_record import decode_record
 from embermq.formats.redis_layout import (
@@ -86,21 +86,6 @@ class WriterStatistics(Struct, frozen=True):
     """Operations that Redis will never do; each is in the log."""
 
 
-class _Submitted(Struct):
-    """The session data of one tick on its way; `open` operations have no answer yet."""
-
-    stored: Stored
-    open: int = 1
-
-
-class _Stretch(Struct):
-    """Operations of one session that were asked for one behind the other; `open` of them have no answer yet. `calls`
-    wait for these and all before; what is asked for later is no part of it."""
-
-    open: int = 0
-    calls: list[Stored] = field(default_factory=list)
-
-
 class RedisSessionWriter(SessionWriter):
     """See the port. `post` runs a callable soon, on the broker's own thread; `server_id` says in the store which broker
     has the session."""
@@ -112,13 +97,8 @@ class RedisSessionWriter(SessionWriter):
         self._owners = owners
         self._post = post
         self._server_id = server_id
-        self._ticks: deque[_Submitted] = deque()
-        self._tick: _Submitted
-        self._stretches: dict[int, deque[_Stretch]] = {}
-        """Of sessions, by generation, that wait for answers."""
+        self._progress = Progress()
         self._marks = FloorMarks(link, self._trim, mark_s)
-        self._fenced = 0
-        self._refused = 0
         self._complained_s = float("-inf")
         self.estranged = ""
         """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself."""
@@ -132,8 +112,7 @@ class RedisSessionWriter(SessionWriter):
         *,
         records: Sequence[bytes] = (),
     ) -> None:
-        self._tick = tick = _Submitted(stored)
-        self._ticks.append(tick)
+        all_asked = self._progress.begin_tick(stored)
         if not writes.is_empty():
             for row in writes.sessions:
                 self._claim(row)
@@ -150,16 +129,10 @@ class RedisSessionWriter(SessionWriter):
             self._retain(writes, base_offset)
             for generation in writes.deleted_sessions:
                 self._clear(generation)
-        self._post(
-            partial(self._settle, tick)
-        )  # never before this call returns, also when there was nothing to do
+        self._post(all_asked)  # never before this call returns, also when there was nothing to do
 
     def when_stored(self, generation: int, call: Stored) -> None:
-        stretches = self._stretches.get(generation)
-        if stretches:
-            stretches[-1].calls.append(call)
-        else:
-            call()
+        self._progress.when_stored(generation, call)
 
     def forget_below(self, floor: int) -> None:
         self._marks.put(floor)
@@ -184,19 +157,18 @@ class RedisSessionWriter(SessionWriter):
     @property
     def waiting_ticks(self) -> int:
         """Ticks whose session data is not stored yet."""
-        return len(self._ticks)
+        return self._progress.ticks
 
     @property
     def failing(self) -> str:
         return self._link.failing or self._marks.trouble
 
     def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._fenced, self._refused)
+        return WriterStatistics(self._progress.fenced, self._progress.refused)
 
     def close(self) -> None:
         """The link is closed by who opened it."""
-        self._ticks.clear()
-        self._stretches.clear()
+        self._progress.close()
 
     # Operations and their answers
 
@@ -204,47 +176,21 @@ class RedisSessionWriter(SessionWriter):
         self, owner: Owner, script: Script, names: tuple[str, ...], args: list[bytes | str | int]
     ) -> None:
         owner.open += 1
-        stretch = self._begin(owner.generation)
-        then = partial(self._owner_answered, self._tick, owner, stretch)
+        then = partial(self._owner_answered, owner, self._progress.asked(owner.generation))
         self._link.ask(owner.keys.session, script, names, args, then)
 
-    def _begin(self, generation: int) -> _Stretch:
-        """An operation of a session, and of the tick, is asked for."""
-        self._tick.open += 1
-        stretches = self._stretches.setdefault(generation, deque())
-        if not stretches or stretches[-1].calls:
-            stretches.append(_Stretch())
-        stretches[-1].open += 1
-        return stretches[-1]
-
-    def _end(self, generation: int, stretch: _Stretch) -> None:
-        """It is answered."""
-        stretch.open -= 1
-        stretches = self._stretches.get(generation)
-        if stretches is None:
-            return  # closed
-        while stretches and not stretches[0].open:
-            for call in stretches.popleft().calls:
-                call()
-        if not stretches:
-            del self._stretches[generation]
-
     def _claimed(
-        self, tick: _Submitted, owner: Owner, stretch: _Stretch, was_stored: bool, answer: Answer
+        self, owner: Owner, counted: Callable[[Answer], None], was_stored: bool, answer: Answer
     ) -> None:
         if was_stored and answer == CREATED:
             self._lose(owner)
-        self._owner_answered(tick, owner, stretch, answer)
+        self._owner_answered(owner, counted, answer)
 
-    def _owner_answered(self, tick: _Submitted, owner: Owner, stretch: _Stretch, answer: Answer) -> None:
+    def _owner_answered(self, owner: Owner, counted: Callable[[Answer], None], answer: Answer) -> None:
         owner.open -= 1
         if answer is None:
             self._lose(owner)
-        self._session_answered(tick, owner.generation, stretch, answer)
-
-    def _session_answered(self, tick: _Submitted, generation: int, stretch: _Stretch, answer: Answer) -> None:
-        self._answered(tick, answer)
-        self._end(generation, stretch)
+        counted(answer)
 
     def _lose(self, owner: Owner) -> None:
         """Redis does not have the session as this broker's, who believes to have it, unless it has ended since."""
@@ -260,23 +206,10 @@ class RedisSessionWriter(SessionWriter):
             self._complained_s = now_s
             LOG.error("the session store %s", self.estranged)
 
-    def _answered(self, tick: _Submitted, answer: Answer) -> None:
-        if answer is None:
-            self._fenced += 1
-        elif isinstance(answer, Refused):
-            self._refused += 1
-        self._settle(tick)
-
     def _trimmed(self, answer: Answer) -> None:
         """Nobody waits for it."""
         if isinstance(answer, Refused):
-            self._refused += 1
-
-    def _settle(self, tick: _Submitted) -> None:
-        tick.open -= 1
-        ticks = self._ticks
-        while ticks and not ticks[0].open:
-            ticks.popleft().stored()
+            self._progress.refused += 1
 
     # What is written
 
@@ -295,8 +228,7 @@ class RedisSessionWriter(SessionWriter):
             keys.positions,
         )
         args = (owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id))
-        stretch = self._begin(row.generation)
-        then = partial(self._claimed, self._tick, owner, stretch, owner.is_stored)
+        then = partial(self._claimed, owner, self._progress.asked(row.generation), owner.is_stored)
         owner.is_stored = True
         owner.open += 1
         self._link.ask(keys.session, CLAIM, names, args, then)
@@ -324,9 +256,8 @@ class RedisSessionWriter(SessionWriter):
             return
         owner = self._owners.get(generation)
         keys = owner.keys if owner is not None else client_keys(client_id)
-        then = partial(self._session_answered, self._tick, generation, self._begin(generation))
-        args = (generation, value)
-        self._link.ask(keys.session, WILL, (keys.session, keys.will), args, then)
+        names = (keys.session, keys.will)
+        self._link.ask(keys.session, WILL, names, (generation, value), self._progress.asked(generation))
 
     def _receive(
         self, writes: SessionWrites, base_offset: int, log_end: int, records: Sequence[bytes]
@@ -420,9 +351,8 @@ class RedisSessionWriter(SessionWriter):
             self._ask_about(topic, EXPIRE_RETAINED, [offset])
 
     def _ask_about(self, topic: str, script: Script, args: list[bytes | str | int]) -> None:
-        self._tick.open += 1
         key = retained_key(topic)
-        self._link.ask(key, script, (key,), args, partial(self._answered, self._tick))
+        self._link.ask(key, script, (key,), args, self._progress.asked_for_nobody())
 
     def _clear(self, generation: int) -> None:
         owner = self._owners.release(generation)
