@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -25,17 +26,16 @@ SPARK_S = 60
 
 
 @pytest.fixture
-def window() -> Iterator[tuple[int, str]]:
-    """The side of a terminal that its window has, and the name of the other one."""
-    outside, inside = os.openpty()
-    yield outside, os.ttyname(inside)
-    for descriptor in (inside, outside):
-        with suppress(OSError):  # the test has closed it
-            os.close(descriptor)
+def window() -> Iterator[tuple[io.FileIO, str]]:
+    """The side of a terminal that its window has, and the name of the other one. As files, which are closed once: the
+    number of a closed one is soon another's, of any thread."""
+    outside, inside = map(io.FileIO, os.openpty())
+    with outside, inside:
+        yield outside, os.ttyname(inside.fileno())
 
 
 def broker_on(
-    window: tuple[int, str], data_dir: Path, how: str = "", *, pipeline: bool = False
+    window: tuple[io.FileIO, str], data_dir: Path, how: str = "", *, pipeline: bool = False
 ) -> BrokerProcess:
     return BrokerProcess(data_dir, wrapper=(sys.executable, "-c", BEGIN, window[1], how), pipeline=pipeline)
 
@@ -48,25 +48,27 @@ def names_of(pids: list[int]) -> set[str]:
     return found
 
 
-def test_a_closed_terminal_ends_broker_driver_and_jvm(tmp_path: Path, window: tuple[int, str]) -> None:
+def test_a_closed_terminal_ends_broker_driver_and_jvm(tmp_path: Path, window: tuple[io.FileIO, str]) -> None:
     with broker_on(window, tmp_path, pipeline=True) as broker:
         wait_until(lambda: "java" in names_of(broker.descendants()), SPARK_S, "the JVM has begun")
-        os.close(window[0])
+        window[0].close()
         assert broker.wait() == 0
         wait_until(lambda: not broker.descendants(), SPARK_S, "nothing is left")
         assert "the terminal was closed, the broker stops" in broker.output()
 
 
-def test_files_are_read_again_while_the_terminal_is_there(tmp_path: Path, window: tuple[int, str]) -> None:
+def test_files_are_read_again_while_the_terminal_is_there(
+    tmp_path: Path, window: tuple[io.FileIO, str]
+) -> None:
     with broker_on(window, tmp_path) as broker:
         os.kill(broker.pid, signal.SIGHUP)
         wait_until(lambda: READ_AGAIN in broker.output(), what="it has read again")
         assert broker.stop() == 0
 
 
-def test_who_asks_for_no_hangup_gets_none(tmp_path: Path, window: tuple[int, str]) -> None:
+def test_who_asks_for_no_hangup_gets_none(tmp_path: Path, window: tuple[io.FileIO, str]) -> None:
     with broker_on(window, tmp_path, "nohup") as broker:
-        os.close(window[0])
+        window[0].close()
         os.kill(broker.pid, signal.SIGHUP)
         wait_until(lambda: READ_AGAIN in broker.output(), what="it has read again")
         assert broker.stop() == 0
