@@ -16,8 +16,8 @@ from embermq.adapters.redis.device_queue import EXPIRED_MS
 from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
-from embermq.adapters.redis.progress import Progress
 from embermq.adapters.redis.script import Script, read_script
+from embermq.adapters.redis.unanswered import Unanswered
 from embermq.formats.log_record import decode_record
 from embermq.formats.redis_layout import (
     client_keys,
@@ -97,7 +97,7 @@ class RedisSessionWriter(SessionWriter):
         self._owners = owners
         self._post = post
         self._server_id = server_id
-        self._progress = Progress()
+        self._unanswered = Unanswered()
         self._marks = FloorMarks(link, self._trim, mark_s)
         self._complained_s = float("-inf")
         self.estranged = ""
@@ -112,7 +112,7 @@ class RedisSessionWriter(SessionWriter):
         *,
         records: Sequence[bytes] = (),
     ) -> None:
-        all_asked = self._progress.begin_tick(stored)
+        all_asked = self._unanswered.begin_tick(stored)
         if not writes.is_empty():
             for row in writes.sessions:
                 self._claim(row)
@@ -132,7 +132,7 @@ class RedisSessionWriter(SessionWriter):
         self._post(all_asked)  # never before this call returns, also when there was nothing to do
 
     def when_stored(self, generation: int, call: Stored) -> None:
-        self._progress.when_stored(generation, call)
+        self._unanswered.when_stored(generation, call)
 
     def forget_below(self, floor: int) -> None:
         self._marks.put(floor)
@@ -157,18 +157,18 @@ class RedisSessionWriter(SessionWriter):
     @property
     def waiting_ticks(self) -> int:
         """Ticks whose session data is not stored yet."""
-        return self._progress.ticks
+        return self._unanswered.ticks
 
     @property
     def failing(self) -> str:
         return self._link.failing or self._marks.trouble
 
     def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._progress.fenced, self._progress.refused)
+        return WriterStatistics(self._unanswered.fenced, self._unanswered.refused)
 
     def close(self) -> None:
         """The link is closed by who opened it."""
-        self._progress.close()
+        self._unanswered.close()
 
     # Operations and their answers
 
@@ -176,7 +176,7 @@ class RedisSessionWriter(SessionWriter):
         self, owner: Owner, script: Script, names: tuple[str, ...], args: list[bytes | str | int]
     ) -> None:
         owner.open += 1
-        then = partial(self._owner_answered, owner, self._progress.asked(owner.generation))
+        then = partial(self._owner_answered, owner, self._unanswered.asked(owner.generation))
         self._link.ask(owner.keys.session, script, names, args, then)
 
     def _claimed(
@@ -209,7 +209,7 @@ class RedisSessionWriter(SessionWriter):
     def _trimmed(self, answer: Answer) -> None:
         """Nobody waits for it."""
         if isinstance(answer, Refused):
-            self._progress.refused += 1
+            self._unanswered.refused += 1
 
     # What is written
 
@@ -228,7 +228,7 @@ class RedisSessionWriter(SessionWriter):
             keys.positions,
         )
         args = (owner.epoch, row.generation, encode_session(replace(row, epoch=owner.epoch), self._server_id))
-        then = partial(self._claimed, owner, self._progress.asked(row.generation), owner.is_stored)
+        then = partial(self._claimed, owner, self._unanswered.asked(row.generation), owner.is_stored)
         owner.is_stored = True
         owner.open += 1
         self._link.ask(keys.session, CLAIM, names, args, then)
@@ -257,7 +257,7 @@ class RedisSessionWriter(SessionWriter):
         owner = self._owners.get(generation)
         keys = owner.keys if owner is not None else client_keys(client_id)
         names = (keys.session, keys.will)
-        self._link.ask(keys.session, WILL, names, (generation, value), self._progress.asked(generation))
+        self._link.ask(keys.session, WILL, names, (generation, value), self._unanswered.asked(generation))
 
     def _receive(
         self, writes: SessionWrites, base_offset: int, log_end: int, records: Sequence[bytes]
@@ -352,7 +352,7 @@ class RedisSessionWriter(SessionWriter):
 
     def _ask_about(self, topic: str, script: Script, args: list[bytes | str | int]) -> None:
         key = retained_key(topic)
-        self._link.ask(key, script, (key,), args, self._progress.asked_for_nobody())
+        self._link.ask(key, script, (key,), args, self._unanswered.asked_for_nobody())
 
     def _clear(self, generation: int) -> None:
         owner = self._owners.release(generation)

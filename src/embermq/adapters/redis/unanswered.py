@@ -31,7 +31,7 @@ class _Stretch(Struct):
     calls: list[Stored] = field(default_factory=list)
 
 
-class Progress:
+class Unanswered:
     """See the module. For the broker's own thread."""
 
     def __init__(self) -> None:
