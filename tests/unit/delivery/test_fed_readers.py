@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 from tests.support.hand_driven import HandDrivenBroker, HandLink, dispatch, numbered
 from tests.support.hand_kafka import ENTRY_BYTES, HandKafka
+from tests.support.held_sessions import HeldSessions
 
 from embermq.delivery.application import fed_readers
 from embermq.delivery.application.fed_readers import FedReaders
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.model.client_type import ClientType
 from embermq.model.tick_writes import TickWrites
-from embermq.mqtt.wire.packets import Connack, Disconnect, Puback, Pubcomp, Publish, Pubrec, Pubrel
+from embermq.mqtt.wire.packets import (
+    Connack,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Subscription,
+)
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.tick_store import Logged
@@ -563,3 +575,21 @@ def test_nothing_is_logged_when_all_is_well(hand: HandDrivenBroker, caplog: pyte
     dispatch(hand)
     comes(hand.restarted())
     assert caplog.text == ""
+
+
+@pytest.mark.promise("application-8")
+def test_a_pack_waits_for_what_is_stored_of_its_session_and_of_no_other(kafka: HandKafka) -> None:
+    sessions = HeldSessions(Path(":memory:"))
+    hand = HandDrivenBroker(sessions=sessions, kafka=kafka)
+    slow, other = comes(hand, "slow"), comes(hand, "other")
+    publishes(hand, b"message")
+    sessions.held = True
+    slow.does(Subscribe(1, (Subscription("u/#", 1),)))
+    hand.settle()
+    kafka.carry(0)
+    hand.settle()
+    assert (slow.payloads, other.payloads) == ([], [b"message"])
+    sessions.held = False
+    hand.settle()
+    assert slow.payloads == [b"message"]
+    sessions.close()

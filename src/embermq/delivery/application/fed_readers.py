@@ -158,7 +158,7 @@ class FedReaders(ApplicationDelivery):
             return
         waiting.log = found
         self.begin_tick()
-        self._state.tick.batch.after_log.append(partial(self._load, session, waiting, found))
+        self._state.tick.batch.when_stored(session.generation, partial(self._load, session, waiting, found))
 
     def _load(self, session: Session, waiting: _WaitingClient, found: FoundLog) -> None:
         """See whether the log is the one that is known."""
@@ -289,7 +289,7 @@ class FedReaders(ApplicationDelivery):
             self._take_up(reader, stand.gone, records)
         writes.application_positions[session.generation] = stand.place
         writes.application_synced = True
-        self._state.tick.batch.after_log.append(then)
+        self._state.tick.batch.when_stored(session.generation, then)
 
     def _take_up(self, reader: FedReader, gone: Sequence[ApplicationMark], records: FoundRecords) -> None:
         """What was under way goes on with its packet ids, from where parked messages are kept; what comes of it by the
@@ -489,12 +489,14 @@ class FedReaders(ApplicationDelivery):
     def _trim(self) -> None:
         """Below bases that are in store when it happens."""
         bases: dict[Place, int] = {}
+        sessions: list[int] = []
         for reader in self._readers.values():
             if reader.written_base > reader.trimmed_to:
+                sessions.append(reader.session.generation)
                 reader.trimmed_to = reader.written_base
                 bases[reader.log, 0] = reader.written_base
         if bases:
-            self._state.tick.batch.after_log.append(partial(self._place.logs.trim, bases))
+            self._state.tick.batch.when_all_stored(sessions, partial(self._place.logs.trim, bases))
 
 
 def _another_from(marks: Sequence[ApplicationMark], sources: Mapping[int, int | None]) -> int | None:

@@ -158,6 +158,7 @@ class LaneSender:
                 link.flush_now()
                 unflushed = 0
         if outbox and not link.closing and not link.paused:
+            # The socket has its share of this tick; nothing stored is waited for.
             self._state.tick.batch.after_log.append(partial(self._go_on, lane, link))
         return not outbox
 

@@ -243,7 +243,7 @@ class Parking:
         self._state.counters.application_redriven += len(due)
         if due and session.link is not None:
             call = partial(self._redriven, session, session.link, due)
-            self._state.tick.batch.after_log.append(call)
+            self._state.tick.batch.when_stored(session.generation, call)
         return len(due)
 
     def _redriven(self, session: Session, link: Link, numbers: list[int]) -> None:
@@ -302,7 +302,7 @@ class Parking:
                 pack.append(delivery)
         if pack:
             lane.sending = True
-            self._state.tick.batch.after_log.append(partial(self._send, lane, link, pack))
+            self._state.tick.batch.when_stored(session.generation, partial(self._send, lane, link, pack))
 
     def _delivery(self, session: Session, at: ParkedState) -> Delivery | None:
         """It enters the window under the packet id that it has, or gets; None when it is not to be sent any more."""
@@ -373,7 +373,9 @@ class Parking:
                 lane.put(at.number, delivery)
                 self.sender.watch(lane, at.number)
         if link is not None:
-            self._state.tick.batch.after_log.append(partial(self._release, session, link, delivery))
+            self._state.tick.batch.when_stored(
+                session.generation, partial(self._release, session, link, delivery)
+            )
 
     def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
         if session.link is link:
@@ -382,6 +384,7 @@ class Parking:
     def dropped(self, lane: LogLane, delivery: Delivery) -> None:
         """It is larger than the client takes now. It has had room in the window, and nothing comes of it."""
         self._end(lane.session, delivery.offset)
+        # Not before the next tick: it is called from where the lane is sent. Nothing stored is waited for.
         self._state.tick.batch.after_log.append(partial(self._state.durable.writable, lane.session))
 
     def give_up(self, lane: LogLane, deliveries: list[Delivery], *, keep: bool) -> list[Delivery]:
@@ -394,6 +397,7 @@ class Parking:
             self._set_aside(session, delivery, -at.number)
         self._state.counters.application_parked += len(deliveries)
         self.say_parked(session, len(deliveries))
+        # Likewise: the lanes are being looked through.
         self._state.tick.batch.after_log.append(partial(self._state.durable.writable, session))
         return []
 

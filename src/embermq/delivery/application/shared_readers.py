@@ -241,7 +241,8 @@ class SharedReaders:
             storing = [one for one in kept if lane.sending and one.offset >= lane.packed_from]
             self._owe(lane, link, [one for one in kept if one not in storing])
             if storing:  # nothing of it may be sent before, not even as late
-                self._state.tick.batch.after_log.append(partial(self._owe, lane, link, storing))
+                owe = partial(self._owe, lane, link, storing)
+                self._state.tick.batch.when_stored(lane.session.generation, owe)
         self._window.end(lane)
         freed = lane.clear()
         if freed:
@@ -346,7 +347,7 @@ class SharedReaders:
         positions = self._state.tick.writes.shared.positions
         place = (lane.member.group.generation, lane.number)
         if place not in positions:
-            self._state.tick.batch.after_log.append(partial(self._committed, lane, positions))
+            self._state.tick.batch.when_stored(place[0], partial(self._committed, lane, positions))
         positions[place] = stored = lane.positions.stored()
         lane.partition.come_to(stored)
 
@@ -502,12 +503,15 @@ class SharedReaders:
     def _trim(self) -> None:
         """Below what every group needs, once that is in store."""
         bases: dict[Place, int] = {}
+        readers: dict[str, set[int]] = {}
+        """Groups that read a log."""
         kept: set[str] = set()
         """Where a group stands of which nothing is known yet."""
         for shared in self._shared_logs.groups():
             if shared.log.found is None:
                 continue
             partitions = self._group(shared).partitions
+            readers.setdefault(shared.log.name, set()).add(shared.row.generation)
             if len(partitions) < len(shared.log.found.ends):
                 kept.add(shared.log.name)
             for number, partition in partitions.items():
@@ -522,4 +526,5 @@ class SharedReaders:
         }
         if due:
             self._trimmed |= due
-            self._state.tick.batch.after_log.append(partial(self._place.logs.trim, due))
+            groups = {group for log, _ in due for group in readers[log]}
+            self._state.tick.batch.when_all_stored(groups, partial(self._place.logs.trim, due))

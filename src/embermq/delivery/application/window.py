@@ -143,7 +143,7 @@ class SlidingWindow(LaneOwner):
         if drains:
             self._state.timers.at(now_ms, send)
         else:
-            self._state.tick.batch.after_log.append(send)
+            self._state.tick.batch.when_stored(session.generation, send)
 
     def _drainable(self, entries: Iterable[PackEntry]) -> list[PackEntry]:
         """While the store takes nothing: what may be sent although its packet ids are not in store. After a crash it
@@ -193,6 +193,7 @@ class SlidingWindow(LaneOwner):
             self._state.counters.application_skipped += count
         elif count:
             self._parking.say_parked(session, count)
+        # Not before the next tick: who is called now is in the middle of its lanes. Nothing stored is waited for.
         self._state.tick.batch.after_log.append(partial(self._state.durable.writable, session))
         return kept
 
@@ -241,7 +242,7 @@ class SlidingWindow(LaneOwner):
         self._journal.mark(session, delivery, QueueState.RELEASED)
         if session.link is not None:
             release = partial(self._release, session, session.link, delivery)
-            self._state.tick.batch.after_log.append(release)
+            self._state.tick.batch.when_stored(session.generation, release)
 
     def _release(self, session: Session, link: Link, delivery: Delivery) -> None:
         if session.link is link:
