@@ -8,6 +8,8 @@ PYTHON ?= python3
 ARGS ?=
 # Tests that run side by side: more than two cores have, since many of them wait.
 WORKERS ?= 4
+# A test that fails in `make test` runs once more, and is told of at the end if it passes then; 0: it has failed.
+RERUNS ?= 1
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
@@ -37,7 +39,7 @@ test: $(TEST_READY) ## All checks and tests (ARGS='-k retained', WORKERS=0 for o
 	@scripts/foreign-clients
 	@$(BIN)/python scripts/kafka
 	@$(BIN)/python scripts/spark-classes
-	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@exec $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --reruns $(RERUNS) $(ARGS)
 
 .PHONY: check
 check: lint types contracts ## Lint, types, import contracts and unit tests, in about two minutes

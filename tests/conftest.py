@@ -63,6 +63,16 @@ def pytest_report_header() -> str:
     return seed_line()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what failed at first: such a test is a defect, or has found one."""
+    repeated = terminalreporter.stats.get("rerun", [])
+    if repeated:
+        terminalreporter.section("failed at first: to be repaired before anything else")
+        for report in repeated:
+            terminalreporter.write_line(f"{report.nodeid} ({report.when})")
+            terminalreporter.write_line(report.longreprtext)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     give_seeds(metafunc)
 

@@ -113,6 +113,7 @@ def test_lake_and_traffic_as_queries(spark: SparkSession, log: LogWriter, places
         log.add_receipts(receipts(NOON_MS, range(1_000, 101_000, 1_000)))
         log.append([record(accepted_ms=NOON_MS)])
         wait_for_position(lake, filling, 11)
+        wait_for_position(traffic, counting, 11)
         latency = "SELECT deliveries, p50_us, p95_us, p99_us, max_us FROM latency_window"
         wait_until(lambda: (rows_of(places.traffic, latency) or [(0,)])[0][0] == 200, DEADLINE_S, "latency")
     assert offsets_in(places) == list(range(11))
