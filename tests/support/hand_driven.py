@@ -25,12 +25,13 @@ from tests.support.stand_in_store import (
 from embermq.access.authentication.identity import Identity
 from embermq.access.authorization.rule_set import RuleSet
 from embermq.access.authorization.settings import AuthorizationSettings
-from embermq.delivery.application.fed_readers import ROUND_MS, FedReaders, LogPlace
+from embermq.delivery.application.fed_readers import FedReaders, LogPlace
 from embermq.delivery.application.log_lifecycle import LogLifecycle
 from embermq.delivery.application.own_and_shared import OwnAndShared
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.reader import ApplicationReaders
 from embermq.delivery.application.readers import ApplicationDelivery
+from embermq.delivery.application.rounds import ROUND_MS
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.application.shared_readers import SharedPlace, SharedReaders
 from embermq.delivery.device.path import DevicePath

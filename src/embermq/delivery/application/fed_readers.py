@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
 
-from embermq.delivery.application.fed_reader import UNKNOWN, FedReader
+from embermq.delivery.application.fed_lane import FedLane
+from embermq.delivery.application.fed_reader import FedReader
 from embermq.delivery.application.lane import NOTHING, LogLane
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
+from embermq.delivery.application.rounds import Rounds
 from embermq.delivery.application.start_position import StartPosition, cut_at, standing
 from embermq.delivery.application.window import (
+    PackEntry,
     SlidingWindow,
     log_delivery,
     released_delivery,
@@ -45,12 +48,9 @@ from embermq.sessions.state import BrokerState
 
 LOG = logging.getLogger("embermq")
 Fetched = Callable[[FoundRecords | StoreError], None]
-QUERY = "dispatch"
 OVERTAKING_MAX = 100_000
 """So many messages may be sent behind one that is not acknowledged: each is known by 100 bytes until that one is; then
 the log is not read on."""
-ROUND_MS = 1_000
-"""How often readers hear how far the pipeline is, and logs are trimmed."""
 READ_THROUGH = 5_000
 """Where marks are farther apart, the records between them are not all read to see whether they are those that are
 marked: a client would wait too long to be let in."""
@@ -98,8 +98,7 @@ class FedReaders(ApplicationDelivery):
         self._partly_free: set[Session] = set()
         """With something that waits, and room in windows of which most is under way."""
         self._state: BrokerState
-        self._round_ms = 0
-        self._asking = False
+        self._rounds = Rounds(self, self._window, place.progress, place.logs)
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -119,9 +118,11 @@ class FedReaders(ApplicationDelivery):
 
     # What the window wants stored
 
-    def mark(self, session: Session, delivery: Delivery, state: int) -> None:
-        origin = self._readers[session].packed[delivery.offset] if state == QueueState.SENT else UNKNOWN
-        mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, origin)
+    def sent(self, lane: LogLane, delivery: Delivery, entry: PackEntry) -> None:
+        self.mark(lane.session, delivery, QueueState.SENT, entry.source)
+
+    def mark(self, session: Session, delivery: Delivery, state: int, source: int = -1) -> None:
+        mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state, source)
         writes = self._state.tick.writes
         writes.application_marks.append(mark)
         if delivery.qos == 2:
@@ -428,8 +429,9 @@ class FedReaders(ApplicationDelivery):
         room = min(self._window.room(reader, link), OVERTAKING_MAX - len(reader.pending))
         if room <= 0 or not reader.waiting:
             return
-        self._window.send_pack(reader, link, reader.next_pack(room, BULK_BYTES_MAX))
-        reader.packed.clear()
+        pack, size = reader.next_pack(room, BULK_BYTES_MAX)
+        reader.feed.release(size)
+        self._window.send_pack(reader, link, pack)
         reader.follow()
 
     def settled(self, session: Session, delivery: Delivery) -> None:
@@ -452,41 +454,19 @@ class FedReaders(ApplicationDelivery):
             partly_free, self._partly_free = self._partly_free, set()
             for session in partly_free:
                 self.pump(session)
-        now_ms = self._state.tick.now_ms
-        if 0 <= now_ms - self._round_ms < ROUND_MS:  # less than 0: the clock was set back
-            return
-        self._round_ms = now_ms
-        self._trim()
-        reported = self._place.progress.complete(QUERY)
-        waiting = []
-        for reader in self._readers.values():
-            self._window.follow_idle(reader)
-            if reported and reader.reported != reported and reader.positions.remembered:
-                waiting.append(reader)
-        if waiting and not self._asking:
-            self._asking = True
-            self._place.logs.ends(
-                {reader.log: 1 for reader in waiting}, partial(self._reached, reported, waiting)
-            )
+        self._rounds.look(self._state.tick.now_ms)
 
-    def _reached(
-        self, reported: Mapping[int, int], waiting: list[FedReader], ends: Mapping[Place, int] | StoreError
-    ) -> None:
-        """Ends that were asked for after the report."""
-        self._asking = False
-        if isinstance(ends, StoreError):
-            return  # asked again in the next round
-        self.begin_tick()
-        for reader in waiting:
-            end = ends.get((reader.log, 0))
-            if end is None or self._readers.get(reader.session) is not reader:
-                continue
-            reader.reported = reported
-            reader.positions.complete(reported, end)
-            if reader.positions.base_offset != reader.written_base:
-                self._write(reader)
+    def lanes(self) -> Iterable[FedReader]:
+        """See `RoundsOwner`."""
+        return self._readers.values()
 
-    def _trim(self) -> None:
+    def moved(self, lane: FedLane) -> None:
+        """See `RoundsOwner`."""
+        assert isinstance(lane, FedReader)
+        if lane.positions.base_offset != lane.written_base:
+            self._write(lane)
+
+    def trim(self) -> None:
         """Below bases that are in store when it happens."""
         bases: dict[Place, int] = {}
         sessions: list[int] = []

@@ -69,6 +69,9 @@ class ApplicationReaders(ApplicationDelivery):
 
     # What the window wants stored
 
+    def sent(self, lane: LogLane, delivery: Delivery, entry: PackEntry) -> None:
+        self.mark(lane.session, delivery, QueueState.SENT)
+
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
         mark = ApplicationMark(session.generation, delivery.offset, delivery.packet_id, state)
         self._state.tick.writes.application_marks.append(mark)

@@ -33,10 +33,7 @@ class Sent(Struct, eq=False):
 
 class SharedInFlight:
     """The messages in flight from shared logs, of all connected sessions, by packet id. `claim` is told of what
-    nobody else of a group may get: the group's generation, partition and offset. `packing` is the lane whose pack is
-    made."""
-
-    packing: SharedLane
+    nobody else of a group may get: the group's generation, partition and offset."""
 
     def __init__(self, parking: Parking, claim: Callable[[int, int, int], None]) -> None:
         self._parking = parking
@@ -66,12 +63,6 @@ class SharedInFlight:
 
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
         """See `Journal`."""
-        sents = self._sent.get(session)
-        if sents is None:
-            return
-        if state == QueueState.SENT:
-            self._mark_sent(self.packing, sents, delivery)
-            return
         sent = self.of(session, delivery)
         if sent is None:
             return
@@ -80,7 +71,11 @@ class SharedInFlight:
         else:
             self._write(sent, session.generation, state)
 
-    def _mark_sent(self, lane: SharedLane, sents: dict[int, Sent], delivery: Delivery) -> None:
+    def sent(self, lane: SharedLane, delivery: Delivery) -> None:
+        """See `Journal`."""
+        sents = self._sent.get(lane.session)
+        if sents is None:
+            return
         group = lane.member.group.generation
         before = sents.get(delivery.packet_id)
         if before is not None and before.lane is not None:

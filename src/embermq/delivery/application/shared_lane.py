@@ -7,14 +7,13 @@ get although it is not below that, its *claims*: QoS 2 under way to a session, a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Protocol
 
-from embermq.delivery.application.lane import LogLane
+from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.positions import Positions
 from embermq.delivery.application.window import PackEntry
 from embermq.model.application_positions import StoredPositions
-from embermq.model.message import Message
 from embermq.ports.application_feed import FeedEntry, SharedFeed, SharedTaker
 from embermq.routing.router import Subscriber
 from embermq.routing.shared_logs import SharedGroup
@@ -125,93 +124,51 @@ class GroupOwner(Protocol):
         """A record cannot be understood: it is passed over."""
 
 
-class SharedLane(LogLane):
-    """One partition that a member reads. Offsets are those of the partition."""
+class SharedLane(FedLane):
+    """One partition that a member reads."""
 
-    __slots__ = (
-        "_sizes",
-        "is_over",
-        "member",
-        "number",
-        "packed_from",
-        "partition",
-        "positions",
-        "qos2",
-        "read_to",
-        "reported",
-        "waiting",
-    )
+    __slots__ = ("member", "packed_from", "partition", "qos2")
 
     def __init__(self, member: Member, number: int, begun: StoredPositions) -> None:
         group = member.group
         partition = group.partition(number, begun)
         stored = partition.stored
-        super().__init__(member.session, stored.committed_offset, group.lane_name(number))
+        committed = stored.committed_offset
+        positions = Positions(StoredPositions(begun.base_offset, committed, stored.floors))
+        log = group.shared.log.name
+        super().__init__(member.session, log, positions, number=number, name=group.lane_name(number))
         self.member = member
-        self.number = number
         self.partition = partition
-        self.positions = Positions(StoredPositions(begun.base_offset, stored.committed_offset, stored.floors))
-        self.read_to = begun.base_offset
-        """Everything before it has come."""
-        self.waiting: deque[PackEntry] = deque()
-        """For the client, in order, not sent."""
-        self._sizes: deque[int] = deque()
         self.qos2: deque[int] = deque()
         """Offsets above the floor whose marks are in store."""
         self.packed_from = 0
         """Where the last pack began."""
-        self.reported: object = None
-        self.is_over = False
 
-    def take(self, entries: list[FeedEntry]) -> int:
-        """Sort out what has come; returns the bytes of what is not to be sent."""
-        freed = 0
-        for entry in entries:
-            message = self._judge(entry)
-            if message is None:
-                freed += entry.size
-            else:
-                member = self.member
-                packed = PackEntry(
-                    entry.offset, message, member.qos, member.retain_as_published, member.identifiers
-                )
-                self.waiting.append(packed)
-                self._sizes.append(entry.size)
-        self.read_to = entries[-1].offset + 1
+    def receive(self, entries: list[FeedEntry]) -> int:
+        freed = super().receive(entries)
         self.partition.read_to = max(self.partition.read_to, self.read_to)
-        self.follow()
         return freed
 
-    def _judge(self, entry: FeedEntry) -> Message | None:
-        at, source, record = entry.offset, entry.source, entry.record
-        if record is None or source is None:
-            self.positions.skip(at)
-            if at >= self.floor:
-                problem = entry.problem or "it does not say where it comes from"
-                self.member.owner.unreadable(self, at, problem)
-            return None
-        if source < self.member.group.shared.row.since:
-            self.positions.skip(at)
-            return None
-        return record.message if self.positions.take(at, source) else None
+    @property
+    def claims(self) -> Set[int]:
+        return self.partition.claims
 
-    def next_pack(self, room: int, bytes_max: int) -> tuple[list[PackEntry], int]:
-        """What may be sent now, and the bytes that the feed may bring more; what another session has got meanwhile is
-        passed over."""
-        pack: list[PackEntry] = []
-        size = 0
-        claims = self.partition.claims
-        while self.waiting and len(pack) < room and size < bytes_max:
-            entry = self.waiting.popleft()
-            size += self._sizes.popleft()
-            if entry.offset not in claims:
-                pack.append(entry)
-        return pack, size
+    def wanted(self, entry: FeedEntry) -> PackEntry | None:
+        record, source, member = entry.record, entry.source, self.member
+        if record is None or source is None or source < member.group.shared.row.since:
+            return None
+        return PackEntry(
+            entry.offset,
+            record.message,
+            member.qos,
+            member.retain_as_published,
+            member.identifiers,
+            entry.size,
+            source,
+        )
 
-    def follow(self) -> None:
-        """With nothing waiting, what has come and is not for the client is passed."""
-        if not self.waiting:
-            self.next_offset = max(self.next_offset, self.read_to)
+    def unreadable(self, offset: int, problem: str) -> None:
+        self.member.owner.unreadable(self, offset, problem)
 
     def unsent(self) -> list[Delivery]:
         """What the client has not been sent: it waits for the socket, or is being stored."""
@@ -219,14 +176,6 @@ class SharedLane(LogLane):
         if self.sending:
             found += [delivery for delivery in self.pending if delivery.offset >= self.packed_from]
         return [one for one in found if not (one.settled or one.dup or one.released)]
-
-    def clear(self) -> int:
-        """Nothing is sent any more; returns the bytes of what waited."""
-        self.is_over = True
-        freed = sum(self._sizes)
-        self.waiting.clear()
-        self._sizes.clear()
-        return freed
 
 
 class Member(SharedTaker):
@@ -264,7 +213,7 @@ class Member(SharedTaker):
         if lane is None:
             self.feed.release(sum(entry.size for entry in entries))
             return
-        freed = lane.take(entries)
+        freed = lane.receive(entries)
         if freed:
             self.feed.release(freed)
         self.owner.came(self)

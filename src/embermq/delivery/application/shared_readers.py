@@ -14,9 +14,11 @@ from functools import partial
 
 from msgspec import Struct
 
+from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.lane import NOTHING, LogLane, SideLane
 from embermq.delivery.application.owed import OWED_LOG
 from embermq.delivery.application.parking import Parking
+from embermq.delivery.application.rounds import Rounds
 from embermq.delivery.application.shared_in_flight import SharedInFlight
 from embermq.delivery.application.shared_lane import Member, SharedLane, ShareGroup
 from embermq.delivery.application.window import PackEntry, SlidingWindow
@@ -38,9 +40,6 @@ from embermq.sessions.state import BrokerState
 from embermq.sessions.tick import Accepted
 
 LOG = logging.getLogger("embermq")
-QUERY = "dispatch"
-ROUND_MS = 1_000
-"""How often readers hear how far the pipeline is, and logs are trimmed."""
 OVERTAKING_MAX = 10_000
 """Messages of a partition behind one that is not acknowledged."""
 
@@ -73,8 +72,7 @@ class SharedReaders:
         self._claims: dict[tuple[int, int], set[int]] = {}
         self._trimmed: dict[Place, int] = {}
         self._not_found_why: dict[str, str] = {}
-        self._round_ms = 0
-        self._asking = False
+        self._rounds = Rounds(self, self._window, place.progress, place.logs)
         self.begin_tick: Callable[[], None] = lambda: None
         """Called before something is taken that comes by itself, outside a tick."""
 
@@ -328,6 +326,10 @@ class SharedReaders:
 
     # What the window wants stored
 
+    def sent(self, lane: LogLane, delivery: Delivery, entry: PackEntry) -> None:
+        assert isinstance(lane, SharedLane)
+        self._in_flight.sent(lane, delivery)
+
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
         self._in_flight.mark(session, delivery, state)
 
@@ -397,7 +399,6 @@ class SharedReaders:
             member.feed.release(size)
             pack = [entry for entry in pack if not self._sent_at_once(member, entry)]
             if pack:
-                self._in_flight.packing = lane
                 lane.packed_from = pack[0].offset
                 self._window.send_pack(lane, link, pack)
                 lane.follow()
@@ -452,55 +453,25 @@ class SharedReaders:
         self._window.released(session, delivery)
         return True
 
-    # Once a second
+    # Once in a while
 
     def poll(self) -> None:
         """Called again and again while there is somebody to read for."""
-        now_ms = self._state.tick.now_ms
-        if 0 <= now_ms - self._round_ms < ROUND_MS:  # less than 0: the clock was set back
-            return
-        self._round_ms = now_ms
-        self._trim()
-        reported = self._place.progress.complete(QUERY)
-        waiting: list[SharedLane] = []
-        for lane in self._lanes():
-            self._window.follow_idle(lane)
-            if reported and lane.reported != reported and lane.positions.remembered:
-                waiting.append(lane)
-        if waiting and not self._asking:
-            self._asking = True
-            logs: dict[str, int] = {}
-            for lane in waiting:
-                log = lane.member.group.shared.log.name
-                logs[log] = max(logs.get(log, 0), lane.number + 1)
-            self._place.logs.ends(logs, partial(self._reached, reported, waiting))
+        self._rounds.look(self._state.tick.now_ms)
 
-    def _lanes(self) -> Iterable[SharedLane]:
+    def lanes(self) -> Iterable[SharedLane]:
+        """See `RoundsOwner`."""
         for members in self._members.values():
             for member in members.values():
                 yield from member.lanes.values()
 
-    def _reached(
-        self,
-        reported: Mapping[int, int],
-        waiting: list[SharedLane],
-        ends: Mapping[Place, int] | StoreError,
-    ) -> None:
-        """Ends that were asked for after the report."""
-        self._asking = False
-        if isinstance(ends, StoreError):
-            return  # asked again in the next round
-        self.begin_tick()
-        for lane in waiting:
-            end = ends.get((lane.member.group.shared.log.name, lane.number))
-            if end is None or lane.is_over:
-                continue
-            lane.reported = reported
-            lane.positions.complete(reported, end)
-            if lane.positions.stored() != lane.partition.stored:
-                self._come_to(lane)
+    def moved(self, lane: FedLane) -> None:
+        """See `RoundsOwner`."""
+        assert isinstance(lane, SharedLane)
+        if lane.positions.stored() != lane.partition.stored:
+            self._come_to(lane)
 
-    def _trim(self) -> None:
+    def trim(self) -> None:
         """Below what every group needs, once that is in store."""
         bases: dict[Place, int] = {}
         readers: dict[str, set[int]] = {}

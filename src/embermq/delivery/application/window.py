@@ -33,20 +33,26 @@ IDLE_FLOOR_MS = 1_000
 
 
 class PackEntry(Struct, frozen=True, gc=False):
-    """One record of a pack with what was stamped on it; `message` is None for one that is not there any more."""
+    """One record of a pack with what was stamped on it; `message` is None for one that is not there any more. `size` is
+    what it counts in its feed, `source` its position in the message log, -1 when that is not known."""
 
     offset: int
     message: Message | None
     qos: int
     retain_as_published: bool
     identifiers: tuple[int, ...]
+    size: int = 0
+    source: int = -1
 
 
 class Journal(Protocol):
     """What the window wants stored with the present tick."""
 
+    def sent(self, lane: LogLane, delivery: Delivery, entry: PackEntry) -> None:
+        """An entry is about to be sent."""
+
     def mark(self, session: Session, delivery: Delivery, state: int) -> None:
-        """An entry above the floor is sent, released or settled out of its turn (`QueueState`)."""
+        """An entry above the floor is released, or settled out of its turn (`QueueState`)."""
 
     def floor(self, lane: LogLane) -> None:
         """Everything below `lane.floor` is settled."""
@@ -134,7 +140,7 @@ class SlidingWindow(LaneOwner):
             delivery = log_delivery(entry, message, next_packet_id(session))
             session.window[delivery.packet_id] = delivery
             lane.pending.append(delivery)
-            self._journal.mark(session, delivery, QueueState.SENT)
+            self._journal.sent(lane, delivery, entry)
             pack.append(delivery)
         self._advance_floor(lane)
         self._sender.used(session, len(pack))

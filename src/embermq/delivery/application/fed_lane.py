@@ -1,0 +1,103 @@
+"""One partition of an application log, read for one session: what comes is sorted out, and waits for the client."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Set
+
+from embermq.delivery.application.lane import LogLane
+from embermq.delivery.application.positions import Positions
+from embermq.delivery.application.window import PackEntry
+from embermq.ports.application_feed import FeedEntry
+from embermq.sessions.session import Session
+
+
+class FedLane(LogLane):
+    """Offsets are those of the partition. An entry is a repeat by its source position alone (`positions`), wherever it
+    comes from."""
+
+    __slots__ = ("is_over", "log", "number", "positions", "read_to", "reported", "resumed_to", "waiting")
+
+    def __init__(
+        self, session: Session, log: str, positions: Positions, *, number: int = 0, name: str = ""
+    ) -> None:
+        super().__init__(session, positions.committed_offset, name)
+        self.log = log
+        self.number = number
+        self.positions = positions
+        self.resumed_to = positions.committed_offset
+        """What stands before it was sent, or not for the client: it is read again for its source positions alone."""
+        self.read_to = positions.base_offset
+        """Everything before it has come."""
+        self.waiting: deque[PackEntry] = deque()
+        """For the client, in order, not sent."""
+        self.reported: object = None
+        """The pipeline's report that it has heard last."""
+        self.is_over = False
+
+    @property
+    def claims(self) -> Set[int]:
+        """Offsets of what another session has got."""
+        return frozenset()
+
+    @abstractmethod
+    def wanted(self, entry: FeedEntry) -> PackEntry | None:
+        """An entry as the session is to get it; None when it is not for this session."""
+
+    @abstractmethod
+    def unreadable(self, offset: int, problem: str) -> None:
+        """A record of its log cannot be understood: it is passed over."""
+
+    def receive(self, entries: list[FeedEntry]) -> int:
+        """Sort out what has come; returns the bytes of what is not to be sent."""
+        freed = 0
+        for entry in entries:
+            packed = self._judge(entry)
+            if packed is None:
+                freed += entry.size
+            else:
+                self.waiting.append(packed)
+        self.read_to = entries[-1].offset + 1
+        self.follow()
+        return freed
+
+    def _judge(self, entry: FeedEntry) -> PackEntry | None:
+        """None for what is not to be sent: a repeat, an earlier life's record, one that was settled before."""
+        at, source = entry.offset, entry.source
+        if entry.record is None or source is None:
+            self.positions.skip(at)
+            if at >= self.resumed_to:
+                self.unreadable(at, entry.problem or "it does not say where it comes from")
+            return None
+        packed = self.wanted(entry)
+        if packed is None:
+            self.positions.skip(at)
+            return None
+        take = self.positions.take_moved if entry.is_moved else self.positions.take
+        return packed if take(at, source) and at >= self.resumed_to else None
+
+    def next_pack(self, room: int, bytes_max: int) -> tuple[list[PackEntry], int]:
+        """What may be sent now, and the bytes that the feed may bring more; what another session has got meanwhile is
+        passed over."""
+        pack: list[PackEntry] = []
+        size = 0
+        claims, waiting = self.claims, self.waiting
+        while waiting and len(pack) < room and size < bytes_max:
+            entry = waiting.popleft()
+            size += entry.size
+            if entry.offset not in claims:
+                pack.append(entry)
+        return pack, size
+
+    def follow(self) -> None:
+        """With nothing waiting, what has come and is not for the client is passed."""
+        if not self.waiting:
+            self.next_offset = max(self.next_offset, self.read_to)
+
+    def clear(self) -> int:
+        """Nothing is sent any more; returns the bytes of what waited."""
+        self.is_over = True
+        freed = sum(entry.size for entry in self.waiting)
+        self.waiting.clear()
+        return freed
