@@ -18,25 +18,26 @@ from typing import Any
 
 import redis
 
-from embermq.adapters.redis import device_queue, session_writer
+from embermq.adapters.redis import device_queue, state_writer
 from embermq.adapters.redis.address import parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owners
 from embermq.adapters.redis.script import Script
-from embermq.adapters.redis.session_writer import RedisSessionWriter
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.adapters.redis.wire import Then, Word
 from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow, SubscriptionRow
 from embermq.model.session_writes import QUEUE_SEQ_STEP, QueueMark, QueueRow, QueueState, SessionWrites
+from embermq.model.tick_writes import TickWrites
 
 PIPELINE = 250
-SCRIPTS = session_writer.SCRIPTS + device_queue.SCRIPTS
+SCRIPTS = state_writer.SCRIPTS + device_queue.SCRIPTS
 FAR_MS = 2**42
 START_S = 10.0
 
@@ -68,7 +69,7 @@ class Load:
         )
         self.link = RecordingLink()
         owners = Owners()
-        self.writer = RedisSessionWriter(self.link, owners, lambda call: None)
+        self.writer = RedisStateWriter(self.link, owners, lambda call: None)
         self.queue = RedisDeviceQueue(self.link, owners)
 
     @property
@@ -132,7 +133,7 @@ class Load:
                 self.queue.page(generation, after, self.batch, lambda rows: None, bytes_max=256 * 1024)
 
     def _write(self, writes: SessionWrites) -> None:
-        self.writer.submit(writes, 0, 0, lambda: None)
+        self.writer.submit(TickWrites(session=writes), 0, 0, lambda: None)
 
 
 class Server:

@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.kafka_stores import KafkaStores
+from tests.contracts.servers_stores import ServersStores
 from tests.contracts.session_stores import InRedis, InSqlite, SessionStores
 from tests.contracts.split_stores import SplitStores
 from tests.contracts.stores import KINDS, Stores
 
 
-@pytest.fixture(params=[*KINDS, "split", "kafka"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Suites that say `ON_SERVERS` run on the stores of the servers profile, too."""
+    own = any("stores" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "stores" in metafunc.fixturenames and not own:
+        servers = ["servers"] if getattr(metafunc.module, "ON_SERVERS", False) else []
+        metafunc.parametrize("stores", [*KINDS, "split", "kafka", *servers], indirect=True)
+
+
+@pytest.fixture
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
     """Every adapter, at every level of durability."""
     opened = _open_stores(request.param, request, tmp_path)
@@ -23,6 +32,8 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
 def _open_stores(kind: str, request: pytest.FixtureRequest, folder: Path) -> Stores:
     if kind == "split":
         return SplitStores(folder)
+    if kind == "servers":
+        return ServersStores(request.getfixturevalue("redis_server").url, folder)
     if kind == "kafka":
         return KafkaStores(request.getfixturevalue("kafka"), folder)
     return Stores(kind, folder)  # type: ignore[arg-type]  # one of KINDS

@@ -14,9 +14,9 @@ from embermq.adapters.redis.address import parse_address
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
 from embermq.adapters.redis.owners import Owners
-from embermq.adapters.redis.session_writer import RedisSessionWriter
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.adapters.segments.tick_store import SegmentTickStore
 from embermq.adapters.sqlite.checkpoint import SqliteCheckpoint
 from embermq.adapters.sqlite.connection import apply_broker_schema, open_writer, wall_ms
@@ -153,14 +153,16 @@ class InRedis(SessionStores):
         self.raw = BlockingRedis(address, RedisSettings())
         self.link = StepLink(self.raw, self.posted.put)
         self.owners = Owners()
-        self.writer = RedisSessionWriter(self.link, self.owners, self.posted.put, "here", mark_s=0)
+        self.writer = RedisStateWriter(self.link, self.owners, self.posted.put, "here", mark_s=0)
         self.queue = RedisDeviceQueue(self.link, self.owners)
         self.history = RedisDeviceQueueHistory(self.raw, self.owners)
         self.sessions = RedisSessionStore(self.raw, self.owners)
 
     def _write(self, records: int, writes: SessionWrites) -> None:
         stored: list[bool] = []
-        self.writer.submit(writes, self.log_end, self.log_end + records, lambda: stored.append(True))
+        self.writer.submit(
+            TickWrites(session=writes), self.log_end, self.log_end + records, lambda: stored.append(True)
+        )
         assert not stored
         self.settle()
         assert stored == [True]

@@ -9,8 +9,8 @@ from tests.support.held_sessions import HeldSessions
 
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.delivery.direct.path import DirectPath
+from embermq.durability.settings import SessionStoreSettings
 from embermq.durability.split.completion import behind_log
-from embermq.durability.split.settings import SessionStoreSettings
 from embermq.durability.split.store import SplitStore
 from embermq.model.session import RetainedRow
 from embermq.model.tick_writes import TickWrites

@@ -51,7 +51,7 @@ from embermq.ports.tick_store import Receipt, TickStore
 
 ANSWER_S = 60.0
 FULL_BYTES = 128 * 1024
-Kind = Literal["fsync", "os", "memory", "stand-in", "kafka"]
+Kind = Literal["fsync", "os", "memory", "stand-in", "kafka", "servers"]
 KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")
 
 

@@ -20,6 +20,7 @@ from embermq.model.session_writes import (
     RetainedWrite,
     SessionWrites,
 )
+from embermq.model.tick_writes import TickWrites
 
 STEP = QUEUE_SEQ_STEP
 FAR_MS = 2**42
@@ -567,9 +568,9 @@ def test_what_is_asked_while_the_store_is_away_is_done_later(redis_stores: InRed
     redis_stores.link.away = True
     told: list[int] = []
     writer = redis_stores.writer
-    writer.submit(SessionWrites(), 0, 0, lambda: told.append(0))
-    writer.submit(SessionWrites(queue_rows=[row(1)]), 0, 0, lambda: told.append(1))
-    writer.submit(SessionWrites(), 0, 0, lambda: told.append(2))
+    writer.submit(TickWrites(), 0, 0, lambda: told.append(0))
+    writer.submit(TickWrites(session=SessionWrites(queue_rows=[row(1)])), 0, 0, lambda: told.append(1))
+    writer.submit(TickWrites(), 0, 0, lambda: told.append(2))
     redis_stores.settle()
     assert told == [0]
     assert writer.failing == "away"

@@ -10,14 +10,15 @@ from tests.support.redis_asking import linked, on_the_loop
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
-from embermq.adapters.redis import session_writer
+from embermq.adapters.redis import state_writer
 from embermq.adapters.redis.owners import Owners
-from embermq.adapters.redis.session_writer import RedisSessionWriter
+from embermq.adapters.redis.state_writer import RedisStateWriter
 from embermq.formats.log_record import encode_record
 from embermq.model.client_type import ClientType
 from embermq.model.message import Message
 from embermq.model.session import SessionRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
+from embermq.model.tick_writes import TickWrites
 
 LARGE_BYTES = 32 * 1024 * 1024
 FAR_MS = 4_000_000_000_000
@@ -40,13 +41,13 @@ def test_a_message_that_found_no_room_is_stored_though_its_client_came_back_befo
 
 
 async def store_late(redis_server: RedisServer, is_of_this_run: bool) -> None:
-    async with linked(redis_server.url, scripts=session_writer.SCRIPTS) as link:
+    async with linked(redis_server.url, scripts=state_writer.SCRIPTS) as link:
         owners = Owners()
-        writer = RedisSessionWriter(link, owners, asyncio.get_running_loop().call_soon)
+        writer = RedisStateWriter(link, owners, asyncio.get_running_loop().call_soon)
         stored: list[int] = []
 
         def submit(writes: SessionWrites) -> None:
-            writer.submit(writes, 0, 10, lambda: stored.append(1))
+            writer.submit(TickWrites(session=writes), 0, 10, lambda: stored.append(1))
 
         large = row(BOB, 1, b"large")
         submit(SessionWrites(sessions=[ANN, BOB], queue_rows=[large]))

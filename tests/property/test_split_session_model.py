@@ -17,7 +17,7 @@ from tests.support.hand_driven import HandDrivenBroker
 from tests.support.held_sessions import HeldSessions, table
 
 from embermq.delivery.device import requests
-from embermq.durability.split.settings import SessionStoreSettings
+from embermq.durability.settings import SessionStoreSettings
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ from embermq.pipeline.status import PipelineStatus, QueryStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
-from embermq.ports.session_writer import SessionStoreStatistics
+from embermq.ports.state_writer import SessionStoreStatistics
 from embermq.sessions.quotas import Quotas
 from embermq.sessions.settings import MqttSettings
 

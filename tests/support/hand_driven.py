@@ -40,8 +40,8 @@ from embermq.delivery.direct.path import DirectPath
 from embermq.delivery.durable_path import DurablePath
 from embermq.durability.lost_data import LostData
 from embermq.durability.recovery import ReadArchive, Recovery
+from embermq.durability.settings import SessionStoreSettings
 from embermq.durability.split.completion import behind_log, complete
-from embermq.durability.split.settings import SessionStoreSettings
 from embermq.durability.split.store import SplitStore
 from embermq.formats.log_record import decode_record, iter_frames
 from embermq.intake.broker import Broker

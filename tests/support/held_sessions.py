@@ -8,7 +8,7 @@ message is replaced by a later one only; what waits is lost with the process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from embermq.adapters.sqlite.session_tables import apply_session_writes, forget_
 from embermq.adapters.sqlite.sessions import SqliteSessionStore
 from embermq.model.session import RetainedRow
 from embermq.model.session_writes import QueueRow, QueueState, RetainedWrite, SessionWrites
+from embermq.model.tick_writes import TickWrites
 from embermq.ports.device_queue import DeviceQueue, Rows, Sizes
-from embermq.ports.session_writer import SessionWriter
 from embermq.ports.sessions import SessionStore, StoredState
+from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Stored
 
 PACKET_IDS = 65_535
@@ -50,7 +51,7 @@ def generations_of(writes: SessionWrites) -> set[int]:
     return found
 
 
-class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
+class HeldSessions(StateWriter, DeviceQueue, SessionStore):
     """See the module. `held`: nothing is answered until `release`."""
 
     def __init__(self, path: Path) -> None:
@@ -67,6 +68,7 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
         """What is asked and not answered, with the bytes it holds."""
         self._ticks: list[_Tick] = []
         self.floors: list[int] = []
+        self.noted = (0, 0)
         self._packet_ids: dict[int, int] = {}
 
     # The test's part
@@ -92,20 +94,13 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
 
     # Writes
 
-    def submit(
-        self,
-        writes: SessionWrites,
-        base_offset: int,
-        log_end: int,
-        stored: Stored,
-        *,
-        records: Sequence[bytes] = (),
-    ) -> None:
-        size = sum(len(row.record) for row in writes.queue_rows)
-        size += sum(len(write.record) for write in writes.retained)
-        tick = _Tick(generations_of(writes), stored)
+    def submit(self, writes: TickWrites, base: int, log_end: int, stored: Stored) -> None:
+        session = writes.session
+        size = sum(len(row.record) for row in session.queue_rows)
+        size += sum(len(write.record) for write in session.retained)
+        tick = _Tick(generations_of(session), stored)
         self._ticks.append(tick)
-        self.waiting.append((partial(self._write, writes, base_offset, log_end, tick), size))
+        self.waiting.append((partial(self._write, session, base, log_end, tick), size))
 
     def when_stored(self, generation: int, call: Stored) -> None:
         for tick in reversed(self._ticks):
@@ -155,6 +150,14 @@ class HeldSessions(SessionWriter, DeviceQueue, SessionStore):
     @property
     def _floor(self) -> int:
         return self.floors[-1] if self.floors else 0
+
+    def note_log(self, end: int, generations: int, noted: Stored) -> None:
+        self.noted = (end, generations)
+        self.waiting.append((noted, 0))
+
+    @property
+    def floor(self) -> int:
+        return self._floor
 
     def forget_below(self, floor: int) -> None:
         self.floors.append(floor)

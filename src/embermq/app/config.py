@@ -49,7 +49,7 @@ from embermq.database import settings as sql_settings
 from embermq.database.settings import SqlSettings
 from embermq.delivery.application.settings import ApplicationSettings
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.durability.split.settings import SessionStoreSettings
+from embermq.durability.settings import SessionStoreSettings
 from embermq.edge import settings as listener_settings
 from embermq.edge.listener_settings import compose_listeners, table_name
 from embermq.edge.settings import (

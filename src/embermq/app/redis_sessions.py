@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import platform
 
-from embermq.adapters.redis import device_queue, session_writer
+from embermq.adapters.redis import device_queue, state_writer
 from embermq.adapters.redis.blocking import BlockingRedis
 from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owners
-from embermq.adapters.redis.session_writer import Post, RedisSessionWriter
 from embermq.adapters.redis.sessions import RedisSessionStore
 from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.state_writer import Post, RedisStateWriter
 from embermq.app.errors import StartError
 from embermq.app.redis_address import redis_address
 from embermq.app.settings import ELSEWHERE
@@ -25,7 +25,7 @@ from embermq.formats.redis_layout import (
     encode_schema,
 )
 from embermq.ports.errors import StoreError
-from embermq.ports.session_writer import SessionStoreStatistics
+from embermq.ports.state_writer import SessionStoreStatistics
 
 LOG = logging.getLogger("embermq")
 CLOSE_S = 5.0
@@ -43,12 +43,12 @@ class RedisSessions:
         self._blocking = BlockingRedis(address, settings)
         owners = Owners()
         try:
-            self._link = RedisLink(address, settings, (*session_writer.SCRIPTS, *device_queue.SCRIPTS))
+            self._link = RedisLink(address, settings, (*state_writer.SCRIPTS, *device_queue.SCRIPTS))
         except ValueError as error:
             raise StartError(str(error)) from error
         self.sessions = RedisSessionStore(self._blocking, owners)
         self.history = RedisDeviceQueueHistory(self._blocking, owners)
-        self.writer = RedisSessionWriter(self._link, owners, post, platform.node())
+        self.writer = RedisStateWriter(self._link, owners, post, platform.node())
         self.queue = RedisDeviceQueue(self._link, owners)
 
     def claim(self, log_id: int, *, before: str, may_be_empty: bool) -> None:

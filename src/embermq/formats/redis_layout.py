@@ -35,6 +35,8 @@ from embermq.mqtt.wire.properties import Properties
 
 SCHEMA_KEY = "embermq:schema"
 SCHEMA_VERSION = 2
+LOG_KEY = "embermq:log"
+"""A hash: what is known of the message log."""
 SESSION_PREFIX = "s:ol:{"
 WILL_PREFIX = "s:w:{"
 RETAINED_PREFIX = "t:r:{"

@@ -3,6 +3,8 @@
 The message log and what belongs to it come first; `session` may go to a store of its own, after them.
 """
 
+from operator import attrgetter
+
 from msgspec import Struct, field
 
 from embermq.model.application_positions import ReaderPosition
@@ -119,6 +121,20 @@ class TickWrites(Struct):
             or not self.session.is_empty()
         )
 
+    def is_state_empty(self) -> bool:
+        """True when nothing but the log is concerned: no owner's data changes."""
+        return not (
+            any(_STATE(self))
+            or not self.session.is_empty()
+            or not self.shared.is_empty()
+            or not self.queues.is_empty()
+        )
+
     def is_empty(self) -> bool:
         """True when a commit would change nothing."""
         return not self.records and self.is_log_part_empty() and self.session.is_empty()
+
+
+_LOG_FIELDS = {"records", "receipts", "dispatcher_floor", "generation_reserved"}
+_NESTED = {"session", "shared", "queues"}
+_STATE = attrgetter(*(name for name in TickWrites.__struct_fields__ if name not in _LOG_FIELDS | _NESTED))

@@ -18,7 +18,7 @@ from embermq.pipeline.status import PIPELINE_STATES, PipelineStatus
 from embermq.pipeline.supervisor import SupervisorStatistics
 from embermq.ports.dead_letter_alerts import AlertStatistics
 from embermq.ports.receipt_log import ReceiptStatistics
-from embermq.ports.session_writer import SessionStoreStatistics
+from embermq.ports.state_writer import SessionStoreStatistics
 from embermq.queues.inspection import QueueFigures
 from embermq.sessions.quotas import Quotas
 

@@ -32,7 +32,9 @@ NO_LIMIT = (1 << 63) - 1
 CACHED_TOPICS_MAX = 128
 """Decisions of rules that are remembered for each client and action; past it they are made anew."""
 
-GENERATIONS_RESERVED = 1_000
+GENERATIONS_RESERVED = 20_000
+GENERATIONS_LEFT = 10_000
+"""With fewer the next ones are reserved: that is stored when the first of them is needed."""
 """Generations are reserved in store by the thousand, so that a clean session costs no write of its own."""
 
 
@@ -144,7 +146,7 @@ class BrokerState:
         """A number that no session has had."""
         generation = self.generation_next
         self.generation_next += 1
-        if generation >= self._generations_reserved:
+        if generation + GENERATIONS_LEFT >= self._generations_reserved:
             self._generations_reserved = generation + GENERATIONS_RESERVED
             self.tick.writes.generation_reserved = self._generations_reserved
         return generation

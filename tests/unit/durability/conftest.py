@@ -9,7 +9,7 @@ import pytest
 from tests.support.hand_driven import HandDrivenBroker
 from tests.support.held_sessions import HeldSessions
 
-from embermq.durability.split.settings import SessionStoreSettings
+from embermq.durability.settings import SessionStoreSettings
 
 MIB = 1024 * 1024
 

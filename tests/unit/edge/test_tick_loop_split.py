@@ -12,7 +12,7 @@ from tests.support.held_sessions import HeldSessions
 from tests.support.waiting import wait_for
 
 from embermq.delivery.device.settings import DeviceSettings
-from embermq.durability.split.settings import SessionStoreSettings
+from embermq.durability.settings import SessionStoreSettings
 from embermq.durability.split.store import SplitStore
 from embermq.edge.tick_loop import TickLoop
 from embermq.model.tick_writes import TickWrites

@@ -68,8 +68,14 @@ class FloorMarks:
         """See the class."""
         return self._confirmed[-1][1]
 
+    @property
+    def settled_floor(self) -> int:
+        """One that no server has lost by a hair: it was confirmed `settle_s` before an answer that came since."""
+        return self._confirmed[0][1]
+
     def put(self, floor: int) -> None:
-        """Every record below `floor` is delivered, stored or owed to nobody."""
+        """Every record below `floor` is delivered, stored or owed to nobody. To be called again until that is settled:
+        marks are few, and time passes for them with the answers to marks alone."""
         now_s = time.monotonic()
         link = self._link
         if (
@@ -84,7 +90,7 @@ class FloorMarks:
         self._open = len(self._keys)
         self._refused = self._is_old = False
         for key in self._keys:
-            link.ask(key, MARK, (key,), (floor, self._confirmed[0][1]), partial(self._answered, floor))
+            link.ask(key, MARK, (key,), (floor, self.settled_floor), partial(self._answered, floor))
 
     def _answered(self, floor: int, answer: Answer) -> None:
         self._open -= 1
@@ -105,7 +111,7 @@ class FloorMarks:
     def _compare(self) -> None:
         """A server was restarted or replaced: see whether it knows the mark that it cannot have lost by a hair."""
         self._is_old = True
-        required = self._confirmed[0][1]
+        required = self.settled_floor
         for key in self._keys:
             self._link.command(key, ("GET", key), partial(self._compared, required))
 

@@ -1,4 +1,4 @@
-"""Session data of ticks as operations of Redis, in order per client, each safe to repeat."""
+"""The part of a tick that is session data, as operations of Redis, in order per client, each safe to repeat."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from embermq.adapters.redis.answers import Answer, Refused
+from embermq.adapters.redis.answers import Answer
 from embermq.adapters.redis.device_queue import EXPIRED_MS
-from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
+from embermq.adapters.redis.floor_marks import FloorMarks
 from embermq.adapters.redis.link import RedisLink
 from embermq.adapters.redis.owners import Owner, Owners
 from embermq.adapters.redis.script import Script, read_script
@@ -34,8 +33,6 @@ from embermq.formats.redis_layout import (
 )
 from embermq.model.session import RetainedRow, SessionRow, WillRow
 from embermq.model.session_writes import QueueMark, QueueRow, QueueState, SessionWrites
-from embermq.ports.session_writer import SessionWriter
-from embermq.ports.tick_store import Stored
 
 CLAIM = read_script("claim")
 CLEAR = read_script("clear")
@@ -58,7 +55,6 @@ SCRIPTS = (
     ACKNOWLEDGE_MANY,
     RETAIN,
     EXPIRE_RETAINED,
-    MARK,
 )
 
 LOG = logging.getLogger("embermq.redis")
@@ -74,70 +70,47 @@ TRIMMED_MAX = 250
 """Clients whose positions are trimmed by themselves at one move of the floor; the others are trimmed when they get
 messages."""
 
-Post = Callable[[Callable[[], None]], object]
 
-
-class WriterStatistics(Struct, frozen=True):
-    """Counts since the start."""
-
-    fenced: int
-    """Operations that Redis refused because it holds a newer generation or epoch of the session."""
-    refused: int
-    """Operations that Redis will never do; each is in the log."""
-
-
-class RedisSessionWriter(SessionWriter):
-    """See the port. `post` runs a callable soon, on the broker's own thread; `server_id` says in the store which broker
-    has the session."""
+class RedisSessionWriter:
+    """See the module; a part of `RedisStateWriter`, whose `unanswered` and `marks` it shares. `server_id` says in the
+    store which broker has the session."""
 
     def __init__(
-        self, link: RedisLink, owners: Owners, post: Post, server_id: str = "", *, mark_s: float = MARK_S
+        self, link: RedisLink, owners: Owners, unanswered: Unanswered, marks: FloorMarks, server_id: str
     ) -> None:
         self._link = link
         self._owners = owners
-        self._post = post
+        self._unanswered = unanswered
+        self._marks = marks
         self._server_id = server_id
-        self._unanswered = Unanswered()
-        self._marks = FloorMarks(link, self._trim, mark_s)
         self._complained_s = float("-inf")
         self.estranged = ""
         """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself."""
 
-    def submit(
-        self,
-        writes: SessionWrites,
-        base_offset: int,
-        log_end: int,
-        stored: Stored,
-        *,
-        records: Sequence[bytes] = (),
-    ) -> None:
-        all_asked = self._unanswered.begin_tick(stored)
-        if not writes.is_empty():
-            for row in writes.sessions:
-                self._claim(row)
-            if writes.subscriptions:
-                self._subscribe(writes)
-            for generation, will in writes.wills:
-                self._put_will(generation, will)
-            if writes.receiving or writes.released:
-                self._receive(writes, base_offset, log_end, records)
-            if writes.queue_rows:
-                self._save(writes.queue_rows, log_end)
-            if writes.queue_marks or writes.queue_dropped:
-                self._mark(writes)
-            self._retain(writes, base_offset)
-            for generation in writes.deleted_sessions:
-                self._clear(generation)
-        self._post(all_asked)  # never before this call returns, also when there was nothing to do
+    def submit(self, writes: SessionWrites, base: int, log_end: int, records: Sequence[bytes]) -> None:
+        """All but sessions that have ended. `records` are those of the tick, for what is shown beside packet ids."""
+        if writes.is_empty():
+            return
+        for row in writes.sessions:
+            self._claim(row)
+        if writes.subscriptions:
+            self._subscribe(writes)
+        for generation, will in writes.wills:
+            self._put_will(generation, will)
+        if writes.receiving or writes.released:
+            self._receive(writes, base, log_end, records)
+        if writes.queue_rows:
+            self._save(writes.queue_rows, log_end)
+        if writes.queue_marks or writes.queue_dropped:
+            self._mark(writes)
+        self._retain(writes, base)
 
-    def when_stored(self, generation: int, call: Stored) -> None:
-        self._unanswered.when_stored(generation, call)
+    def end(self, generations: Sequence[int]) -> None:
+        """These sessions have ended: whatever else the tick has of them is asked for before."""
+        for generation in generations:
+            self._clear(generation)
 
-    def forget_below(self, floor: int) -> None:
-        self._marks.put(floor)
-
-    def _trim(self) -> None:
+    def trim(self) -> None:
         """What is below the mark, and only that: for what may have to be repaired it has to be known still."""
         floor = self._marks.floor
         idle = [
@@ -149,26 +122,6 @@ class RedisSessionWriter(SessionWriter):
             del self._owners.with_positions[owner.generation]
             words = ("ZREMRANGEBYSCORE", owner.keys.positions, "-inf", f"({floor}")
             self._link.command(owner.keys.session, words, self._trimmed)
-
-    @property
-    def waiting_bytes(self) -> int:
-        return self._link.waiting_bytes
-
-    @property
-    def waiting_ticks(self) -> int:
-        """Ticks whose session data is not stored yet."""
-        return self._unanswered.ticks
-
-    @property
-    def failing(self) -> str:
-        return self._link.failing or self._marks.trouble
-
-    def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._unanswered.fenced, self._unanswered.refused)
-
-    def close(self) -> None:
-        """The link is closed by who opened it."""
-        self._unanswered.close()
 
     # Operations and their answers
 
@@ -208,8 +161,7 @@ class RedisSessionWriter(SessionWriter):
 
     def _trimmed(self, answer: Answer) -> None:
         """Nobody waits for it."""
-        if isinstance(answer, Refused):
-            self._unanswered.refused += 1
+        self._unanswered.count(answer)
 
     # What is written
 
@@ -259,15 +211,13 @@ class RedisSessionWriter(SessionWriter):
         names = (keys.session, keys.will)
         self._link.ask(keys.session, WILL, names, (generation, value), self._unanswered.asked(generation))
 
-    def _receive(
-        self, writes: SessionWrites, base_offset: int, log_end: int, records: Sequence[bytes]
-    ) -> None:
+    def _receive(self, writes: SessionWrites, base: int, log_end: int, records: Sequence[bytes]) -> None:
         changes: dict[int, list[tuple[int, bytes]]] = {}
         for generation, packet_id, index in writes.receiving:
             record = (
                 records[index] if 0 <= index < len(records) else b""
             )  # what a start repeats has none here
-            value = encode_received(base_offset + index, record)
+            value = encode_received(base + index, record)
             changes.setdefault(generation, []).append((packet_id, value))
         for generation, packet_id in writes.released:
             changes.setdefault(generation, []).append((packet_id, b""))
@@ -342,9 +292,9 @@ class RedisSessionWriter(SessionWriter):
                     names = (keys.session, keys.messages, keys.last_packet_id, keys.sent, keys.released)
                     self._ask(owner, MARK_PUBREL, names, [owner.fence, keys.message, *args])
 
-    def _retain(self, writes: SessionWrites, base_offset: int) -> None:
+    def _retain(self, writes: SessionWrites, base: int) -> None:
         for retained in writes.retained:
-            offset = base_offset + retained.record_index
+            offset = base + retained.record_index
             row = RetainedRow(retained.topic, offset, retained.record)
             self._ask_about(retained.topic, RETAIN, [offset, encode_retained(row) if row.record else b""])
         for topic, offset in writes.retained_expired:

@@ -94,11 +94,15 @@ class Unanswered:
         if not stretches:
             del self._stretches[owner]
 
-    def _counted(self, tick: _Ticking, answer: Answer) -> None:
+    def count(self, answer: Answer) -> None:
+        """What nobody waits for is counted all the same."""
         if answer is None:
             self.fenced += 1
         elif isinstance(answer, Refused):
             self.refused += 1
+
+    def _counted(self, tick: _Ticking, answer: Answer) -> None:
+        self.count(answer)
         self._settle(tick)
 
     def _settle(self, tick: _Ticking) -> None:

@@ -16,11 +16,11 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from embermq.durability.split.settings import SessionStoreSettings
+from embermq.durability.settings import SessionStoreSettings
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.tick_writes import TickWrites
 from embermq.ports.errors import StoreError
-from embermq.ports.session_writer import SessionWriter
+from embermq.ports.state_writer import StateWriter
 from embermq.ports.tick_store import Logged, Receipt, Stored, TickStore
 from embermq.sessions.state import BrokerState
 
@@ -61,7 +61,7 @@ class SplitStore(TickStore):
     def __init__(
         self,
         log: TickStore,
-        writer: SessionWriter,
+        writer: StateWriter,
         state: BrokerState,
         settings: SessionStoreSettings,
         post: Post,
@@ -154,13 +154,8 @@ class SplitStore(TickStore):
             waiting.append(_Waiting())
             waiting[-1].add(writes)
             log_end = receipt.base_offset + receipt.record_count
-            self._writer.submit(
-                session,
-                receipt.base_offset,
-                log_end,
-                partial(self._stored, waiting[-1]),
-                records=writes.records if session.receiving else (),
-            )
+            state_part = TickWrites(records=writes.records, session=session)
+            self._writer.submit(state_part, receipt.base_offset, log_end, partial(self._stored, waiting[-1]))
             self._look_at_limit()
         elif waiting:
             waiting[-1].add(writes)

@@ -1,4 +1,4 @@
-"""Settings of a session store of its own; composed by app into the broker's one schema (section `session_store`)."""
+"""Settings of state in a store of its own; composed by app into the broker's one schema (section `session_store`)."""
 
 from typing import Annotated
 

@@ -1,0 +1,107 @@
+"""What ticks want kept besides their records, as operations of Redis: parts that share a link and count together.
+
+A part asks for its operations with `Unanswered.asked(owner)`, between the beginning of a tick and its end. All keys of
+an owner share a slot, and the link keeps the order of its operations when all of them name the same key to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from embermq.adapters.redis import session_writer
+from embermq.adapters.redis.answers import Answer
+from embermq.adapters.redis.floor_marks import MARK, MARK_S, FloorMarks
+from embermq.adapters.redis.link import RedisLink
+from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.script import read_script
+from embermq.adapters.redis.session_writer import RedisSessionWriter
+from embermq.adapters.redis.unanswered import Unanswered
+from embermq.formats.redis_layout import LOG_KEY
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.state_writer import StateWriter
+from embermq.ports.tick_store import Stored
+
+NOTE_LOG = read_script("note_log")
+SCRIPTS = (*session_writer.SCRIPTS, MARK, NOTE_LOG)
+"""All that the link has to know."""
+
+Post = Callable[[Callable[[], None]], object]
+
+
+class WriterStatistics(Struct, frozen=True):
+    """Counts since the start."""
+
+    fenced: int
+    """Operations that Redis refused because it holds a newer generation or epoch of their owner."""
+    refused: int
+    """Operations that Redis will never do; each is in the log."""
+
+
+class RedisStateWriter(StateWriter):
+    """See the port. `post` runs a callable soon, on the broker's own thread; `server_id` says in the store which broker
+    has a session."""
+
+    def __init__(
+        self, link: RedisLink, owners: Owners, post: Post, server_id: str = "", *, mark_s: float = MARK_S
+    ) -> None:
+        self._link = link
+        self._post = post
+        self._unanswered = unanswered = Unanswered()
+        self._marks = FloorMarks(link, self._trim, mark_s)
+        self._sessions = RedisSessionWriter(link, owners, unanswered, self._marks, server_id)
+
+    def submit(self, writes: TickWrites, base: int, log_end: int, stored: Stored) -> None:
+        all_asked = self._unanswered.begin_tick(stored)
+        self._sessions.submit(writes.session, base, log_end, writes.records)
+        self._sessions.end(writes.session.deleted_sessions)
+        self._post(all_asked)  # never before this call returns, also when there was nothing to do
+
+    def when_stored(self, owner: int, call: Stored) -> None:
+        self._unanswered.when_stored(owner, call)
+
+    def note_log(self, end: int, generations: int, noted: Stored) -> None:
+        self._link.ask(LOG_KEY, NOTE_LOG, (LOG_KEY,), (end, generations), partial(self._noted, noted))
+
+    def _noted(self, noted: Stored, answer: Answer) -> None:
+        self._unanswered.count(answer)
+        noted()
+
+    def forget_below(self, floor: int) -> None:
+        self._marks.put(floor)
+
+    @property
+    def floor(self) -> int:
+        return self._marks.settled_floor
+
+    def _trim(self) -> None:
+        """All masters have a newer mark."""
+        self._sessions.trim()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._link.waiting_bytes
+
+    @property
+    def waiting_ticks(self) -> int:
+        """Ticks that are not stored as a whole yet."""
+        return self._unanswered.ticks
+
+    @property
+    def failing(self) -> str:
+        return self._link.failing or self._marks.trouble
+
+    @property
+    def estranged(self) -> str:
+        """That Redis does not hold a session of ours any more, "" while it does. That does not mend by itself."""
+        return self._sessions.estranged
+
+    def statistics(self) -> WriterStatistics:
+        """A frozen snapshot."""
+        return WriterStatistics(self._unanswered.fenced, self._unanswered.refused)
+
+    def close(self) -> None:
+        """The link is closed by who opened it."""
+        self._unanswered.close()

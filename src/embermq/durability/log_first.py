@@ -1,0 +1,248 @@
+"""The one way by which ticks are made durable on servers: records into the log, then everything else into a store of
+state, which is never given up.
+
+The log's receipt is the answer to a tick; one without records is answered when it is handed to the store. What waits
+for one owner's data is told when that is stored: owners do not wait for one another. The floor alone is global: it
+moves when its tick and all before are stored, and `settle_ms` later, because a store may lose what it has confirmed a
+moment ago. What it loses when it dies together with the broker is read from the log again.
+
+Records that the log has taken cannot be taken back: others read them. So only before that is an error an answer.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct, field
+
+from embermq.durability.settings import SessionStoreSettings
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.errors import StoreError
+from embermq.ports.log_appender import LogAppender
+from embermq.ports.receipt_log import ReceiptLog
+from embermq.ports.state_writer import StateWriter
+from embermq.ports.tick_store import EVERYBODY, Logged, Receipt, Stored, TickStore
+from embermq.sessions.state import BrokerState
+
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callable soon on the broker's thread."""
+
+PATIENCE_MS = 2_000
+"""A tick that waits longer for the log is trouble that is told; a server that is missed for a moment is not."""
+UNKNOWN_RECORDS_MAX = 1_000
+UNKNOWN_MS_MAX = 1_000
+"""The store is told of the log's end at least so often: should the log lose its end, that is noticed, and no position
+is used twice."""
+
+
+class _Answerable(Struct):
+    """A tick between `submit` and its answer."""
+
+    writes: TickWrites
+    logged: Logged
+    appends_since_ms: int = -1
+    """When its records were handed to the log, -1 before."""
+
+
+class _Unstored(Struct):
+    """A tick that is not stored as a whole, with those behind it that had nothing to store."""
+
+    floor: int = -1
+    calls: list[Stored] = field(default_factory=list)
+    """Of those who wait for everybody."""
+
+
+class LogFirstStore(TickStore):
+    """See the module. `log_end` is the position of the next record; `generations` below it are reserved. Samples of
+    latency go to `receipts`."""
+
+    def __init__(
+        self,
+        log: LogAppender,
+        writer: StateWriter,
+        state: BrokerState,
+        settings: SessionStoreSettings,
+        post: Post,
+        *,
+        log_end: int,
+        generations: int,
+        settle_ms: int = 0,
+        receipts: ReceiptLog | None = None,
+    ) -> None:
+        self._log = log
+        self._writer = writer
+        self._state = state
+        self._tick = state.tick
+        self._limit_bytes = settings.waiting_bytes_max
+        self._post = post
+        self._log_end = self._noted_end = log_end
+        self._noted_ms = self._tick.now_ms
+        self._generations = self._generations_wanted = generations
+        self._settle_ms = settle_ms
+        self._receipts = receipts
+        self._under_way: _Answerable | None = None
+        self._unstored: deque[_Unstored] = deque()
+        self._settling: deque[tuple[int, int]] = deque()
+        """Due time and floor; 0: the time begins with the next look at the clock, since the store's answer may come
+        long after the last one."""
+        self._floor = 0
+        self._passed = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way is not None
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._unstored)
+
+    @property
+    def log_end(self) -> int:
+        """The position of the next record."""
+        return self._log_end
+
+    @property
+    def dispatcher_floor(self) -> int:
+        """Every record below it is delivered, stored or owed to nobody, and the next start knows that."""
+        return self._writer.floor
+
+    @property
+    def failing(self) -> str:
+        """Why the tick under way waits for the log, "" when it does not, or not for long."""
+        tick = self._under_way
+        if tick is None or tick.appends_since_ms < 0:
+            return ""
+        return self._log.failing if self._tick.now_ms - tick.appends_since_ms >= PATIENCE_MS else ""
+
+    def when_stored(self, generation: int, call: Stored) -> None:
+        if generation != EVERYBODY:
+            self._writer.when_stored(generation, call)
+        elif self._unstored:
+            self._unstored[-1].calls.append(call)
+        else:
+            call()
+
+    def submit(self, writes: TickWrites, logged: Logged) -> None:
+        if self._under_way is not None:
+            raise RuntimeError("a tick is already being committed")
+        tick = self._under_way = _Answerable(writes, logged)
+        if writes.generation_reserved > self._generations_wanted:
+            self._generations_wanted = writes.generation_reserved
+            self._note()
+        if not writes.records:
+            self._hand_over(tick, Receipt(self._log_end, 0, whole=False))
+        elif self._state.generation_next <= self._generations:
+            self._append(tick)
+        # else a record could carry a generation that is given again after a crash: it waits for `_noted`
+
+    def _append(self, tick: _Answerable) -> None:
+        tick.appends_since_ms = self._tick.now_ms
+        self._log.append(tick.writes.records, partial(self._appended, tick))
+
+    def _appended(self, tick: _Answerable, result: Receipt | StoreError) -> None:
+        if isinstance(result, StoreError):
+            self._answer(tick, result)
+            return
+        self._log_end = result.base_offset + result.record_count
+        if self._receipts is not None and tick.writes.receipts:
+            self._receipts.take(tick.writes.receipts)
+        self._write(tick.writes, result.base_offset)
+        self._look_at_end()
+        self._answer(tick, Receipt(result.base_offset, result.record_count, whole=False))
+
+    def _hand_over(self, tick: _Answerable, receipt: Receipt) -> None:
+        """A tick without records: the log has nothing to do with it."""
+        self._write(tick.writes, receipt.base_offset)
+        self._post(partial(self._answer, tick, receipt))
+
+    def _answer(self, tick: _Answerable, result: Receipt | StoreError) -> None:
+        self._under_way = None
+        tick.logged(result)
+
+    # The state
+
+    def _write(self, writes: TickWrites, base: int) -> None:
+        if not writes.is_state_empty():
+            unstored = _Unstored(writes.dispatcher_floor)
+            self._unstored.append(unstored)
+            self._writer.submit(writes, base, self._log_end, self._stored)
+            self._look_at_limit()
+        elif self._unstored:
+            last = self._unstored[-1]
+            last.floor = max(last.floor, writes.dispatcher_floor)
+        else:
+            self._let_go(writes.dispatcher_floor)
+
+    def _stored(self) -> None:
+        """The first tick, and all before, is stored."""
+        first = self._unstored.popleft()
+        self._let_go(first.floor)
+        for call in first.calls:
+            call()
+        self._look_at_limit()
+
+    def _let_go(self, floor: int) -> None:
+        if floor >= 0:
+            self._settling.append((0, floor))
+            if not self._settle_ms:
+                self._ripen()
+
+    def _ripen(self) -> None:
+        """The clock has just been looked at."""
+        settling, now_ms = self._settling, self._tick.now_ms
+        for index in reversed(range(len(settling))):
+            due_ms, floor = settling[index]
+            if due_ms:
+                break
+            settling[index] = (now_ms + self._settle_ms, floor)
+        while settling and (settling[0][0] <= now_ms or not self._settle_ms):
+            self._floor = max(self._floor, settling.popleft()[1])
+        floor = self._writer.floor
+        if floor < self._floor:
+            self._writer.forget_below(self._floor)
+        if floor > self._passed:
+            self._passed = floor
+            self._log.passed(floor)
+
+    def _look_at_limit(self) -> None:
+        state, waiting_bytes = self._state, self._writer.waiting_bytes
+        if state.session_store_full:
+            state.session_store_full = waiting_bytes > self._limit_bytes * 3 // 4
+        else:
+            state.session_store_full = waiting_bytes > self._limit_bytes
+
+    # What the next start knows of the log
+
+    def _look_at_end(self) -> None:
+        if self._log_end >= self._noted_end + UNKNOWN_RECORDS_MAX or (
+            self._log_end > self._noted_end and self._tick.now_ms - self._noted_ms >= UNKNOWN_MS_MAX
+        ):
+            self._note()
+
+    def _note(self) -> None:
+        self._noted_end, self._noted_ms = self._log_end, self._tick.now_ms
+        self._writer.note_log(
+            self._log_end, self._generations_wanted, partial(self._noted, self._generations_wanted)
+        )
+
+    def _noted(self, generations: int) -> None:
+        self._generations = max(self._generations, generations)
+        tick = self._under_way
+        waits = tick is not None and tick.writes.records and tick.appends_since_ms < 0
+        if tick is not None and waits and self._state.generation_next <= self._generations:
+            self._append(tick)
+
+    def settle(self) -> None:
+        self._ripen()
+        self._look_at_end()
+        self._look_at_limit()
+
+    def hurry(self) -> None:
+        self._settle_ms = 0
+        self._ripen()
+
+    def close(self) -> None:
+        self._log.close()
+        if self._receipts is not None:
+            self._receipts.close()
+        self._writer.close()

@@ -1,0 +1,107 @@
+"""The stores of the servers profile as one set for the contract suites: a log in this process before a real Redis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.contracts.stores import Reading, Stores
+from tests.support.log_in_process import LogInProcess
+from tests.support.step_link import StepLink
+
+from embermq.adapters.redis.address import parse_address
+from embermq.adapters.redis.blocking import BlockingRedis
+from embermq.adapters.redis.device_queue import RedisDeviceQueue, RedisDeviceQueueHistory
+from embermq.adapters.redis.owners import Owners
+from embermq.adapters.redis.sessions import RedisSessionStore
+from embermq.adapters.redis.settings import RedisSettings
+from embermq.adapters.redis.state_writer import RedisStateWriter
+from embermq.delivery.direct.path import DirectPath
+from embermq.durability.log_first import LogFirstStore
+from embermq.durability.settings import SessionStoreSettings
+from embermq.model.tick_writes import TickWrites
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import Receipt
+from embermq.sessions.settings import MqttSettings
+from embermq.sessions.state import BrokerState
+from embermq.sessions.tick import Tick
+
+
+class _Stepped(Reading):
+    """Answers come by way of what was posted."""
+
+    def __init__(self, stores: ServersStores) -> None:
+        super().__init__(stores.link_queue)
+        self._stores = stores
+
+    def _settle(self) -> None:
+        self._stores.settle()
+
+
+class ServersStores(Stores):
+    """See the module. Readers of what a part has written stand in `_open`, by the part."""
+
+    has_log_by_offset = False
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        super().__init__("os", folder)
+        self.kind = "servers"
+
+    def _open(self) -> None:
+        if not hasattr(self, "in_process"):
+            self.in_process = LogInProcess(self.posted.put)
+        self.log = log = self.in_process
+        self.raw = BlockingRedis(parse_address(self.url), RedisSettings())
+        self.link = StepLink(self.raw, self.posted.put)
+        self.owners = Owners()
+        self.writer_of_state = RedisStateWriter(self.link, self.owners, self.posted.put, "here", mark_s=0)
+        self.state = BrokerState(MqttSettings(), Tick(), DirectPath(), DirectPath())
+        self.state.log_end = log.end
+        self.store = self.servers = LogFirstStore(
+            log,
+            self.writer_of_state,
+            self.state,
+            SessionStoreSettings(),
+            self.posted.put,
+            log_end=log.end,
+            generations=self.state.generations_reserved,
+        )
+        self.link_queue = RedisDeviceQueue(self.link, self.owners)
+        self.queue = _Stepped(self)
+        self.history = RedisDeviceQueueHistory(self.raw, self.owners)
+        self.sessions = RedisSessionStore(self.raw, self.owners)
+        self.sessions.load()  # who is whose is known from there
+        # Application part (readers, parked, shared, cursors): set here what reads it from `raw` and `link`.
+        # Queue part: set here what reads it.
+        self._closing = [self._close_servers]
+
+    def _close_servers(self) -> None:
+        self.settle()
+        self.store.close()
+        self.raw.close()
+
+    def settle(self) -> None:
+        """Let all that was posted happen."""
+        while not self.posted.empty():
+            self.posted.get()()
+
+    def submit(self, writes: TickWrites) -> list[Receipt | StoreError]:
+        answers: list[Receipt | StoreError] = []
+
+        def logged(answer: Receipt | StoreError) -> None:
+            answers.append(answer)
+            if isinstance(answer, Receipt):
+                self.state.log_end = answer.base_offset + answer.record_count
+
+        self.store.submit(writes, logged)
+        return answers
+
+    def answer(self) -> None:
+        """The answer, and whatever was still to be stored."""
+        self.settle()
+        self.store.settle()
+        self.settle()
+
+    def write(self, **writes: object) -> Receipt:
+        receipt = super().write(**writes)
+        return Receipt(receipt.base_offset, receipt.record_count)

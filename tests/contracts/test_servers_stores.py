@@ -1,0 +1,109 @@
+"""Records first, then state that is never given up: what the stores of the servers profile promise together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.contracts.servers_stores import ServersStores
+from tests.contracts.stores import tick_writes
+from tests.support.redis_server import RedisServer
+
+from embermq.model.client_type import ClientType
+from embermq.model.session import SessionRow
+from embermq.ports.errors import StoreError
+from embermq.ports.tick_store import EVERYBODY, Receipt
+
+ANN = SessionRow("ann", 1, 1, ClientType.DEVICE, "", 5, 60, True, 0, 0)
+BOB = msgspec.structs.replace(ANN, client_id="bob", generation=2)
+
+
+@pytest.fixture
+def servers(redis_server: RedisServer, tmp_path: Path) -> Iterator[ServersStores]:
+    """A log in this process before a real Redis."""
+    opened = ServersStores(redis_server.url, tmp_path)
+    yield opened
+    opened.close()
+
+
+def clients(servers: ServersStores) -> set[str]:
+    return {entry.row.client_id for entry in servers.sessions.load().sessions}
+
+
+def test_a_tick_is_answered_by_the_log_while_its_state_waits(servers: ServersStores) -> None:
+    servers.link.away = True
+    answers = servers.submit(tick_writes(records=[b"a", b"b"], sessions=[ANN]))
+    assert not answers
+    servers.settle()
+    assert answers == [Receipt(0, 2, whole=False)]
+    told: list[str] = []
+    servers.store.when_stored(ANN.generation, lambda: told.append("ann"))
+    servers.store.when_stored(BOB.generation, lambda: told.append("bob"))
+    servers.store.when_stored(EVERYBODY, lambda: told.append("all"))
+    assert told == ["bob"]
+    assert servers.store.waits and clients(servers) == set()
+    servers.link.return_()
+    servers.settle()
+    assert sorted(told) == ["all", "ann", "bob"]
+    assert clients(servers) == {"ann"}
+
+
+def test_a_tick_without_records_is_answered_while_the_store_is_away(servers: ServersStores) -> None:
+    servers.link.away = servers.in_process.away = True
+    answers = servers.submit(tick_writes(sessions=[ANN]))
+    assert not answers, "answered before the call has returned"
+    servers.settle()
+    assert answers == [Receipt(0, 0, whole=False)]
+    servers.link.return_()
+
+
+def test_what_the_log_refuses_leaves_no_state(servers: ServersStores) -> None:
+    servers.in_process.refusal = StoreError("too large")
+    answers = servers.submit(tick_writes(records=[b"a"], sessions=[ANN]))
+    servers.settle()
+    assert isinstance(answers[0], StoreError)
+    assert not servers.store.busy and not servers.store.waits
+    assert clients(servers) == set()
+
+
+def test_no_record_is_logged_before_its_generation_is_reserved(servers: ServersStores) -> None:
+    servers.link.away = True
+    servers.state.new_generation()
+    answers = servers.submit(
+        tick_writes(records=[b"a"], generation_reserved=servers.state.generations_reserved)
+    )
+    servers.settle()
+    assert not answers and servers.in_process.end == 0
+    servers.link.return_()
+    servers.settle()
+    assert answers == [Receipt(0, 1, whole=False)]
+
+
+def test_new_clients_are_served_by_the_log_while_generations_are_left(servers: ServersStores) -> None:
+    servers.state.new_generation()
+    servers.write(generation_reserved=servers.state.generations_reserved)
+    servers.link.away = True
+    servers.state.new_generation()
+    answers = servers.submit(tick_writes(records=[b"a"]))
+    servers.settle()
+    assert answers == [Receipt(0, 1, whole=False)]
+    servers.link.return_()
+
+
+def test_the_floor_moves_when_all_before_it_is_stored(servers: ServersStores) -> None:
+    servers.link.away = True
+    servers.submit(tick_writes(records=[b"a", b"b"], sessions=[ANN]))
+    servers.settle()
+    servers.submit(tick_writes(dispatcher_floor=2))
+    servers.answer()
+    assert servers.servers.dispatcher_floor == 0 and not servers.in_process.floors
+    servers.link.return_()
+    servers.settle()
+    for _ in range(2):  # marks are set, then seen to have settled
+        servers.store.settle()
+        servers.settle()
+    assert servers.servers.dispatcher_floor == 2
+    servers.store.settle()
+    assert servers.in_process.floors == [2]
