@@ -55,12 +55,12 @@ def test_an_archive_that_is_behind_stops_no_publisher(without_driver: Path) -> N
         "log.retention_bytes": BUDGET_MIB * MIB,
         "log.pin_limit_share": 0.5,
         "pipeline.queries": '["archive", "lake"]',
-        "pipeline.lake_pin_policy": "pause",
+        "pipeline.pin_policies": "lake:pause",
     }
     with BrokerProcess(without_driver, pipeline=True, settings=settings) as broker:
         assert publish(broker, 5) == {NOBODY}
         for query in ("archive", "lake"):
-            told = f"pipeline.{query}_pin_policy decides"
+            told = f"{query} holds back more than half of what readers may"
             wait_until(lambda told=told: told in broker.output(), SEEN_S, told)  # type: ignore[misc]
         wait_until(
             lambda: "embermq_log_reader_near_limit" in metrics(broker), SEEN_S, "the metrics say the same"
@@ -86,7 +86,7 @@ def test_who_wants_a_complete_archive_has_publishers_refused(without_driver: Pat
         "log.retention_bytes": BUDGET_MIB * MIB,
         "log.pin_limit_share": 0.25,
         "pipeline.queries": '["archive"]',
-        "pipeline.archive_pin_policy": "refuse",
+        "pipeline.pin_policies": "archive:refuse",
     }
     with BrokerProcess(without_driver, pipeline=True, settings=settings) as broker:
         assert NOBODY in publish(broker, 5)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import msgspec
 from tests.support.waiting import wait_until
@@ -20,7 +21,10 @@ START_S = 150
 class DriverProcess:
     """`python -m embermq.pipeline`, leading a session of its own."""
 
-    def __init__(self, places: Places, settings: PipelineSettings) -> None:
+    def __init__(
+        self, places: Places, settings: PipelineSettings, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`environment`: what differs from that of the tests."""
         self.places = places
         self.process = subprocess.Popen(
             [
@@ -36,6 +40,7 @@ class DriverProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=os.environ | dict(environment or {}),
         )
         assert self.process.stdin is not None
         self.process.stdin.write(msgspec.json.encode(settings) + b"\n")

@@ -24,8 +24,6 @@ def test_a_new_enough_java_home_comes_before_the_path(tmp_path: Path) -> None:
     environment = {"JAVA_HOME": str(newer), "PATH": f"{other}/bin"}
     found = find_java(tmp_path / "wrapper", environment=environment)
     assert (found.home, found.version, found.origin) == (newer, 21, "JAVA_HOME")
-    found = find_java(tmp_path / "wrapper", preferred=str(other), environment=environment)
-    assert (found.version, found.origin) == (17, "pipeline.java_home")
 
 
 def test_an_old_java_is_passed_over(tmp_path: Path) -> None:

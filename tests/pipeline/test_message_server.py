@@ -136,7 +136,7 @@ def test_what_is_too_old_leaves_the_server(
             stores.places,
             DriverSettings(
                 queries=("archive",),
-                archive_retention_hours=1,
+                retention_hours=1,
                 prune_rows_max=3,
                 message_store=stores.url,
                 sql=SETTINGS,

@@ -48,14 +48,14 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     """Under load, on the Java that comes with EmberMQ; then to the end on the system's."""
     settings = DriverSettings(
         queries=("dispatch", "archive", "lake"),
-        java_home=str(wrapped_runtime(JAVA, places.java_wrapper).home),
         max_records_per_batch=300,
         archive_trigger_ms=0,
         lake_trigger_ms=0,
     )
     log.set_floor(7, 0)
     log.append(fresh_records(0, 3_000))
-    first = DriverProcess(places, settings)
+    bundled = wrapped_runtime(JAVA, places.java_wrapper).home
+    first = DriverProcess(places, settings, {"JAVA_HOME": str(bundled)})
     drivers.append(first)
     first.wait_for_position("lake", 600)
     os.kill(first.process.pid, signal.SIGKILL)
@@ -64,9 +64,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_repeats_nothing(
     down = read_status(places.data_dir)
     assert down.state == "down" and down.pid == 0
     log.append(fresh_records(3_000, 3_500))
-    second = DriverProcess(
-        places, msgspec.structs.replace(settings, java_home="", max_records_per_batch=1_000)
-    )
+    second = DriverProcess(places, msgspec.structs.replace(settings, max_records_per_batch=1_000))
     drivers.append(second)
     for name in settings.queries:
         second.wait_for_position(name, 3_500)

@@ -13,10 +13,11 @@ from tests.support.mqtt_client import run
 from tests.support.queue_worker import queue_broker, worker
 from tests.support.waiting import wait_until
 
+from embermq.queues.settings import DEAD_LETTERS_SHARE
+
 BUDGET_BYTES = 16 * 1024 * 1024
-SHARE = 0.001
-"""Room for 16 KiB."""
-BODY_BYTES = 1_024
+BODY_BYTES = 100_000
+"""Of which there is room for sixteen."""
 COUNT = 20
 
 
@@ -25,7 +26,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {
         "log__disk_budget_bytes": BUDGET_BYTES,
         "log__retention_bytes": BUDGET_BYTES,
-        "queues__dead_letters_share": SHARE,
     }
     with queue_broker(tmp_path_factory.mktemp("letters"), "", **settings) as running:
         yield running
@@ -54,11 +54,13 @@ def test_a_queue_keeps_what_has_no_room_as_a_dead_letter_and_says_so(broker: Bro
 
     run(reject_all())
     buried = messages(broker, "dlq$full")
-    assert 8 <= buried < 16 and messages(broker, "full") == COUNT - buried
+    assert 8 <= buried <= 16 and messages(broker, "full") == COUNT - buried
     metrics = api(broker, "GET", "/metrics")
     (used,) = re.findall(r"^mqtt_queue_dlq_bytes (\S+)$", metrics, re.MULTILINE)
     (limit,) = re.findall(r"^mqtt_queue_dlq_bytes_max (\S+)$", metrics, re.MULTILINE)
-    assert float(limit) == int(BUDGET_BYTES * SHARE) and 0.8 * float(limit) < float(used) <= float(limit)
+    assert float(limit) == int(BUDGET_BYTES * DEAD_LETTERS_SHARE) and 0.8 * float(limit) < float(
+        used
+    ) <= float(limit)
     assert "letters_full" in {each["code"] for each in api(broker, "GET", "/api/v1/queues/full/explain")}
     wait_until(lambda: "queues keep what would become one" in broker.output())
 

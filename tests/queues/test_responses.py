@@ -14,12 +14,11 @@ from tests.support.waiting import wait_for
 from embermq.mqtt.wire.packets import Puback, Publish, Subscription
 from embermq.mqtt.wire.properties import Properties
 from embermq.mqtt.wire.version import ProtocolVersion
-from embermq.queues.mqtt.responses import WAITING_MAX
+from embermq.queues.mqtt.responses import QUEUES_MAX, WAITING_MAX
 
 VERSIONS = list(ProtocolVersion)
 pytestmark = pytest.mark.promise("queues-38")
 SETTINGS = {
-    "queues__responses_max": 2,
     "queues__disconnect_grace_ms": 100,
 }
 
@@ -156,10 +155,11 @@ def test_what_waits_and_how_many_there_are_is_capped(broker: BrokerProcess) -> N
     async def scenario() -> None:
         asks = await worker(broker, "asks-cap", acknowledges=False, receive_maximum=1)
         answers = await worker(broker, "answers-cap")
-        for name, code in (("cap1", 1), ("cap2", 1), ("cap3", 0x97), ("cap2", 1)):
+        last = f"cap{QUEUES_MAX}"
+        for name, code in [(f"cap{n}", 1) for n in range(QUEUES_MAX)] + [(last, 0x97), ("cap2", 1)]:
             assert list((await asks.consumes(f"$queue/responses/{name}")).reason_codes) == [code]
         await asks.unsubscribe("$queue/responses/cap2")
-        assert list((await asks.consumes("$queue/responses/cap3")).reason_codes) == [1]
+        assert list((await asks.consumes(f"$queue/responses/{last}")).reason_codes) == [1]
         codes = [
             (await replied(answers, "$queue/responses/cap1", b"%d" % n))[0] for n in range(WAITING_MAX + 2)
         ]

@@ -59,6 +59,7 @@ from embermq.ports.sessions import StoredState
 from embermq.ports.tick_store import TickStore
 from embermq.queues.mqtt.mqtt_queues import MqttQueues
 from embermq.queues.mqtt.tail import enqueue_tail
+from embermq.queues.settings import DEAD_LETTERS_SHARE
 from embermq.sessions.durable_queues import OffsetFound
 from embermq.sessions.session import Session
 from embermq.sessions.state import BrokerState
@@ -328,7 +329,7 @@ def _open_queues(
         store,
         times.find if log_side.is_apart else partial(_find_date, times, broker.state.tick),
         alerts=alerts,
-        letter_bytes_max=int(settings.log.disk_budget_bytes * settings.queues.dead_letters_share),
+        letter_bytes_max=int(settings.log.disk_budget_bytes * DEAD_LETTERS_SHARE),
     )
     queues.restore()
     if log_side.is_apart and settings.queues.enabled:  # else they would be other queues of the same names

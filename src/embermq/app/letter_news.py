@@ -19,7 +19,7 @@ class LetterNews:
     def look(self, room: DeadLetterQuota) -> None:
         """Called every now and then."""
         level = room.is_alarming + room.is_full
-        takes = f"dead letters take {room.used_bytes} of {room.limit_bytes} bytes (queues.dead_letters_share)"
+        takes = f"dead letters take {room.used_bytes} of {room.limit_bytes} bytes (a tenth of log.disk_budget_bytes)"
         if level > self._level:
             what = "queues keep what would become one" + ("" if room.is_full else " when that is full")
             LOG.warning("%s; %s: put some back, or purge them", takes, what)

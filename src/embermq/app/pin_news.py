@@ -8,7 +8,7 @@ from embermq.durability.retention import RetentionState
 News = tuple[int, str]
 """Level of `logging`, and the line."""
 
-_OWN = "pipeline.{}_pin_policy"
+_OWN = "pipeline.pin_policies"
 _COMMON = "log.pin_policy"
 
 
@@ -17,7 +17,7 @@ class PinNews:
 
     def __init__(self, own: Iterable[str]) -> None:
         """`own`: the queries that have a policy of their own."""
-        self._settings: Mapping[str, str] = {query: _OWN.format(query) for query in own}
+        self._settings: Mapping[str, str] = dict.fromkeys(own, _OWN)
         self._near: frozenset[str] = frozenset()
         self._passed: frozenset[str] = frozenset()
         self._was_over = False

@@ -43,7 +43,7 @@ def batch_session(
     those that may be large in `spill`. Raises SparkEndedError."""
     places = Places(spill or work)
     slots = tasks or min(os.cpu_count() or 1, TASKS_MAX)
-    java = find_java(places.java_wrapper, settings.java_home)
+    java = find_java(places.java_wrapper)
     try:
         with _stderr_in(work / _LOG):
             spark = start_session(

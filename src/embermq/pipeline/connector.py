@@ -6,7 +6,7 @@ from pathlib import Path
 
 from embermq.pipeline.errors import PipelineSettingsError
 from embermq.pipeline.jars import Jar, fetch_jars, read_jar_list, what_is_wrong
-from embermq.pipeline.java import JavaRuntime, find_java
+from embermq.pipeline.java import find_java
 from embermq.pipeline.settings import PipelineSettings
 
 _LIST = Path(__file__).with_name("connector_jars.txt")
@@ -39,11 +39,8 @@ def fetch_connector(
 
     `repository` is the URL of a mirror of Maven Central, or ""; `told` hears how many of how many have come.
     """
-
-    def java(folder: Path) -> JavaRuntime:
-        return find_java(folder, settings.java_home)
-
-    return fetch_jars(read_jar_list(_LIST), jars_folder(settings), java, repository=repository, told=told)
+    jars = read_jar_list(_LIST)
+    return fetch_jars(jars, jars_folder(settings), find_java, repository=repository, told=told)
 
 
 def _origin(settings: PipelineSettings) -> str:

@@ -83,7 +83,7 @@ class Driver:
             raise SystemExit(128 + number)  # still inside Spark's start
 
     def _start_spark(self) -> SparkSession:
-        java = find_java(self._places.java_wrapper, self._settings.java_home)
+        java = find_java(self._places.java_wrapper)
         self._java = f"{java.version} ({java.origin})"
         self._report("starting")
         held_slots = self._kafka.wait_for_log(self._settings) if self._kafka is not None else 0

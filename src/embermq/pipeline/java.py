@@ -43,15 +43,13 @@ class JavaRuntime(Struct, frozen=True):
         return self.origin == _BUNDLED
 
 
-def find_java(
-    wrapper_dir: Path, preferred: str = "", environment: Mapping[str, str] = os.environ
-) -> JavaRuntime:
-    """The first of: `preferred`, JAVA_HOME, the path, the installed runtime; at least version 17.
+def find_java(wrapper_dir: Path, environment: Mapping[str, str] = os.environ) -> JavaRuntime:
+    """The first of: JAVA_HOME, the path, the installed runtime; at least version 17.
 
     May write a launcher below `wrapper_dir`. Raises JavaNotFoundError that names what was tried.
     """
     tried: list[str] = []
-    for origin, home in _system_homes(preferred, environment):
+    for origin, home in _system_homes(environment):
         version = java_version(home / "bin" / "java")
         if version >= JAVA_VERSION_MIN:
             return JavaRuntime(home, version, origin)
@@ -89,10 +87,8 @@ def java_version(java: Path) -> int:
     return int(found[2] or 0) if major == 1 else major
 
 
-def _system_homes(preferred: str, environment: Mapping[str, str]) -> list[tuple[str, Path]]:
+def _system_homes(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
     homes: list[tuple[str, Path]] = []
-    if preferred:
-        homes.append(("pipeline.java_home", Path(preferred)))
     if environment.get("JAVA_HOME"):
         homes.append(("JAVA_HOME", Path(environment["JAVA_HOME"])))
     on_path = shutil.which("java", path=environment.get("PATH"))

@@ -11,8 +11,13 @@ from embermq.pipeline.kafka_log import KafkaLog, check_kafka
 QueryName = Literal["dispatch", "archive", "lake", "traffic"]
 Mode = Literal["auto", "microbatch", "realtime"]
 PinPolicy = Literal["refuse", "drop-oldest", "pause"]
+QueryPin = Literal[
+    "archive:pause", "archive:refuse", "lake:pause", "lake:refuse", "traffic:pause", "traffic:refuse"
+]
 
 QUERIES: tuple[QueryName, ...] = ("dispatch", "archive", "lake", "traffic")
+PINNED = ("archive", "lake", "traffic")
+"""Queries for which nobody waits, so that each has a policy of its own."""
 
 
 class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,8 +43,6 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     spark_secret_file: str = ""
     """File with the secret that a standalone master (`spark://...`) and its workers have as
     `spark.authenticate.secret`, 16 characters or more; other masters need none."""
-    java_home: str = ""
-    """A Java runtime to prefer; else JAVA_HOME, else the path, else the one installed with EmberMQ."""
     jars_dir: str = ""
     """Where the jars are with which Spark reads Kafka (`embermq pipeline fetch-jars`); else `share/embermq/jars` of the
     Python environment in which EmberMQ is installed."""
@@ -48,25 +51,12 @@ class PipelineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nice: int = 5
     """Niceness of the pipeline's processes, 0 to 19: with too little CPU, clients come first."""
 
-    dispatch_trigger_ms: int = 100
-    """From the start of one batch to the start of the next, unless a full one waits. Shorter is sooner and costs
-    more CPU."""
-    lake_trigger_ms: int = 30_000
-    """Shortest time between two batches of the lake; longer ones give fewer and larger files."""
-
-    archive_pin_policy: PinPolicy = "drop-oldest"
-    """When the archive holds back more of the log than readers may (`log.pin_limit_share`): `drop-oldest` lets the log
-    go on, and the archive counts what it missed; `pause` does the same and stops the query until `embermq pipeline
-    resume archive`; `refuse` refuses all QoS 1 and 2 publishes. Dispatch goes by `log.pin_policy`."""
-    lake_pin_policy: PinPolicy = "drop-oldest"
-    """The same for the lake."""
-    traffic_pin_policy: PinPolicy = "drop-oldest"
-    """The same for the traffic windows."""
-    archive_retention_hours: int = 168
-    """How long the message store keeps a message."""
-    traffic_retention_hours: int = 168
-    """How long traffic windows are kept; each is 10 s long. A record accepted a minute before the newest one seen is
-    counted as late in its window."""
+    pin_policies: tuple[QueryPin, ...] = ()
+    """Queries under which the log does not simply go on when they hold back more of it than readers may
+    (`log.pin_limit_share`), and count what they missed: `lake:pause` stops the query as well, until `embermq pipeline
+    resume lake`; `archive:refuse` refuses all QoS 1 and 2 publishes instead. Dispatch goes by `log.pin_policy`."""
+    retention_hours: int = 168
+    """How long the message store keeps a message, and `traffic.db` a window."""
 
     restarts_max: int = 5
     """Restarts of the driver within five minutes before its state is `failed`, in which it is tried again at growing
@@ -103,8 +93,13 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
     is read without this limit, since no query collects its records."""
     split_records: int = 10_000
     """A batch of at least twice this many records is read by two tasks."""
+    dispatch_trigger_ms: int = 100
+    """From the start of one micro-batch of dispatch to the start of the next, unless a full one waits: people wait for
+    what it carries, and each batch costs CPU."""
     archive_trigger_ms: int = 2_000
     """Shortest time between two batches of the message store."""
+    lake_trigger_ms: int = 30_000
+    """Shortest time between two batches of the lake; longer ones give fewer and larger files."""
     traffic_trigger_ms: int = 10_000
     """Shortest time between two batches of the traffic windows."""
     idle_wait_ms: int = 1_000
@@ -139,11 +134,11 @@ class DriverSettings(PipelineSettings, frozen=True, kw_only=True, forbid_unknown
 
 def pin_policies(settings: PipelineSettings) -> dict[str, PinPolicy]:
     """What becomes of each query that holds back too much of the log; dispatch goes by the log's own policy."""
-    return {
-        "archive": settings.archive_pin_policy,
-        "lake": settings.lake_pin_policy,
-        "traffic": settings.traffic_pin_policy,
-    }
+    found: dict[str, PinPolicy] = dict.fromkeys(PINNED, "drop-oldest")
+    for pin in settings.pin_policies:
+        query, _, policy = pin.partition(":")
+        found[query] = "pause" if policy == "pause" else "refuse"
+    return found
 
 
 NICE_MAX = 19
@@ -153,10 +148,7 @@ _AT_LEAST: dict[str, int] = {
     "heap_mb": 480,
     "nice": 0,
     "realtime_batch_s": 5,
-    "dispatch_trigger_ms": 0,
-    "lake_trigger_ms": 0,
-    "archive_retention_hours": 1,
-    "traffic_retention_hours": 1,
+    "retention_hours": 1,
     "restarts_max": 0,
     "backoff_first_ms": 1,
 }
@@ -172,6 +164,11 @@ def check_settings(settings: PipelineSettings) -> None:
         _check_on_kafka(settings)
     if len(set(settings.queries)) != len(settings.queries):
         raise PipelineSettingsError(f"pipeline.queries = {list(settings.queries)}: a query is named twice")
+    pinned = [pin.partition(":")[0] for pin in settings.pin_policies]
+    if len(set(pinned)) != len(pinned):
+        raise PipelineSettingsError(
+            f"pipeline.pin_policies = {list(settings.pin_policies)}: a query is named twice"
+        )
     for name, least in _AT_LEAST.items():
         value = getattr(settings, name)
         if value < least:

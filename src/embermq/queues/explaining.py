@@ -69,7 +69,7 @@ def _about_room(queue: Queue) -> str:
     return (
         f"dead letters of all queues take {room.used_bytes} of {room.limit_bytes} bytes: this queue keeps what would"
         f" become one, {_count(kept, 'message')} now, and does not deliver it; put dead letters back, purge them, or"
-        " raise queues.dead_letters_share"
+        " raise log.disk_budget_bytes, a tenth of which they may take"
     )
 
 

@@ -120,6 +120,11 @@ class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return self.dlq_config.topic.removeprefix(QUEUE_PREFIX).replace(NAME_PLACE, self.name)
 
 
+DEAD_LETTERS_SHARE = 0.1
+"""The share of `log.disk_budget_bytes` that dead letters of all queues may take. They have no time to live unless one
+is set; past it queues keep what would become a dead letter and do not deliver it, so the rest stays for the log."""
+
+
 class GroupSettings(Struct, frozen=True):
     """What holds for the groups of all queues."""
 
@@ -149,10 +154,6 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
     `queues.file`, the API, `embermq queues create` and `$admin/queue/<name>/config`."""
     queues_max: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     """Queues at a time, those of dead letters too; creating more is refused."""
-    dead_letters_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """The share of `log.disk_budget_bytes` that dead letters of all queues may take. They have no time to
-    live unless one is set, so past this share queues keep what would become a dead letter and do not deliver
-    it. From 80 % of it on the log warns."""
     groups_max: Annotated[int, Meta(ge=1, le=100_000)] = 1_000
     """Consumer groups of one queue: each costs memory for every message that it has not settled. A
     subscription that would add one is refused with 0x97."""
@@ -161,11 +162,6 @@ class BrokerQueueSettings(GroupSettings, frozen=True, kw_only=True, forbid_unkno
     allow_ack_mode_none: bool = False
     """Whether a subscription with the user property `ack-mode: none` is accepted: at most once, QoS 0,
     settled when it is sent."""
-    responses_max: Annotated[int, Meta(ge=1, le=65_535)] = 100
-    """Queues of responses that one client may have; one more is refused with 0x97. In each wait at most 1,000 responses
-    of 4 MiB while its client does not take them."""
-    body_cache_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024 * 1024)] = 32 * 1024 * 1024
-    """Bytes of message bodies that are kept in memory for consumers that are near the end of their queue."""
 
 
 def parse_settings(name: str, text: bytes) -> QueueSettings:

@@ -155,6 +155,19 @@ def test_values_may_hold_an_equals_sign() -> None:
         ),
         ("grpc.calls_max=5", "unknown setting grpc.calls_max (from --set); the nearest is "),
         (
+            "pipeline.archive_pin_policy=refuse",
+            "unknown setting pipeline.archive_pin_policy (from --set); the nearest is pipeline.pin_policies",
+        ),
+        (
+            "pipeline.pin_policies=archive:refuse,archive:pause",
+            "pipeline.pin_policies = ['archive:refuse', 'archive:pause']: a query is named twice",
+        ),
+        (
+            "queues.dead_letters_share=0.2",
+            "unknown setting queues.dead_letters_share (from --set); the nearest is ",
+        ),
+        ("pipeline.pin_policies=dispatch:pause", "pipeline.pin_policies: 'dispatch:pause' is not one of "),
+        (
             "stores.session_anew=true",
             "unknown setting stores.session_anew (from --set); the nearest is stores.session",
         ),

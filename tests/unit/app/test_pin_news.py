@@ -40,7 +40,7 @@ def test_a_query_is_named_once_before_and_once_when_the_log_goes_on_without_it()
     assert level == logging.WARNING
     assert line == (
         "lake holds back more than half of what readers may hold back of the log (60 of 100 bytes); past that, "
-        "pipeline.lake_pin_policy decides"
+        "pipeline.pin_policies decides"
     )
     assert news.since(state(60, near=("lake", "dispatch"))) == []
     (level, line), (_, over) = news.since(state(120, near=("lake",), passed=("lake",)))

@@ -17,7 +17,7 @@ _MS_PER_HOUR = 3_600_000
 
 
 class Archive(StreamJob):
-    """Keeps every message for `archive_retention_hours`."""
+    """Keeps every message for `retention_hours`."""
 
     name = "archive"
 
@@ -44,9 +44,7 @@ class Archive(StreamJob):
         return self._sink.write(rows)
 
     def keep_up(self, now_ms: int) -> None:
-        self._sink.prune(
-            now_ms - self.settings.archive_retention_hours * _MS_PER_HOUR, self.settings.prune_rows_max
-        )
+        self._sink.prune(now_ms - self.settings.retention_hours * _MS_PER_HOUR, self.settings.prune_rows_max)
 
 
 def message_sink(settings: DriverSettings, places: Places) -> MessageStoreSink:

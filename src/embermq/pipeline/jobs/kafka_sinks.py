@@ -152,7 +152,7 @@ class KafkaArchive(KafkaSinkJob):
         return covered
 
     def keep_up(self, now_ms: int) -> None:
-        older_than_ms = now_ms - self.settings.archive_retention_hours * _MS_PER_HOUR
+        older_than_ms = now_ms - self.settings.retention_hours * _MS_PER_HOUR
         for sink in self._sinks.values():
             sink.prune(older_than_ms, self.settings.prune_rows_max)
 
@@ -235,5 +235,5 @@ class KafkaTraffic(KafkaSinkJob):
         return self._sink.write_partitions(records)
 
     def keep_up(self, now_ms: int) -> None:
-        older_than_ms = now_ms - self.settings.traffic_retention_hours * _MS_PER_HOUR
+        older_than_ms = now_ms - self.settings.retention_hours * _MS_PER_HOUR
         self._sink.prune(older_than_ms, self.settings.prune_rows_max)

@@ -33,6 +33,4 @@ class Traffic(StreamJob):
         return self._sink.write(rows)
 
     def keep_up(self, now_ms: int) -> None:
-        self._sink.prune(
-            now_ms - self.settings.traffic_retention_hours * _MS_PER_HOUR, self.settings.prune_rows_max
-        )
+        self._sink.prune(now_ms - self.settings.retention_hours * _MS_PER_HOUR, self.settings.prune_rows_max)

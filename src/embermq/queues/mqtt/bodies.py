@@ -8,6 +8,9 @@ from embermq.model.message import Message, said_bytes
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 
+CACHE_BYTES = 32 * 1024 * 1024
+"""Message bodies that are kept for consumers near the end of their queue: some thousand of 1 KiB, so that who keeps up
+reads none from the disk; who is behind reads pages of it anyway."""
 MESSAGE_BYTES = 600
 """What a message in memory takes besides what its publisher has said."""
 

@@ -16,7 +16,7 @@ from embermq.ports.dead_letter_alerts import DeadLetterAlerts
 from embermq.ports.errors import StoreError
 from embermq.ports.queue_store import QueueStore
 from embermq.queues.errors import NameRefused
-from embermq.queues.mqtt.bodies import BodyCache
+from embermq.queues.mqtt.bodies import CACHE_BYTES, BodyCache
 from embermq.queues.mqtt.configuring import Configuring
 from embermq.queues.mqtt.consumer import QueueDelivery
 from embermq.queues.mqtt.control import Control
@@ -64,7 +64,7 @@ class MqttQueues(DurableQueues):
             letter_bytes_max=letter_bytes_max,
         )
         self.creating = Creating(self.core, settings)
-        self.bodies = BodyCache(store, settings.body_cache_bytes, state.damaged)
+        self.bodies = BodyCache(store, CACHE_BYTES, state.damaged)
         self.deliveries = Deliveries(state, self.core, self.bodies)
         self.subscriptions = Subscriptions(
             state,

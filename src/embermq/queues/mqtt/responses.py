@@ -36,6 +36,8 @@ TIMEOUT_MS = 30_000
 """How long a queue stays when its client is gone and has not said otherwise, besides `disconnect_grace_ms`."""
 TIMEOUT_MAX_MS = 24 * 3_600_000
 """Queues whose client is gone stay so long at most: who asks under ever new names would fill the memory."""
+QUEUES_MAX = 100
+"""Queues of responses that one client may have, each for many requests; in each wait at most `WAITING_MAX`."""
 WAITING_MAX = 1_000
 """Responses that wait in one queue while its client does not take them: they are in memory alone."""
 BYTES_MAX = 4 * 1024 * 1024
@@ -126,10 +128,9 @@ class Responses:
         queue = self._queues.get(parsed.name)
         if queue is None:
             own = self._of_client.setdefault(session.client_id, {})
-            limit = self._settings.responses_max
-            if len(own) >= limit:
+            if len(own) >= QUEUES_MAX:
                 raise QueueRefusal(
-                    f"{session.client_id} has {len(own)} queues of responses, the limit is {limit}",
+                    f"{session.client_id} has {len(own)} queues of responses, the limit is {QUEUES_MAX}",
                     ReasonCode.QUOTA_EXCEEDED,
                 )
             queue = self._queues[parsed.name] = own[parsed.name] = ResponseQueue(
