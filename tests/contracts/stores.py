@@ -7,7 +7,7 @@ import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from tests.support.stand_in_store import (
     StandInApplicationLog,
@@ -50,6 +50,7 @@ from embermq.ports.shared_groups import SharedGroups
 from embermq.ports.tick_store import Receipt, TickStore
 
 ANSWER_S = 60.0
+Found = TypeVar("Found")
 FULL_BYTES = 128 * 1024
 Kind = Literal["fsync", "os", "memory", "stand-in", "kafka", "servers"]
 KINDS: tuple[Kind, ...] = ("fsync", "os", "memory", "stand-in")
@@ -225,6 +226,17 @@ class Stores:
 
     def make_room(self) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, self._sizes)
+
+
+def told(stores: Stores, ask: Callable[[Callable[[Found | StoreError], None]], None]) -> Found:
+    """What the store answers to a question."""
+    answers: list[Found | StoreError] = []
+    ask(answers.append)
+    while not answers:
+        stores.posted.get(timeout=ANSWER_S)()
+    (answer,) = answers
+    assert not isinstance(answer, StoreError), answer
+    return answer
 
 
 def tick_writes(**writes: object) -> TickWrites:

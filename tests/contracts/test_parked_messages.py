@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
-from tests.contracts.stores import Stores
+from tests.contracts.stores import Stores, told
 
 from embermq.model.parked_message import ParkedChange, ParkedEnd, ParkedMessage, ParkedStage, ParkedState
 from embermq.model.session_writes import QueueState
@@ -16,6 +19,17 @@ def message(generation: int, number: int, **other: object) -> ParkedMessage:
     return replace(kept, **other)
 
 
+def read(stores: Stores, generation: int, number: int) -> ParkedMessage | None:
+    ask = partial(stores.parked.read, generation, [number], 1)
+    found: Mapping[int, ParkedMessage | None] = told(stores, ask)
+    assert list(found) == [number]
+    return found[number]
+
+
+def page(stores: Stores, generation: int, after: int, limit: int) -> list[ParkedMessage]:
+    return told(stores, partial(stores.parked.page, generation, after, limit))
+
+
 @pytest.mark.promise("application-6")
 def test_what_was_parked_is_read_again(stores: Stores) -> None:
     assert stores.parked.load() == []
@@ -24,11 +38,25 @@ def test_what_was_parked_is_read_again(stores: Stores) -> None:
     kept = message(1, 1, identifiers=(), retain=False)
     assert [(at.generation, at.number) for at in stores.parked.load()] == [(1, 1), (2, 1), (2, 2)]
     assert stores.parked.load()[0] == kept.at
-    assert stores.parked.read(1, 1) == kept
-    assert stores.parked.read(1, 2) is None
-    assert stores.parked.page(2, 0, 10) == [message(2, 1, record=b""), message(2, 2, record=b"")]
-    assert stores.parked.page(2, 1, 10) == [message(2, 2, record=b"")]
-    assert stores.parked.page(2, 0, 1) == [message(2, 1, record=b"")]
+    assert read(stores, 1, 1) == kept
+    assert read(stores, 1, 2) is None
+    assert page(stores, 2, 0, 10) == [message(2, 1, record=b""), message(2, 2, record=b"")]
+    assert page(stores, 2, 1, 10) == [message(2, 2, record=b"")]
+    assert page(stores, 2, 0, 1) == [message(2, 1, record=b"")]
+
+
+@pytest.mark.promise("application-6")
+def test_many_are_read_up_to_a_size(stores: Stores) -> None:
+    stores.write(parked=[message(1, number) for number in (1, 2, 3)])
+
+    def found(numbers: list[int], bytes_max: int) -> Mapping[int, ParkedMessage | None]:
+        return told(stores, partial(stores.parked.read, 1, numbers, bytes_max))
+
+    size = len(message(1, 1).record)
+    assert found([3, 9, 1], 10 * size) == {3: message(1, 3), 9: None, 1: message(1, 1)}
+    assert found([3, 1, 2], 1) == {3: message(1, 3)}
+    assert found([9, 1, 2, 3], size + 1) == {9: None, 1: message(1, 1), 2: message(1, 2)}
+    assert found([], 1) == {}
 
 
 @pytest.mark.promise("application-6")
@@ -41,7 +69,7 @@ def test_changes_count_in_their_order(stores: Stores) -> None:
     stores.write(parked=[ParkedChange(under_way), ParkedChange(first.at), ParkedEnd(1, 9)])
     stores.reopen()
     assert stores.parked.load() == [under_way]
-    assert stores.parked.read(1, 2) == replace(second, at=under_way)
+    assert read(stores, 1, 2) == replace(second, at=under_way)
     stores.write(parked=[ParkedEnd(1, 2)])
     assert stores.parked.load() == []
 
@@ -52,8 +80,8 @@ def test_of_what_is_deleted_only_the_packet_id_stays(stores: Stores) -> None:
     stores.write(parked=[message(1, 1), message(1, 2), ParkedChange(deleted)])
     stores.reopen()
     assert stores.parked.load() == [deleted, message(1, 2).at]
-    assert stores.parked.read(1, 1) is None
-    assert stores.parked.page(1, 0, 1) == [message(1, 2, record=b"")]
+    assert read(stores, 1, 1) is None
+    assert page(stores, 1, 0, 1) == [message(1, 2, record=b"")]
 
 
 @pytest.mark.promise("application-2", "application-6")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from tests.contracts.stores import Stores
+from tests.contracts.stores import Stores, told
 
 from embermq.model.application_positions import ReaderPosition, StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.tick_writes import ApplicationMark
+from embermq.ports.reader_positions import StoredReader
+
+
+def found(stores: Stores, generation: int) -> StoredReader:
+    """What the store answers."""
+    stored: StoredReader = told(stores, partial(stores.readers.load, generation))
+    return stored
 
 
 def position(committed: int, base: int = 0) -> ReaderPosition:
@@ -20,17 +29,17 @@ def mark(generation: int, offset: int, state: int = QueueState.SENT) -> Applicat
 
 @pytest.mark.promise("application-8")
 def test_what_the_newest_tick_said_and_the_marks_above_it(stores: Stores) -> None:
-    assert stores.readers.load(1).position is None
+    assert found(stores, 1).position is None
     stores.write(
         application_positions={1: position(2), 2: position(3)},
         application_marks=[mark(1, 9), mark(1, 4), mark(2, 4)],
     )
     stores.write(application_positions={1: position(5, 1)}, application_marks=[mark(1, 9, QueueState.DONE)])
     stores.reopen()
-    found = stores.readers.load(1)
-    assert found.position == position(5, 1)
-    assert found.marks == (mark(1, 9, QueueState.DONE),)
-    assert stores.readers.load(2).marks == (mark(2, 4),)
+    stored = found(stores, 1)
+    assert stored.position == position(5, 1)
+    assert stored.marks == (mark(1, 9, QueueState.DONE),)
+    assert found(stores, 2).marks == (mark(2, 4),)
 
 
 @pytest.mark.promise("application-8")
@@ -38,9 +47,9 @@ def test_where_a_record_stands_is_said_once(stores: Stores) -> None:
     sent = ApplicationMark(1, 4, 5, QueueState.SENT, 2**41)
     stores.write(application_positions={1: position(2)}, application_marks=[sent, mark(1, 6)])
     stores.reopen()
-    assert stores.readers.load(1).marks == (sent, mark(1, 6))
+    assert found(stores, 1).marks == (sent, mark(1, 6))
     stores.write(application_marks=[mark(1, 4, QueueState.RELEASED)])
-    (released, _) = stores.readers.load(1).marks
+    (released, _) = found(stores, 1).marks
     assert released == ApplicationMark(1, 4, 5, QueueState.RELEASED, 2**41)
 
 
@@ -51,7 +60,7 @@ def test_it_goes_with_its_session(stores: Stores) -> None:
         application_marks=[mark(1, 4), mark(2, 4)],
     )
     stores.write(application_positions={1: position(3)}, ended_applications=[1])
-    gone, other = stores.readers.load(1), stores.readers.load(2)
+    gone, other = found(stores, 1), found(stores, 2)
     assert (gone.position, gone.marks) == (None, ())
     assert (other.position, other.marks) == (position(3), (mark(2, 4),))
 
@@ -63,5 +72,5 @@ def test_another_log_in_its_place_begins_anew_in_one_step(stores: Stores) -> Non
         application_positions={1: position(0)},
         application_marks=[mark(1, 2)],
     )
-    found = stores.readers.load(1)
-    assert (found.position, found.marks) == (position(0), (mark(1, 2),))
+    stored = found(stores, 1)
+    assert (stored.position, stored.marks) == (position(0), (mark(1, 2),))

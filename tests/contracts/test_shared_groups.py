@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
-from tests.contracts.stores import Stores
+from tests.contracts.stores import Stores, told
 
 from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
@@ -14,6 +16,10 @@ ROW = SharedGroupRow("workers", "orders/#", 7, 6, 2**40, "topic-id", ((0, 3), (2
 SENT = SharedMark(7, 2, 10, 4, 65_535, QueueState.SENT, b"record", (1, 2**28 - 1), True)
 
 pytestmark = pytest.mark.promise("application-11")
+
+
+def in_flight(stores: Stores, session: int) -> list[SharedMark]:
+    return told(stores, partial(stores.shared.in_flight, session))
 
 
 def test_groups_are_what_the_newest_tick_said(stores: Stores) -> None:
@@ -42,8 +48,8 @@ def test_what_is_in_flight_keeps_its_order_and_what_it_was_sent_with(stores: Sto
     stores.write(shared=SharedWrites(marks=[released]))
     stores.reopen()
     kept = replace(released, identifiers=SENT.identifiers, retain=True)
-    assert stores.shared.in_flight(4) == [kept, later]
-    assert stores.shared.in_flight(5) == []
+    assert in_flight(stores, 4) == [kept, later]
+    assert in_flight(stores, 5) == []
     assert sorted(stores.shared.load().claims) == [(7, 0, 1), (7, 2, 10)]
 
 
@@ -63,11 +69,11 @@ def test_what_is_in_flight_outlives_its_group_and_ends_with_its_session(stores: 
     done = replace(SENT, session=0, offset=11, state=QueueState.DONE)
     stores.write(shared=SharedWrites(groups=[ROW], marks=[SENT, done]))
     stores.write(shared=SharedWrites(ended_groups=[7]))
-    assert stores.shared.in_flight(4) == [SENT]
+    assert in_flight(stores, 4) == [SENT]
     assert stores.shared.load().claims == [(7, 2, 10)]
     stores.write(ended_applications=[4])
     stores.reopen()
-    assert stores.shared.in_flight(4) == []
+    assert in_flight(stores, 4) == []
     assert stores.shared.load().claims == []
 
 
@@ -75,5 +81,5 @@ def test_what_ends_with_its_session_is_nobody_else_s(stores: Stores) -> None:
     stores.write(shared=SharedWrites(groups=[ROW], marks=[SENT]))
     stores.write(ended_applications=[4])
     stores.reopen()
-    assert stores.shared.in_flight(4) == []
+    assert in_flight(stores, 4) == []
     assert stores.shared.load().claims == [(7, 2, 10)]

@@ -25,7 +25,7 @@ from embermq.ports.application_logs import ApplicationLogs, FoundLog, LateLogs, 
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import MessageLog
 from embermq.ports.pipeline_progress import PipelineProgress
-from embermq.ports.shared_groups import SharedGroups, StoredShared
+from embermq.ports.shared_groups import MarksFound, SharedGroups, StoredShared
 
 
 class StandInShared(SharedGroups):
@@ -67,9 +67,9 @@ class StandInShared(SharedGroups):
         claims = [(mark.group, mark.partition, mark.offset) for mark in self.marks.values()]
         return StoredShared(list(self.groups.values()), dict(self.positions), claims)
 
-    def in_flight(self, session: int) -> list[SharedMark]:
+    def in_flight(self, session: int, then: MarksFound) -> None:
         marks = self.marks.values()
-        return [mark for mark in marks if mark.session == session and mark.state != QueueState.DONE]
+        then([mark for mark in marks if mark.session == session and mark.state != QueueState.DONE])
 
 
 class HandLogs(ApplicationLogs):

@@ -31,9 +31,9 @@ from embermq.ports.device_queue import DeviceQueue, DeviceQueueHistory, Rows, Si
 from embermq.ports.errors import StoreError
 from embermq.ports.message_log import LogBatch, LogStatistics, MessageLog
 from embermq.ports.parked_bodies import ParkedBodies, ParkedLog
-from embermq.ports.parked_messages import ParkedMessages
+from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
 from embermq.ports.queue_store import BodiesFound, QueueStore
-from embermq.ports.reader_positions import ReaderPositions, StoredReader
+from embermq.ports.reader_positions import ReaderFound, ReaderPositions, StoredReader
 from embermq.ports.session_cursors import SessionCursors
 from embermq.ports.sessions import SessionStore, StoredSession, StoredState
 from embermq.ports.tick_store import Logged, Receipt, TickStore
@@ -409,11 +409,10 @@ class StandInReaderPositions(ReaderPositions):
     def __init__(self, store: StandInStore) -> None:
         self._store = store
 
-    def load(self, generation: int) -> StoredReader:
+    def load(self, generation: int, then: ReaderFound) -> None:
         marks = [mark for key, mark in self._store.marks.items() if key[0] == generation]
-        return StoredReader(
-            self._store.positions.get(generation), tuple(sorted(marks, key=lambda mark: mark.offset))
-        )
+        marks.sort(key=lambda mark: mark.offset)
+        then(StoredReader(self._store.positions.get(generation), tuple(marks)))
 
 
 class StandInQueueStore(QueueStore):
@@ -453,18 +452,25 @@ class StandInParkedMessages(ParkedMessages):
     def load(self) -> list[ParkedState]:
         return [kept.at for _, kept in sorted(self._store.parked.items(), key=lambda entry: entry[0])]
 
-    def read(self, generation: int, number: int) -> ParkedMessage | None:
-        found = self._store.parked.get((generation, number))
-        return None if found is None or found.at.stage == ParkedStage.DELETED else found
+    def read(self, generation: int, numbers: Sequence[int], bytes_max: int, then: ParkedFound) -> None:
+        found: dict[int, ParkedMessage | None] = {}
+        size = 0
+        for number in numbers:
+            kept = self._store.parked.get((generation, number))
+            found[number] = None if kept is None or kept.at.stage == ParkedStage.DELETED else kept
+            size += len(kept.record) if kept is not None else 0
+            if size >= bytes_max:
+                break
+        then(found)
 
-    def page(self, generation: int, after: int, limit: int) -> list[ParkedMessage]:
+    def page(self, generation: int, after: int, limit: int, then: ParkedPage) -> None:
         numbers = sorted(
             key[1]
             for key, kept in self._store.parked.items()
             if key[0] == generation and key[1] > after and kept.at.stage != ParkedStage.DELETED
         )
         found = [self._store.parked[generation, number] for number in numbers[:limit]]
-        return [msgspec.structs.replace(kept, record=b"") for kept in found]
+        then([msgspec.structs.replace(kept, record=b"") for kept in found])
 
 
 class StandInParked(ParkedBodies):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from embermq.ports.errors import StoreError
 from embermq.ports.tick_store import EVERYBODY
 from embermq.sessions.tick import Tick
+
+Answer = TypeVar("Answer")
 
 
 class TickDriver(Protocol):
@@ -28,6 +31,19 @@ class Waiter(asyncio.Future[None]):
         """The commit is durable."""
         if not self.done():
             self.set_result(None)
+
+
+class StoreAnswer(asyncio.Future[Answer]):
+    """What a store answers to a question, awaited by whoever may have left by then."""
+
+    def __call__(self, answer: Answer | StoreError) -> None:
+        """It has come."""
+        if self.done():
+            return
+        if isinstance(answer, StoreError):
+            self.set_exception(answer)
+        else:
+            self.set_result(answer)
 
 
 class Durable:

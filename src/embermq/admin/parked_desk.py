@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 
-from embermq.admin.durable import Durable, TickDriver
+from embermq.admin.durable import Durable, StoreAnswer, TickDriver
 from embermq.admin.errors import NotFound
 from embermq.admin.parked_values import ParkedClientView, ParkedCount, ParkedDetail, ParkedView
 from embermq.delivery.application.parking import Parking
@@ -39,14 +39,20 @@ class ParkedDesk:
             for client_id, messages, parked in self._parking.clients()
         ]
 
-    def page(self, client_id: str, after: int, limit: int) -> Sequence[ParkedView]:
+    async def page(self, client_id: str, after: int, limit: int) -> Sequence[ParkedView]:
         """Up to `limit` of a client's messages with greater numbers."""
-        return [_view(found) for found in self._parking.page(self._find(client_id), after, limit)]
+        found: StoreAnswer[list[ParkedMessage]] = StoreAnswer()
+        self._parking.page(self._find(client_id), after, limit, found)
+        return [_view(one) for one in await found]
 
-    def message(self, client_id: str, number: int) -> ParkedDetail:
+    async def message(self, client_id: str, number: int) -> ParkedDetail:
         """One of them."""
         session = self._broker.state.sessions.get(client_id)
-        found = None if session is None else self._parking.read(session, number)
+        found: ParkedMessage | None = None
+        if session is not None:
+            told: StoreAnswer[Mapping[int, ParkedMessage | None]] = StoreAnswer()
+            self._parking.read(session, number, told)
+            found = (await told)[number]
         if found is None:
             raise NotFound(f"the client {client_id!r} has no parked message {number}")
         return _detail(found)

@@ -1,11 +1,13 @@
 """Where readers of application logs stand, when those logs are in a store of their own; ticks write it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from embermq.model.application_positions import ReaderPosition
 from embermq.model.tick_writes import ApplicationMark
+from embermq.ports.errors import StoreError
 
 
 class StoredReader(Struct, frozen=True):
@@ -15,9 +17,13 @@ class StoredReader(Struct, frozen=True):
     marks: tuple[ApplicationMark, ...]
 
 
+ReaderFound = Callable[[StoredReader | StoreError], None]
+
+
 class ReaderPositions(ABC):
-    """Guarantees: what a committed tick has written is read at once."""
+    """Guarantees: what is read contains every write of a tick whose `logged` was called before the request. `then` is
+    called once, on the broker's own thread, possibly before the call returns; while the store is away it waits."""
 
     @abstractmethod
-    def load(self, generation: int) -> StoredReader:
-        """What is stored, empty when nothing is. Raises StoreError."""
+    def load(self, generation: int, then: ReaderFound) -> None:
+        """What is stored, empty when nothing is."""

@@ -2,14 +2,17 @@
 comes."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from msgspec import Struct
 
 from embermq.model.application_positions import StoredPositions
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
+from embermq.ports.errors import StoreError
 
 Claim = tuple[int, int, int]
 """A group's generation, partition and offset of an entry that nobody else may get."""
+MarksFound = Callable[[list[SharedMark] | StoreError], None]
 
 
 class StoredShared(Struct, frozen=True):
@@ -21,13 +24,14 @@ class StoredShared(Struct, frozen=True):
 
 
 class SharedGroups(ABC):
-    """Reads what the newest committed tick said. It is stored with the log's part of a tick."""
+    """Reads what the newest committed tick said."""
 
     @abstractmethod
     def load(self) -> StoredShared:
-        """Raises StoreError."""
+        """At the start. Raises StoreError."""
 
     @abstractmethod
-    def in_flight(self, session: int) -> list[SharedMark]:
-        """What is under way to the session of this generation, QoS 2, in the order in which it was first sent.
-        Raises StoreError."""
+    def in_flight(self, session: int, then: MarksFound) -> None:
+        """What is under way to the session of this generation, QoS 2, in the order in which it was first sent. `then`
+        is called once, on the broker's own thread, possibly before the call returns; while the store is away it
+        waits."""

@@ -247,7 +247,7 @@ def test_what_a_start_could_not_put_right_is_put_right_later(place: Place) -> No
 def test_logs_are_shown_and_those_without_reader_are_cleaned(place: Place) -> None:
     place.comes()
     place.logs.there = {LOG: 10, "p.msg.app.left": 5}
-    place.life.committed = lambda generation: {0: 4}
+    place.life.committed = lambda _generation, then: then({0: 4})
     shown: list[list[LogOverview] | StoreError] = []
     place.life.overview(shown.append)
     assert shown == [

@@ -5,7 +5,7 @@ import sqlite3
 from embermq.adapters.sqlite.connection import to_store_error
 from embermq.model.application_positions import ReaderPosition, StoredPositions, decode_floors
 from embermq.model.tick_writes import ApplicationMark
-from embermq.ports.reader_positions import ReaderPositions, StoredReader
+from embermq.ports.reader_positions import ReaderFound, ReaderPositions, StoredReader
 
 
 class SqliteReaderPositions(ReaderPositions):
@@ -14,7 +14,7 @@ class SqliteReaderPositions(ReaderPositions):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def load(self, generation: int) -> StoredReader:
+    def load(self, generation: int, then: ReaderFound) -> None:
         try:
             row = self._connection.execute(
                 "SELECT log_id, packet_id, base_offset, committed_offset, floors"
@@ -27,8 +27,9 @@ class SqliteReaderPositions(ReaderPositions):
                 (generation,),
             ).fetchall()
         except sqlite3.Error as error:
-            raise to_store_error(error, "cannot read where a reader stands") from error
-        return StoredReader(_position(row), tuple(ApplicationMark(*mark) for mark in marks))
+            then(to_store_error(error, "cannot read where a reader stands"))
+        else:
+            then(StoredReader(_position(row), tuple(ApplicationMark(*mark) for mark in marks)))
 
 
 def _position(row: tuple[str, int, int, int, str] | None) -> ReaderPosition | None:

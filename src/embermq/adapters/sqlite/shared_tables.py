@@ -8,7 +8,7 @@ from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark, SharedWrites
 from embermq.model.tick_writes import TickWrites
-from embermq.ports.shared_groups import SharedGroups, StoredShared
+from embermq.ports.shared_groups import MarksFound, SharedGroups, StoredShared
 
 _MARK = """
 INSERT INTO shared_inflight
@@ -59,7 +59,7 @@ class SqliteSharedGroups(SharedGroups):
             claims,
         )
 
-    def in_flight(self, session: int) -> list[SharedMark]:
+    def in_flight(self, session: int, then: MarksFound) -> None:
         try:
             rows = self._connection.execute(
                 'SELECT shared_group, partition, "offset", packet_id, state, record, identifiers, retain'
@@ -67,13 +67,16 @@ class SqliteSharedGroups(SharedGroups):
                 (session,),
             ).fetchall()
         except sqlite3.Error as error:
-            raise to_store_error(error, "cannot read broker.db") from error
-        return [
-            SharedMark(
-                group, partition, offset, session, packet_id, state, record, _numbers(ids), bool(retain)
-            )
-            for group, partition, offset, packet_id, state, record, ids, retain in rows
-        ]
+            then(to_store_error(error, "cannot read broker.db"))
+            return
+        then(
+            [
+                SharedMark(
+                    group, partition, offset, session, packet_id, state, record, _numbers(ids), bool(retain)
+                )
+                for group, partition, offset, packet_id, state, record, ids, retain in rows
+            ]
+        )
 
 
 def apply_shared_writes(connection: sqlite3.Connection, writes: TickWrites) -> None:

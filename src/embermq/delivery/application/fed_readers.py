@@ -18,6 +18,7 @@ from msgspec import Struct
 from embermq.delivery.application.fed_lane import FedLane
 from embermq.delivery.application.fed_reader import FedReader
 from embermq.delivery.application.lane import NOTHING, LogLane
+from embermq.delivery.application.log_lifecycle import CommittedFound
 from embermq.delivery.application.marked_records import CutSearch, MarkedRecords
 from embermq.delivery.application.parking import Parking
 from embermq.delivery.application.readers import ApplicationDelivery
@@ -99,6 +100,10 @@ class FedReaders(ApplicationDelivery):
         """With something that waits, and room in windows of which most is under way."""
         self._state: BrokerState
         self._rounds = Rounds(self, self._window, place.progress, place.logs)
+        parking.begin_tick = self._begin_tick
+
+    def _begin_tick(self) -> None:
+        self.begin_tick()
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -111,10 +116,9 @@ class FedReaders(ApplicationDelivery):
         self._state = state
         self._window.attach(state)
 
-    def committed(self, generation: int) -> Mapping[int, int]:
-        """By partition of a session's log, below which offset all is settled, as it is stored. Raises StoreError."""
-        position = self._place.store.load(generation).position
-        return {} if position is None else {0: position.positions.committed_offset}
+    def committed(self, generation: int, then: CommittedFound) -> None:
+        """By partition of a session's log, below which offset all is settled, as it is stored."""
+        self._place.store.load(generation, partial(_committed, then))
 
     # What the window wants stored
 
@@ -163,14 +167,19 @@ class FedReaders(ApplicationDelivery):
 
     def _load(self, session: Session, waiting: _WaitingClient, found: FoundLog) -> None:
         """See whether the log is the one that is known."""
+        if self._recalling.get(session) is waiting:
+            then = partial(self._loaded, session, waiting, found)
+            self._place.store.load(session.generation, then)
+
+    def _loaded(
+        self, session: Session, waiting: _WaitingClient, found: FoundLog, stored: StoredReader | StoreError
+    ) -> None:
         if self._recalling.get(session) is not waiting:
             return
-        self.begin_tick()
-        try:
-            stored = self._place.store.load(session.generation)
-        except StoreError as error:
-            LOG.error("client %r is refused: %s", session.client_id, error)
+        if isinstance(stored, StoreError):
+            LOG.error("client %r is refused: %s", session.client_id, stored)
             return
+        self.begin_tick()
         waiting.stored = stored
         subscribed = bool(session.subscriptions)
         self._read_marked(session, waiting, standing(stored, found, subscribed=subscribed))
@@ -477,6 +486,13 @@ class FedReaders(ApplicationDelivery):
                 bases[reader.log, 0] = reader.written_base
         if bases:
             self._state.tick.batch.when_all_stored(sessions, partial(self._place.logs.trim, bases))
+
+
+def _committed(then: CommittedFound, stored: StoredReader | StoreError) -> None:
+    if isinstance(stored, StoreError):
+        then(stored)
+    else:
+        then({} if stored.position is None else {0: stored.position.positions.committed_offset})
 
 
 def _another_from(marks: Sequence[ApplicationMark], sources: Mapping[int, int | None]) -> int | None:

@@ -43,8 +43,10 @@ class WantedLog(Struct, frozen=True):
         return self.session is None or bool(self.session.subscriptions)
 
 
-Committed = Callable[[int], Mapping[int, int]]
-"""Of a session's generation, by partition of its log: below these offsets all is settled. May raise StoreError."""
+CommittedFound = Callable[[Mapping[int, int] | StoreError], None]
+"""By partition of a log: below these offsets all is settled."""
+Committed = Callable[[int, CommittedFound], None]
+"""Asked by a session's generation."""
 SharedCommitted = Callable[[str], Iterable[Mapping[int, int]]]
 """The same of each group that reads the shared log of this name."""
 
@@ -254,14 +256,36 @@ class LogLifecycle(ApplicationSessions):
             then(sizes)
             return
         wanted = self.wanted()
-        try:
-            found = [self._overview_of(size, wanted.get(size.name)) for size in sizes]
-        except StoreError as error:
-            then(error)
-        else:
-            then(found)
+        asked = {size.name: self._reader_of(size, wanted) for size in sizes}
+        left = {log: session for log, session in asked.items() if session is not None}
+        settled: dict[str, Mapping[int, int]] = {}
+        failed: list[StoreError] = []
 
-    def _overview_of(self, size: LogSize, wanted: WantedLog | None) -> LogOverview:
+        def found(log: str, answer: Mapping[int, int] | StoreError) -> None:
+            del left[log]
+            if isinstance(answer, StoreError):
+                failed.append(answer)
+            else:
+                settled[log] = answer
+            if not left:
+                tell()
+
+        def tell() -> None:
+            views = [self._overview_of(size, wanted.get(size.name), settled) for size in sizes]
+            then(failed[0] if failed else views)
+
+        if not left:
+            tell()
+        for log, session in list(left.items()):
+            self.committed(session.generation, partial(found, log))
+
+    def _reader_of(self, size: LogSize, wanted: Mapping[str, WantedLog]) -> Session | None:
+        one = wanted.get(size.name)
+        return one.session if one is not None and not size.problem else None
+
+    def _overview_of(
+        self, size: LogSize, wanted: WantedLog | None, settled: Mapping[str, Mapping[int, int]]
+    ) -> LogOverview:
         if size.problem:
             session = wanted.session if wanted is not None else None
             groups = wanted.groups if wanted is not None else ()
@@ -272,7 +296,7 @@ class LogLifecycle(ApplicationSessions):
         if wanted.session is None:
             lag = max(map(size.lag, self.shared_committed(size.name)), default=size.records)
             return LogOverview(size.name, "", wanted.groups, size.records, lag)
-        lag = size.lag(self.committed(wanted.session.generation))
+        lag = size.lag(settled.get(size.name, {}))
         return LogOverview(size.name, wanted.session.client_id, (), size.records, lag)
 
     def clean(self, logs: Collection[str], then: Callable[[list[str] | StoreError], None]) -> None:
@@ -294,5 +318,5 @@ def _no_groups(_log: str) -> tuple[Mapping[int, int], ...]:
     return ()
 
 
-def _nothing_settled(_generation: int) -> Mapping[int, int]:
-    return {}
+def _nothing_settled(_generation: int, then: CommittedFound) -> None:
+    then({})

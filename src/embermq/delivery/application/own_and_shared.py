@@ -1,6 +1,7 @@
 """Delivery to APPLICATION clients from their own logs and from those of shared subscriptions."""
 
 from collections.abc import Callable
+from functools import partial
 
 from embermq.delivery.application.readers import ApplicationDelivery
 from embermq.delivery.application.shared_readers import SharedReaders
@@ -33,7 +34,7 @@ class OwnAndShared(ApplicationDelivery):
         return self._own.failing or self._shared.failing
 
     def recall(self, session: Session, then: Callable[[], None]) -> None:
-        self._own.recall(session, then)
+        self._own.recall(session, partial(self._shared.recall, session, then))
 
     def resume(self, session: Session) -> None:
         self._own.resume(session)

@@ -13,8 +13,9 @@ kept as well [MQTT-2.2.1-4].
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -29,7 +30,7 @@ from embermq.model.session_writes import QueueState
 from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.mqtt.wire.version import ProtocolVersion
 from embermq.ports.errors import StoreError
-from embermq.ports.parked_messages import ParkedMessages
+from embermq.ports.parked_messages import ParkedFound, ParkedMessages, ParkedPage
 from embermq.sessions.link import Link
 from embermq.sessions.packet_ids import next_packet_id, reserve_packet_id
 from embermq.sessions.session import Delivery, Session
@@ -40,15 +41,19 @@ PARKED_MAX = 10_000
 """Messages that are parked for one client, twice which fit into its packet ids; while there are as many, others are
 sent again without end."""
 """The lane's name; no log is called so."""
+READ_MAX = 200
+"""Messages that are read at a time to be sent again."""
 
 
 class _ParkedLane(SideLane):
     """What is sent again of a session's parked messages, by their numbers."""
 
-    __slots__ = ("due",)
+    __slots__ = ("due", "reading")
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, PARKED_LOG)
+        self.reading = False
+        """The store has been asked for messages."""
         self.due: deque[int] = deque()
         """Numbers that wait for room."""
 
@@ -72,6 +77,8 @@ class Parking:
         self._failing = ""
         self._state: BrokerState
         self.on_parked: Callable[[str], None] = lambda _text: None
+        self.begin_tick: Callable[[], None] = lambda: None
+        """Called before something is taken that comes by itself, outside a tick."""
 
     def attach(self, state: BrokerState) -> None:
         """Complete the circle, as for the paths."""
@@ -223,13 +230,13 @@ class Parking:
                 found.append((self._clients[generation], len(shown), kept))
         return sorted(found)
 
-    def page(self, session: Session, after: int, limit: int) -> list[ParkedMessage]:
-        """See the port. Raises StoreError."""
-        return self._store.page(session.generation, after, limit)
+    def page(self, session: Session, after: int, limit: int, then: ParkedPage) -> None:
+        """See the port."""
+        self._store.page(session.generation, after, limit, then)
 
-    def read(self, session: Session, number: int) -> ParkedMessage | None:
-        """See the port. Raises StoreError."""
-        return self._store.read(session.generation, number)
+    def read(self, session: Session, number: int, then: ParkedFound) -> None:
+        """See the port."""
+        self._store.read(session.generation, [number], 1, then)
 
     def redrive(self, session: Session, numbers: Iterable[int] | None) -> int:
         """Have them sent again, all with None; returns how many. Known to the store with the present tick."""
@@ -274,10 +281,43 @@ class Parking:
     def feed(self, session: Session, link: Link) -> None:
         """Send what is due, as far as there is room; first its packet ids are stored."""
         lane = self._lanes.get(session)
-        if lane is None or lane.sending or link.closing or link.paused or session.resend:
+        if lane is None or lane.sending or lane.reading or link.closing or link.paused or session.resend:
             return
         if not self.sender.drain(lane, link):
             return
+        wanted = self._wanted(lane)
+        if wanted:
+            lane.reading = True
+            then = partial(self._read, lane, link)
+            self._store.read(session.generation, wanted, BULK_BYTES_MAX, then)
+        else:
+            self._pack(lane, link, {})
+
+    def _wanted(self, lane: _ParkedLane) -> list[int]:
+        """Numbers of the messages that have to be read, of those that are due and for which there is room."""
+        session = lane.session
+        parked = self._parked.get(session.generation, {})
+        room = min(session.window_max - len(session.window), READ_MAX)
+        due = [number for number in islice(lane.due, max(room, 0)) if number in parked]
+        return [number for number in due if parked[number].state != QueueState.RELEASED]
+
+    def _read(
+        self, lane: _ParkedLane, link: Link, found: Mapping[int, ParkedMessage | None] | StoreError
+    ) -> None:
+        lane.reading = False
+        session = lane.session
+        if session.link is not link or lane.link is not link or link.closing or session.resend:
+            return
+        if isinstance(found, StoreError):
+            self._say_failing(str(found))  # looked at again when the client's log is
+            return
+        self._say_failing("")
+        self.begin_tick()
+        self._pack(lane, link, found)
+
+    def _pack(self, lane: _ParkedLane, link: Link, found: Mapping[int, ParkedMessage | None]) -> None:
+        """Send what is due and has been read."""
+        session = lane.session
         pack: list[Delivery] = []
         size = 0
         while lane.due and size < BULK_BYTES_MAX and len(session.window) < session.window_max:
@@ -290,12 +330,9 @@ class Parking:
                     ReasonCode.ADMINISTRATIVE_ACTION, "messages are sent again when you have come again"
                 )  # [MQTT-4.4.0-1] allows it on a new connection only
                 break
-            try:
-                delivery = self._delivery(session, at)
-            except StoreError as error:
-                self._say_failing(str(error))  # looked at again when the client's log is
+            if at.state != QueueState.RELEASED and at.number not in found:
                 break
-            self._say_failing("")
+            delivery = self._delivery(session, at, found.get(at.number))
             lane.due.popleft()
             if delivery is not None:
                 size += said_bytes(delivery.message)
@@ -304,12 +341,11 @@ class Parking:
             lane.sending = True
             self._state.tick.batch.when_stored(session.generation, partial(self._send, lane, link, pack))
 
-    def _delivery(self, session: Session, at: ParkedState) -> Delivery | None:
+    def _delivery(self, session: Session, at: ParkedState, stored: ParkedMessage | None) -> Delivery | None:
         """It enters the window under the packet id that it has, or gets; None when it is not to be sent any more."""
         message, retain = NOTHING, False
         identifiers: tuple[int, ...] = ()
         if at.state != QueueState.RELEASED:
-            stored = self._store.read(at.generation, at.number)
             if stored is None or not stored.record:
                 self._end(session, at.number)
                 return None

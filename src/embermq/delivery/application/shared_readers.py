@@ -26,7 +26,6 @@ from embermq.delivery.sending import BULK_BYTES_MAX, is_denied
 from embermq.model.application_positions import StoredPositions
 from embermq.model.session_writes import QueueState
 from embermq.model.shared_logs import SharedGroupRow, SharedMark
-from embermq.mqtt.wire.reason_codes import ReasonCode
 from embermq.ports.application_feed import SharedFeeds
 from embermq.ports.application_logs import ApplicationLogs, Place
 from embermq.ports.errors import StoreError
@@ -64,6 +63,9 @@ class SharedReaders:
         self._groups: dict[int, ShareGroup] = {}
         self._members: dict[Session, dict[int, Member]] = {}
         """Of connected sessions, by the group's generation."""
+        self._recalling: dict[Session, Callable[[], None]] = {}
+        self._ready: dict[Session, list[SharedMark]] = {}
+        """Of sessions that are about to be connected: what they have under way."""
         self._in_flight = SharedInFlight(parking, self._claim)
         self._owed: dict[Session, SideLane] = {}
         self._shared_logs: SharedLogs
@@ -290,15 +292,28 @@ class SharedReaders:
 
     # Connections
 
+    def recall(self, session: Session, then: Callable[[], None]) -> None:
+        """The client is about to be connected: read what it has of QoS 2. `then` as for the client's own log, whose
+        reader comes first: what an earlier connection has decided is in store."""
+        self._recalling[session] = then
+        self._place.store.in_flight(session.generation, partial(self._recalled, session, then))
+
+    def _recalled(
+        self, session: Session, then: Callable[[], None], marks: list[SharedMark] | StoreError
+    ) -> None:
+        if self._recalling.get(session) is not then:
+            return
+        if isinstance(marks, StoreError):
+            LOG.error("client %r is refused: %s", session.client_id, marks)
+            return
+        self.begin_tick()
+        del self._recalling[session]
+        self._ready[session] = marks
+        then()
+
     def resume(self, session: Session) -> None:
         """The client is connected: what it has of QoS 2 is finished, and it joins its groups."""
-        try:
-            marks = self._place.store.in_flight(session.generation)
-        except StoreError as error:
-            LOG.error("client %r is disconnected: %s", session.client_id, error)
-            if session.link is not None:
-                session.link.disconnect(ReasonCode.SERVER_BUSY)
-            return
+        marks = self._ready.pop(session)
         self._members[session] = {}
         deliveries = self._in_flight.begin(session, marks)
         if deliveries:
@@ -316,7 +331,9 @@ class SharedReaders:
                 self._join(session, subscriber)
 
     def suspend(self, session: Session) -> None:
-        """The client is gone."""
+        """The client is gone, or will not come after `recall`."""
+        self._recalling.pop(session, None)
+        self._ready.pop(session, None)
         for member in self._members.pop(session, {}).values():
             self._close(member)
         self._in_flight.end(session)
