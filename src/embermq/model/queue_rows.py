@@ -5,8 +5,11 @@ Rows name their queue by generation, a number that is never used again.
 
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import ClassVar, Self
 
 from msgspec import Struct, field
+
+from embermq.model.writes import Writes
 
 
 class MessageState(IntEnum):
@@ -119,10 +122,12 @@ MarkKey = tuple[int, str, int]
 """Queue, group, sequence."""
 
 
-class QueueWrites(Struct):
+class QueueWrites(Writes):
     """What one tick writes about queues. What has ended goes first, with all that hangs on it; then everything is
     put; what is removed goes last, entries with their marks. Putting and removing what is there, or is not, is no
     error."""
+
+    FALLS: ClassVar[frozenset[str]] = frozenset({"dedup_ids", "bodies"})
 
     ended_queues: set[int] = field(default_factory=set)
     """Generations of queues that are deleted, with everything they have."""
@@ -156,41 +161,20 @@ class QueueWrites(Struct):
         self.marks = {key: mark for key, mark in self.marks.items() if key[0] != generation}
         self.dedup_ids = {key: until for key, until in self.dedup_ids.items() if key[0] != generation}
 
-    def put_before(self, refused: "QueueWrites") -> None:
-        """Take what a tick wanted that could not be stored, in front of what is here, without its publishes."""
+    def put_before(self, kept: Self) -> None:
         ended = self.ended_queues
-        for mark in [mark for mark in refused.marks if mark[:2] in self.ended_groups or mark[0] in ended]:
-            del refused.marks[mark]
-        for group in [group for group in refused.groups if group in self.ended_groups or group[0] in ended]:
-            del refused.groups[group]
-        self.ended_queues = refused.ended_queues | ended
-        self.ended_groups |= refused.ended_groups
-        self.queues = {one: row for one, row in refused.queues.items() if one not in ended} | self.queues
-        self.groups = refused.groups | self.groups
-        stays = {key: row for key, row in refused.entries.items() if row.record < 0 and key[0] not in ended}
-        self.entries = stays | self.entries
-        late = {key: row for key, row in refused.delayed.items() if row.offset >= 0 and key[0] not in ended}
-        self.delayed = late | self.delayed
-        self.marks = refused.marks | self.marks
-        self.removed = refused.removed | self.removed
-        self.removed_delayed = refused.removed_delayed | self.removed_delayed
-        self.bodies_at = refused.bodies_at | self.bodies_at
-
-    def is_empty(self) -> bool:
-        """True when nothing would change."""
-        return not (
-            self.entries
-            or self.removed
-            or self.marks
-            or self.queues
-            or self.groups
-            or self.dedup_ids
-            or self.delayed
-            or self.removed_delayed
-            or self.ended_groups
-            or self.ended_queues
-            or self.bodies_at
-        )
+        for group in [group for group in kept.groups if group in self.ended_groups or group[0] in ended]:
+            del kept.groups[group]
+        for mark in [mark for mark in kept.marks if mark[:2] in self.ended_groups or mark[0] in ended]:
+            del kept.marks[mark]
+        kept.queues = {one: row for one, row in kept.queues.items() if one not in ended}
+        kept.entries = {
+            key: row for key, row in kept.entries.items() if row.record < 0 and key[0] not in ended
+        }
+        kept.delayed = {
+            key: row for key, row in kept.delayed.items() if row.offset >= 0 and key[0] not in ended
+        }
+        super().put_before(kept)
 
     def records_needed(self) -> set[int]:
         """Numbers of records of this tick that entries and delayed messages stand for."""

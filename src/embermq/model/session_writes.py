@@ -5,9 +5,12 @@ and from what it loaded at start which client a generation belongs to; a `Sessio
 everything that the store holds of that client id.
 """
 
+from typing import ClassVar, Self
+
 from msgspec import Struct, field
 
 from embermq.model.session import SessionRow, SubscriptionRow, WillRow
+from embermq.model.writes import Writes
 
 QUEUE_SEQ_STEP = 65_536
 """Distance between the sequence numbers of a session's stored deliveries: what is stored late, after a crash, still
@@ -66,12 +69,14 @@ class RetainedWrite(Struct, frozen=True, gc=False):
     record: bytes
 
 
-class SessionWrites(Struct):
+class SessionWrites(Writes):
     """Filled by the deciding rooms in one tick, handed over whole, never touched afterwards.
 
     Take them in this order: sessions, then the other groups as they stand here, in list order inside a group,
     `deleted_sessions` last.
     """
+
+    FALLS: ClassVar[frozenset[str]] = frozenset({"receiving", "retained"})
 
     sessions: list[SessionRow] = field(default_factory=list)
     subscriptions: list[tuple[int, str, SubscriptionRow | None]] = field(default_factory=list)
@@ -79,7 +84,7 @@ class SessionWrites(Struct):
     wills: list[tuple[int, WillRow | None]] = field(default_factory=list)
     """Also of clients without a kept session; None takes it back."""
     receiving: list[tuple[int, int, int]] = field(default_factory=list)
-    """(generation, packet id, record index) of accepted QoS 2 PUBLISHes; falls with the records."""
+    """(generation, packet id, record index) of accepted QoS 2 PUBLISHes."""
     released: list[tuple[int, int]] = field(default_factory=list)
     """(generation, packet id): PUBREL came for an incoming QoS 2 PUBLISH."""
     queue_rows: list[QueueRow] = field(default_factory=list)
@@ -87,7 +92,6 @@ class SessionWrites(Struct):
     queue_dropped: list[tuple[int, int]] = field(default_factory=list)
     """(generation, seq): over the limit or expired; they end as DONE rows do."""
     retained: list[RetainedWrite] = field(default_factory=list)
-    """Falls with the records."""
     retained_expired: list[tuple[str, int]] = field(default_factory=list)
     """(topic, offset) of retained messages whose time is over; what has replaced them since stays."""
     deleted_sessions: list[int] = field(default_factory=list)
@@ -103,34 +107,7 @@ class SessionWrites(Struct):
                 generations.add(generation)
         return generations
 
-    def put_before(self, kept: "SessionWrites") -> None:
-        """Take what a tick wanted whose records could not be stored, in front of what is here; what fell with the
-        records stays away."""
-        latest = {
-            row.generation: row for row in [*kept.sessions, *self.sessions]
-        }  # while clients come and go
+    def put_before(self, kept: Self) -> None:
+        super().put_before(kept)
+        latest = {row.generation: row for row in self.sessions}  # while clients come and go
         self.sessions[:] = latest.values()
-        self.subscriptions[:0] = kept.subscriptions
-        self.wills[:0] = kept.wills
-        self.released[:0] = kept.released
-        self.queue_rows[:0] = kept.queue_rows
-        self.queue_marks[:0] = kept.queue_marks
-        self.queue_dropped[:0] = kept.queue_dropped
-        self.retained_expired[:0] = kept.retained_expired
-        self.deleted_sessions[:0] = kept.deleted_sessions
-
-    def is_empty(self) -> bool:
-        """True when nothing would change."""
-        return not (
-            self.queue_rows
-            or self.queue_marks
-            or self.sessions
-            or self.subscriptions
-            or self.released
-            or self.receiving
-            or self.wills
-            or self.retained
-            or self.retained_expired
-            or self.queue_dropped
-            or self.deleted_sessions
-        )

@@ -7,6 +7,7 @@ later one under the same names is another, with a generation of its own. All gro
 from msgspec import Struct, field
 
 from embermq.model.application_positions import StoredPositions
+from embermq.model.writes import Writes
 
 
 class SharedGroupRow(Struct, frozen=True):
@@ -45,7 +46,7 @@ class SharedMark(Struct, frozen=True, gc=False):
     retain: bool = False
 
 
-class SharedWrites(Struct):
+class SharedWrites(Writes):
     """The part of a tick. Take the groups in this order: `groups`, `marks`, `positions`, then what has ended."""
 
     groups: list[SharedGroupRow] = field(default_factory=list)
@@ -55,14 +56,3 @@ class SharedWrites(Struct):
     """(group's generation, partition) -> how far it has come; marks DONE below it go."""
     ended_groups: list[int] = field(default_factory=list)
     """What is in flight to a session stays with it."""
-
-    def put_before(self, kept: "SharedWrites") -> None:
-        """Take what could not be committed, in front of what is here."""
-        self.groups[:0] = kept.groups
-        self.marks[:0] = kept.marks
-        self.positions = kept.positions | self.positions
-        self.ended_groups[:0] = kept.ended_groups
-
-    def is_empty(self) -> bool:
-        """True when nothing would change."""
-        return not (self.groups or self.marks or self.positions or self.ended_groups)

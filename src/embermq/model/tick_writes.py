@@ -4,6 +4,7 @@ The message log and what belongs to it come first; `session` may go to a store o
 """
 
 from operator import attrgetter
+from typing import ClassVar
 
 from msgspec import Struct, field
 
@@ -13,6 +14,7 @@ from embermq.model.queue_rows import QueueWrites
 from embermq.model.session_cursor import SessionCursor
 from embermq.model.session_writes import SessionWrites
 from embermq.model.shared_logs import SharedWrites
+from embermq.model.writes import Writes
 
 
 class ApplicationMark(Struct, frozen=True, gc=False):
@@ -27,12 +29,14 @@ class ApplicationMark(Struct, frozen=True, gc=False):
     source: int = -1
 
 
-class TickWrites(Struct):
+class TickWrites(Writes):
     """The writes of one tick. Filled by the deciding rooms, handed over whole, never touched afterwards.
 
     Of the log's part `restarted_applications` are removed first, then everything is put, and `ended_applications` are
     removed last.
     """
+
+    FALLS: ClassVar[frozenset[str]] = frozenset({"records", "receipts"})
 
     records: list[bytes] = field(default_factory=list)
     session: SessionWrites = field(default_factory=SessionWrites)
@@ -68,23 +72,6 @@ class TickWrites(Struct):
         for generation, (client_id, floor) in self.application_floors.items():
             self.application_floors[generation] = (client_id, min(floor, log_end))
         return self.session.cap_offsets(log_end)
-
-    def put_before(self, kept: "TickWrites") -> None:
-        """Take what a tick wanted that could not be committed, in front of what is here, without its records and
-        receipts."""
-        self.session.put_before(kept.session)
-        self.application_marks[:0] = kept.application_marks
-        self.application_floors = kept.application_floors | self.application_floors
-        self.restarted_applications[:0] = kept.restarted_applications
-        self.application_positions = kept.application_positions | self.application_positions
-        self.application_synced = kept.application_synced or self.application_synced
-        self.parked[:0] = kept.parked
-        self.ended_applications[:0] = kept.ended_applications
-        self.shared.put_before(kept.shared)
-        self.queues.put_before(kept.queues)
-        self.cursors = kept.cursors | self.cursors
-        self.dispatcher_floor = max(kept.dispatcher_floor, self.dispatcher_floor)
-        self.generation_reserved = max(kept.generation_reserved, self.generation_reserved)
 
     def is_log_part_empty(self) -> bool:
         """True when the log and what belongs to it stay as they are."""
@@ -123,18 +110,13 @@ class TickWrites(Struct):
 
     def is_state_empty(self) -> bool:
         """True when nothing but the log is concerned: no owner's data changes."""
-        return not (
-            any(_STATE(self))
-            or not self.session.is_empty()
-            or not self.shared.is_empty()
-            or not self.queues.is_empty()
-        )
+        return not any(_state(self))
 
-    def is_empty(self) -> bool:
-        """True when a commit would change nothing."""
-        return not self.records and self.is_log_part_empty() and self.session.is_empty()
+    def __bool__(self) -> bool:
+        return any(_state(self)) or bool(
+            self.records or self.receipts or self.dispatcher_floor >= 0 or self.generation_reserved >= 0
+        )
 
 
 _LOG_FIELDS = {"records", "receipts", "dispatcher_floor", "generation_reserved"}
-_NESTED = {"session", "shared", "queues"}
-_STATE = attrgetter(*(name for name in TickWrites.__struct_fields__ if name not in _LOG_FIELDS | _NESTED))
+_state = attrgetter(*(name for name in TickWrites.__struct_fields__ if name not in _LOG_FIELDS))

@@ -251,7 +251,8 @@ def drawn(hint: Any, chance: random.Random) -> Any:
     if issubclass(hint, IntEnum):
         return chance.choice(list(hint))
     if issubclass(hint, msgspec.Struct):
-        return hint(**{name: drawn(one, chance) for name, one in get_type_hints(hint).items()})
+        hints = get_type_hints(hint)
+        return hint(**{name: drawn(hints[name], chance) for name in hint.__struct_fields__})
     simple: dict[Any, tuple[Any, ...]] = {
         NoneType: (None,),
         bool: (False, True),
