@@ -207,51 +207,6 @@ def test_a_log_is_usable_as_soon_as_it_is_made(place: Place) -> None:
         assert reader.payloads == [b"first"]
 
 
-def test_every_client_gets_its_own_records_in_order(place: Place) -> None:
-    logs = [place.log(f"c{number}") for number in range(8)]
-    for log in logs:
-        place.writer.write(log, numbered(300), flush=False)
-    place.writer.flush()
-    readers = [place.reads(log, start=10 * number) for number, log in enumerate(logs)]
-    place.loop.run_until(lambda: all(len(reader.came) >= 300 - 10 * n for n, reader in enumerate(readers)))
-    for number, reader in enumerate(readers):
-        assert reader.payloads == numbered(300)[10 * number :]
-        sources = [one.entry.source for one in reader.came if one.entry.source is not None]
-        assert sources == list(range(300 * number + 10 * number, 300 * number + 300))
-
-
-def test_one_that_leaves_gets_nothing_more_and_may_return(place: Place) -> None:
-    log = place.log("app")
-    place.writer.write(log, numbered(1_000))
-    for _ in range(3):
-        reader = place.reads(log, start=500)
-        place.waits(reader, 1)
-        assert reader.feed is not None
-        reader.feed.close()
-        count = len(reader.came)
-        again = place.reads(log, start=200)
-        place.waits(again, 800)
-        assert again.payloads == numbered(800, 200)
-        assert len(reader.came) == count
-        assert again.feed is not None
-        again.feed.close()
-
-
-def test_what_cannot_be_understood_is_told_in_its_place(place: Place) -> None:
-    log = place.log("app")
-    place.writer.write(log, [b"0"])
-    place.writer.put_broken(log)
-    place.writer.write(log, [b"2"])
-    reader = place.reads(log)
-    place.waits(reader, 3)
-    assert [(one.entry.offset, one.entry.record is None) for one in reader.came] == [
-        (0, False),
-        (1, True),
-        (2, False),
-    ]
-    assert reader.came[1].entry.problem == "has no header v, its format"
-
-
 @pytest.mark.perf
 def test_a_stalled_client_is_bounded_and_slows_nobody(place: Place) -> None:
     """The two are measured in turn, until both have the machine as much to themselves."""
@@ -319,20 +274,6 @@ def test_kafka_is_killed_and_comes_back_while_clients_read(place: Place) -> None
     place.loop.run_until(lambda: len(reader.came) >= 200 and other.came)
     assert reader.payloads == numbered(200)
     assert reader.reasons == other.reasons == []
-
-
-@pytest.mark.promise("application-2")
-def test_a_log_that_is_deleted_under_its_reader_is_told_by_name(place: Place) -> None:
-    log, other = place.log("app"), place.log("other")
-    reader, neighbour = place.reads(log), place.reads(other)
-    place.writer.write(log, numbered(3))
-    place.waits(reader, 3)
-    place.topics.delete([log])
-    place.loop.run_until(lambda: reader.reasons, 60)
-    assert f"application log {log} is gone" in reader.reasons[0]
-    place.writer.write(other, [b"x"])
-    place.loop.run_until(lambda: neighbour.payloads == [b"x"])
-    assert neighbour.reasons == []
 
 
 @pytest.mark.promise("application-3")
