@@ -133,6 +133,13 @@ def redis_server(running_redis: RedisServer) -> RedisServer:
     return running_redis
 
 
+@pytest.fixture(scope="module")
+def module_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server of the module's own, for a broker that its tests share; `redis_server` is emptied before each test."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def running_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
     """One cluster for all tests, which take it as `redis_cluster`."""
@@ -227,3 +234,11 @@ def kafka_cluster(running_kafka_cluster: KafkaCluster) -> KafkaCluster:
     """Three nodes, likewise; a topic has a copy on each and takes records while two have them."""
     running_kafka_cluster.heal()
     return running_kafka_cluster
+
+
+@pytest.fixture
+def servers(kafka: KafkaServer, redis_server: RedisServer) -> dict[str, object]:
+    """Settings of a broker on servers: on the shared Kafka under a prefix of its own, and the shared Redis, empty."""
+    from tests.support.servers import on_servers
+
+    return on_servers(kafka, redis_server)

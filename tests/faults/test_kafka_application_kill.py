@@ -21,14 +21,11 @@ MESSAGES = 400
 
 @pytest.mark.promise("application-3", "application-5", "application-8")
 @pytest.mark.long_rounds
-def test_application_clients_get_all_once(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
+def test_application_clients_get_all_once(
+    seed: int, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
+) -> None:
     random = Random(seed)
-    settings = {
-        "stores.log": f"kafka://{kafka.bootstrap}",
-        "kafka.prefix": kafka.prefix(),
-        "clients.application_ids": "application-*",
-        "device.queue_limit": 60_000,
-    }
+    settings = servers | {"clients.application_ids": "application-*", "device.queue_limit": 60_000}
     with BrokerProcess(tmp_path / "data", settings=settings) as broker:
 
         async def trouble(is_kafka: bool) -> None:

@@ -45,15 +45,11 @@ async def comes(broker: BrokerProcess, *, client_id: str = "app", acknowledges: 
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("broker_dies", [pytest.param(False, marks=pytest.mark.in_faults), True])
 def test_what_was_under_way_comes_again_with_its_packet_ids(
-    broker_dies: bool, kafka: KafkaServer, tmp_path: Path
+    broker_dies: bool, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
     """QoS 1 and 2 in turn; the last one has PUBREC. The pipeline begins anew, and repeats all that it did."""
-    prefix = kafka.prefix()
-    settings = {
-        "stores.log": f"kafka://{kafka.bootstrap}",
-        "kafka.prefix": prefix,
-        "clients.application_ids": "app",
-    }
+    prefix = str(servers["kafka.prefix"])
+    settings = servers | {"clients.application_ids": "app"}
 
     async def scenario(broker: BrokerProcess, pipeline: HandPipeline) -> None:
         publisher, client = MqttClient("publisher"), await comes(broker, acknowledges=False)
@@ -100,16 +96,12 @@ def test_what_was_under_way_comes_again_with_its_packet_ids(
 @pytest.mark.timeout(400)
 @pytest.mark.promise("application-8")
 def test_what_many_clients_had_under_way_comes_again_when_their_logs_have_lost_all(
-    kafka: KafkaServer, tmp_path: Path
+    kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
     """From the first record of the message log on, and for all of them at once."""
-    prefix = kafka.prefix()
+    prefix = str(servers["kafka.prefix"])
     names = [f"app{number}" for number in range(20)]
-    settings = {
-        "stores.log": f"kafka://{kafka.bootstrap}",
-        "kafka.prefix": prefix,
-        "clients.application_ids": "app*",
-    }
+    settings = servers | {"clients.application_ids": "app*"}
 
     async def scenario(broker: BrokerProcess, pipeline: HandPipeline) -> None:
         publisher = MqttClient("publisher")

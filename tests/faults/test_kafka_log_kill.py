@@ -15,7 +15,6 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.mqtt.wire.packets import Publish, Subscription
@@ -27,9 +26,8 @@ MESSAGES = 500
 Trouble = Callable[[], Awaitable[None]]
 
 
-def broker_on(kafka: KafkaServer, folder: Path, **settings: object) -> BrokerProcess:
-    place = {"stores.log": f"kafka://{kafka.bootstrap}", "kafka.prefix": kafka.prefix()}
-    return BrokerProcess(folder / "data", settings={"device.queue_limit": 60_000, **place, **settings})
+def broker_on(servers: dict[str, object], folder: Path) -> BrokerProcess:
+    return BrokerProcess(folder / "data", settings={"device.queue_limit": 60_000, **servers})
 
 
 async def under_load(broker: BrokerProcess, random: Random, trouble: Trouble) -> None:
@@ -53,28 +51,11 @@ async def under_load(broker: BrokerProcess, random: Random, trouble: Trouble) ->
     fleet.judge()
 
 
-async def restart(broker: BrokerProcess, random: Random) -> None:
-    """Killed, in some cases again while it starts."""
-    broker.kill()
-    while random.random() < 0.3:
-        broker.launch()
-        await asyncio.sleep(random.uniform(0.0, 0.6))
-        broker.kill()
-    await asyncio.to_thread(broker.start)
-
-
-@pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
-def test_the_broker_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
-    random = Random(seed)
-    with broker_on(kafka, tmp_path) as broker:
-        run(under_load(broker, random, lambda: restart(broker, random)))
-
-
 @pytest.mark.in_faults
 @pytest.mark.promise("device-1", "device-9")
-def test_kafka_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
+def test_kafka_is_killed(seed: int, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path) -> None:
     random = Random(seed)
-    with broker_on(kafka, tmp_path) as broker:
+    with broker_on(servers, tmp_path) as broker:
 
         async def trouble() -> None:
             await asyncio.to_thread(kafka.kill)
@@ -87,11 +68,11 @@ def test_kafka_is_killed(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
 
 @pytest.mark.promise("device-1", "device-9")
 @pytest.mark.long_rounds
-def test_broker_and_kafka_are_killed_and_sessions_are_in_redis(
-    seed: int, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
+def test_broker_and_kafka_are_killed(
+    seed: int, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
     random = Random(seed)
-    with broker_on(kafka, tmp_path, **{"stores.session": redis_server.url}) as broker:
+    with broker_on(servers, tmp_path) as broker:
 
         async def trouble() -> None:
             first, second = random.sample([broker.kill, kafka.kill], 2)
@@ -109,9 +90,9 @@ def test_broker_and_kafka_are_killed_and_sessions_are_in_redis(
 
 
 def test_while_kafka_hangs_acknowledgements_wait_and_that_is_shown(
-    kafka: KafkaServer, tmp_path: Path
+    kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
-    with broker_on(kafka, tmp_path) as broker:
+    with broker_on(servers, tmp_path) as broker:
 
         async def scenario() -> None:
             subscriber = MqttClient("subscriber")
@@ -140,9 +121,9 @@ def test_while_kafka_hangs_acknowledgements_wait_and_that_is_shown(
 
 
 def test_a_topic_that_is_deleted_ends_the_broker_and_is_told_at_the_next_start(
-    kafka: KafkaServer, tmp_path: Path
+    kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
-    with broker_on(kafka, tmp_path) as broker:
+    with broker_on(servers, tmp_path) as broker:
         topic = f"{broker.settings['kafka.prefix']}.msg.all"
 
         async def scenario() -> None:
@@ -161,27 +142,26 @@ def test_a_topic_that_is_deleted_ends_the_broker_and_is_told_at_the_next_start(
         assert f"topic {topic} is gone" in broker.output()
 
 
-def test_a_data_directory_stays_with_its_kind_of_log(kafka: KafkaServer, tmp_path: Path) -> None:
+def test_a_data_directory_stays_with_its_profile(servers: dict[str, object], tmp_path: Path) -> None:
     async def publish(port: int) -> None:
         publisher = MqttClient("publisher")
         await publisher.connect(port)
         await publisher.publish("a/b", b"kept", qos=1)
         publisher.close()
 
-    with broker_on(kafka, tmp_path) as broker:
+    with broker_on(servers, tmp_path) as broker:
         run(publish(broker.port))
         broker.stop()
-        settings = dict(broker.settings)
-        broker.settings["stores.log"] = "sqlite"
+        broker.settings |= {"stores.log": "sqlite", "stores.session": "sqlite"}
         broker.launch()
         wait_until(lambda: not broker.is_running, 30, "the broker refuses to start")
         assert "is not in it but in a Kafka" in broker.output()
-        broker.settings |= settings
+        broker.settings |= servers
         broker.start()
     with BrokerProcess(tmp_path / "other") as broker:
         run(publish(broker.port))
         broker.stop()
-        broker.settings |= settings
+        broker.settings |= servers
         broker.launch()
         wait_until(lambda: not broker.is_running, 30, "the broker refuses to start")
         assert "is in its folder log and is not moved to kafka://" in broker.output()

@@ -19,14 +19,6 @@ from embermq.mqtt.wire.packets import Subscription
 SENT, KEPT = 6, 3
 
 
-def settings(kafka: KafkaServer, prefix: str) -> dict[str, object]:
-    return {
-        "stores.log": f"kafka://{kafka.bootstrap}",
-        "kafka.prefix": prefix,
-        "clients.application_ids": "app*",
-    }
-
-
 def payloads(client: MqttClient) -> list[bytes]:
     return [message.payload for message in client.messages]
 
@@ -51,10 +43,11 @@ async def publish(broker: BrokerProcess, pipeline: HandPipeline, word: str) -> l
 @pytest.mark.promise("application-8")
 @pytest.mark.parametrize("broker_dies", [True, pytest.param(False, marks=pytest.mark.in_faults)])
 def test_new_messages_at_offsets_that_were_given_before_come_once(
-    broker_dies: bool, kafka: KafkaServer, tmp_path: Path
+    broker_dies: bool, kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
 ) -> None:
     """A client's own log and a shared one; a broker that lives ends by itself, and is started again."""
-    prefix = kafka.prefix()
+    prefix = str(servers["kafka.prefix"])
+    settings = servers | {"clients.application_ids": "app*"}
 
     async def scenario(broker: BrokerProcess, pipeline: HandPipeline) -> None:
         client, member = await comes(broker), MqttClient("app-member")
@@ -92,7 +85,7 @@ def test_new_messages_at_offsets_that_were_given_before_come_once(
         member_again.close()
 
     with (
-        BrokerProcess(tmp_path / "data", settings=settings(kafka, prefix)) as broker,
+        BrokerProcess(tmp_path / "data", settings=settings) as broker,
         HandPipeline(kafka, prefix) as pipeline,
     ):
         run(scenario(broker, pipeline), 300)

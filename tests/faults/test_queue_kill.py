@@ -14,10 +14,8 @@ import pytest
 from tests.faults.queue_traffic import QUEUE, TOPIC, Consumer, Ledger, Producer, Reader
 from tests.faults.traffic import Place
 from tests.support.broker_process import BrokerProcess
-from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import queue_broker
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for, wait_until
 
 LIFE_S = 40.0
@@ -48,18 +46,14 @@ def build(folder: Path) -> str:
 @pytest.mark.promise("queues-2", "queues-9", "queues-14", "queues-16", "queues-17", "queues-23")
 @pytest.mark.promise("queues-34", "queues-35")
 @pytest.mark.long_rounds
-@pytest.mark.parametrize("place", ["embedded", "kafka", pytest.param("redis", marks=pytest.mark.in_faults)])
+@pytest.mark.parametrize("place", ["embedded", "servers"])
 def test_the_broker_dies_at_any_step(
     place: str, seed: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     random = Random(seed)
     settings: dict[str, object] = {"queues.disconnect_grace_ms": 50, "queues.join_debounce_ms": 20}
-    if place == "kafka":
-        kafka: KafkaServer = request.getfixturevalue("kafka")
-        settings |= {"stores.log": f"kafka://{kafka.bootstrap}", "kafka.prefix": kafka.prefix()}
-    if place == "redis":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        settings["stores.session"] = redis.url
+    if place == "servers":
+        settings |= request.getfixturevalue("servers")
     with queue_broker(tmp_path, QUEUES, **settings) as broker:
         run(lives(broker, random, build(tmp_path)), 200)
         assert "Traceback" not in broker.output()

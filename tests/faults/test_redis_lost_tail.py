@@ -12,9 +12,11 @@ import pytest
 from tests.integration.conftest import quiet
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import arrived, client, gone, kept, talk
+from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.redis.floor_marks import MARK_KEY
@@ -30,8 +32,10 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
         yield found
 
 
-def make_broker(data_dir: Path, url: str, **settings: object) -> BrokerProcess:
-    return BrokerProcess(data_dir, settings={"stores.session": url, "redis.settle_s": 30, **settings})
+def make_broker(
+    data_dir: Path, kafka: KafkaServer, redis: RedisServer | RedisCluster, **settings: object
+) -> BrokerProcess:
+    return BrokerProcess(data_dir, settings={**on_servers(kafka, redis), "redis.settle_s": 30, **settings})
 
 
 def numbers(payloads: list[bytes]) -> list[int]:
@@ -93,9 +97,11 @@ class Tail:
 
 @pytest.mark.promise("repositories-1", "repositories-4", "device-9")
 @pytest.mark.parametrize("broker_dies", [False, True])
-def test_a_redis_without_its_last_writes(server: RedisServer, tmp_path: Path, broker_dies: bool) -> None:
+def test_a_redis_without_its_last_writes(
+    kafka: KafkaServer, server: RedisServer, tmp_path: Path, broker_dies: bool
+) -> None:
     """A broker that lives sends them again; one that dies with it reads its log again."""
-    with make_broker(tmp_path / "data", server.url) as broker:
+    with make_broker(tmp_path / "data", kafka, server) as broker:
         talk(lambda: subscribes(broker, "away"))
         publish(broker, KEPT, server, stored=len(KEPT))
         tail = Tail(server)
@@ -124,9 +130,9 @@ def check(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.promise("repositories-1", "repositories-4", "device-9")
-def test_what_was_consumed_is_not_sent_again(server: RedisServer, tmp_path: Path) -> None:
+def test_what_was_consumed_is_not_sent_again(kafka: KafkaServer, server: RedisServer, tmp_path: Path) -> None:
     """The acknowledgements are lost, PUBCOMPs among them."""
-    with make_broker(tmp_path / "data", server.url) as broker:
+    with make_broker(tmp_path / "data", kafka, server) as broker:
         talk(lambda: subscribes(broker, "away"))
         publish(broker, KEPT, server, stored=len(KEPT))
         tail = Tail(server)
@@ -157,9 +163,9 @@ def test_what_was_consumed_is_not_sent_again(server: RedisServer, tmp_path: Path
 
 @pytest.mark.promise("repositories-4")
 def test_a_redis_that_has_lost_more_than_can_be_sent_again_is_told_and_repaired_at_the_next_start(
-    server: RedisServer, tmp_path: Path
+    kafka: KafkaServer, server: RedisServer, tmp_path: Path
 ) -> None:
-    with make_broker(tmp_path / "data", server.url, **{"redis.settle_s": 0.2}) as broker:
+    with make_broker(tmp_path / "data", kafka, server, **{"redis.settle_s": 0.2}) as broker:
         talk(lambda: subscribes(broker, "away"))
         publish(broker, KEPT, server, stored=len(KEPT))
         tail = Tail(server)
@@ -188,9 +194,11 @@ def test_a_redis_that_has_lost_more_than_can_be_sent_again_is_told_and_repaired_
 
 
 @pytest.mark.promise("repositories-4")
-def test_a_mark_that_somebody_deletes_is_told(server: RedisServer, tmp_path: Path) -> None:
+def test_a_mark_that_somebody_deletes_is_told(
+    kafka: KafkaServer, server: RedisServer, tmp_path: Path
+) -> None:
     """Without it nobody knows what else is gone. The server was not restarted."""
-    with make_broker(tmp_path / "data", server.url, **{"redis.settle_s": 0.2}) as broker:
+    with make_broker(tmp_path / "data", kafka, server, **{"redis.settle_s": 0.2}) as broker:
         talk(lambda: subscribes(broker, "away"))
         marks: set[int] = set()
 
@@ -215,7 +223,9 @@ def test_a_mark_that_somebody_deletes_is_told(server: RedisServer, tmp_path: Pat
 
 
 @pytest.mark.promise("repositories-1", "repositories-4", "device-9")
-def test_a_replica_that_had_not_heard_of_it_is_promoted(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+def test_a_replica_that_had_not_heard_of_it_is_promoted(
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
     """Later than `redis.settle_s` after its master's death, while other masters are busy."""
     settle_s = 1.0
 
@@ -226,7 +236,7 @@ def test_a_replica_that_had_not_heard_of_it_is_promoted(redis_cluster: RedisClus
         while loop.time() < until_s:
             await publisher.publish("elsewhere", b"x", qos=2)
 
-    with make_broker(tmp_path / "data", redis_cluster.url, **{"redis.settle_s": settle_s}) as broker:
+    with make_broker(tmp_path / "data", kafka, redis_cluster, **{"redis.settle_s": settle_s}) as broker:
         talk(lambda: subscribes(broker, "away"))
         talk(lambda: subscribes_elsewhere(broker, redis_cluster))
         key = client_keys("away").messages

@@ -14,10 +14,12 @@ from random import Random
 import pytest
 from tests.faults.fleet import V5, V311, Fleet
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.mqtt_client import run
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import Fsync, RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.formats.redis_layout import client_keys
@@ -39,8 +41,10 @@ SLOW_DISK = [
 Trouble = Callable[[], Awaitable[None]]
 
 
-def broker_on(url: str, folder: Path, **settings: object) -> BrokerProcess:
-    return BrokerProcess(folder / "data", settings={**SETTINGS, "stores.session": url, **settings})
+def broker_on(
+    kafka: KafkaServer, redis: RedisServer | RedisCluster, folder: Path, **settings: object
+) -> BrokerProcess:
+    return BrokerProcess(folder / "data", settings={**SETTINGS, **on_servers(kafka, redis), **settings})
 
 
 async def under_load(
@@ -108,9 +112,11 @@ def judge_under_load(
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
-def test_the_broker_is_killed(seed: int, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_the_broker_is_killed(
+    seed: int, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
     random = Random(seed)
-    with broker_on(redis_server.url, tmp_path) as broker:
+    with broker_on(kafka, redis_server, tmp_path) as broker:
 
         async def trouble() -> None:
             broker.kill()
@@ -125,11 +131,11 @@ def test_the_broker_is_killed(seed: int, redis_server: RedisServer, tmp_path: Pa
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
 @pytest.mark.parametrize("appendfsync", ["always", "everysec"])
-def test_redis_is_killed(seed: int, appendfsync: Fsync, tmp_path: Path) -> None:
+def test_redis_is_killed(seed: int, appendfsync: Fsync, kafka: KafkaServer, tmp_path: Path) -> None:
     random = Random(seed)
     with (
         RedisServer(tmp_path / "redis", appendfsync=appendfsync) as redis_server,
-        broker_on(redis_server.url, tmp_path) as broker,
+        broker_on(kafka, redis_server, tmp_path) as broker,
     ):
 
         async def trouble() -> None:
@@ -143,12 +149,12 @@ def test_redis_is_killed(seed: int, appendfsync: Fsync, tmp_path: Path) -> None:
 @pytest.mark.in_faults
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
 @pytest.mark.long_rounds
-def test_redis_is_killed_while_its_disk_is_busy(seed: int, tmp_path: Path) -> None:
+def test_redis_is_killed_while_its_disk_is_busy(seed: int, kafka: KafkaServer, tmp_path: Path) -> None:
     """While a sync is under way, Redis keeps what it confirms in memory for two seconds; the broker may hear late."""
     random = Random(seed)
     with (
         RedisServer(tmp_path / "redis", wrapper=SLOW_DISK) as redis_server,
-        broker_on(redis_server.url, tmp_path) as broker,
+        broker_on(kafka, redis_server, tmp_path) as broker,
     ):
 
         async def trouble() -> None:
@@ -163,9 +169,11 @@ def test_redis_is_killed_while_its_disk_is_busy(seed: int, tmp_path: Path) -> No
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
-def test_broker_and_redis_are_killed(seed: int, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_broker_and_redis_are_killed(
+    seed: int, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
     random = Random(seed)
-    with broker_on(redis_server.url, tmp_path) as broker:
+    with broker_on(kafka, redis_server, tmp_path) as broker:
         killed: list[BrokerProcess | RedisServer] = [redis_server, broker]
 
         async def trouble() -> None:
@@ -181,10 +189,12 @@ def test_broker_and_redis_are_killed(seed: int, redis_server: RedisServer, tmp_p
 
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
-def test_a_master_of_the_cluster_is_killed(seed: int, redis_cluster: RedisCluster, tmp_path: Path) -> None:
+def test_a_master_of_the_cluster_is_killed(
+    seed: int, kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
     """With one replica each, what is stored in the dead master's slots waits until it is back as a replica."""
     random = Random(seed)
-    with broker_on(redis_cluster.url, tmp_path, **{"redis.wait_replicas": 1}) as broker:
+    with broker_on(kafka, redis_cluster, tmp_path, **{"redis.wait_replicas": 1}) as broker:
 
         async def trouble() -> None:
             key = client_keys(random.choice(("slow-5", "restless-5", "restless-3.1.1"))).session
@@ -199,10 +209,12 @@ def test_a_master_of_the_cluster_is_killed(seed: int, redis_cluster: RedisCluste
 
 @pytest.mark.promise("device-1", "device-9", "device-11", "repositories-1")
 @pytest.mark.parametrize("way", ["killed", "stopped"])
-def test_redis_is_away_for_seconds(seed: int, way: str, redis_server: RedisServer, tmp_path: Path) -> None:
+def test_redis_is_away_for_seconds(
+    seed: int, way: str, kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
     """Publishers are answered meanwhile."""
     random = Random(seed)
-    with broker_on(redis_server.url, tmp_path) as broker:
+    with broker_on(kafka, redis_server, tmp_path) as broker:
 
         async def trouble() -> None:
             if way == "killed":

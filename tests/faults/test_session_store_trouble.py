@@ -24,12 +24,12 @@ STORED = 10_000
 
 
 @pytest.fixture
-def broker(redis_server: RedisServer, tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(redis_server: RedisServer, servers: dict[str, object], tmp_path: Path) -> Iterator[BrokerProcess]:
     """Started. It must be silent."""
     found = BrokerProcess(
         tmp_path / "data",
         settings={
-            "stores.session": redis_server.url,
+            **servers,
             "session_store.connect_wait_s": 1,
             "redis.command_timeout_s": 1,
             "device.queue_limit": 20_000,

@@ -19,6 +19,8 @@ from tests.support.hand_pipeline import HandPipeline
 from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for
 
 from embermq.mqtt.wire.packets import Subscription
@@ -34,17 +36,16 @@ V311, V5 = ProtocolVersion.V311, ProtocolVersion.V5
 class Place:
     """A broker on a Kafka, and what its topics are."""
 
-    def __init__(self, kafka: KafkaServer, folder: Path) -> None:
+    def __init__(self, kafka: KafkaServer, redis: RedisServer, folder: Path) -> None:
         self.kafka = kafka
+        self.redis = redis
         self.prefix = kafka.prefix()
         self.folder = folder
         self.broker = self.broker_on("data")
         self.pipeline = HandPipeline(kafka, self.prefix)
 
     def broker_on(self, data: str, **settings: object) -> BrokerProcess:
-        own = {
-            "stores.log": f"kafka://{self.kafka.bootstrap}",
-            "kafka.prefix": self.prefix,
+        own = on_servers(self.kafka, self.redis, self.prefix) | {
             "clients.application_ids": json.dumps(["app*"]),
             "session_store.connect_wait_s": TIMEOUT_S,
         }
@@ -135,8 +136,8 @@ async def leaves(client: MqttClient) -> None:
 
 
 @pytest.fixture
-def place(kafka: KafkaServer, tmp_path: Path) -> Iterator[Place]:
-    found = Place(kafka, tmp_path)
+def place(kafka: KafkaServer, redis_server: RedisServer, tmp_path: Path) -> Iterator[Place]:
+    found = Place(kafka, redis_server, tmp_path)
     with found.broker, found.pipeline:
         yield found
         kafka.heal()
@@ -309,7 +310,12 @@ def test_a_broker_of_another_data_directory_deletes_nothing(place: Place) -> Non
         await leaves(await place.comes())
         await asyncio.to_thread(place.broker.stop)
         other = place.broker = place.broker_on(
-            "other", **{"application.client_id_validation": "false", "application.log_replicas": 1}
+            "other",
+            **{
+                "stores.session": f"{place.redis.url}/1",
+                "application.client_id_validation": "false",
+                "application.log_replicas": 1,
+            },
         )
         with other:
             told = "1 application logs that no session of this data directory reads"

@@ -16,6 +16,8 @@ from tests.support.kafka_gate import KafkaGate
 from tests.support.kafka_rights import AUTHORIZER, give_documented_rights, refusals
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.adapters.kafka.address import parse_address
@@ -97,11 +99,13 @@ def test_records_of_a_log_are_moved_to_its_first_partition_without_a_right_on_gr
     assert found[0].ends == {0: 2}
 
 
-def test_a_broker_needs_no_right_on_groups_to_read_its_log_again(server: KafkaServer, tmp_path: Path) -> None:
+def test_a_broker_needs_no_right_on_groups_to_read_its_log_again(
+    server: KafkaServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
     """Kafka's client asks for the coordinator of a group also when it reads without one, and is refused."""
     prefix = server.prefix()
     give_documented_rights(server, "ember", prefix, but=ResourceType.GROUP)
-    settings = {"stores.log": server.url, "kafka.prefix": prefix}
+    settings = on_servers(server, redis_server, prefix) | {"stores.log": server.url}
     topics = [f"rights/{number}" for number in range(8)]
 
     async def publishes() -> None:

@@ -13,6 +13,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_dispatcher import KafkaDispatcher
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for
 
 from embermq.mqtt.wire.packets import Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscription
@@ -32,12 +34,10 @@ class Place:
 
     pipeline: KafkaDispatcher
 
-    def __init__(self, kafka: KafkaServer, folder: Path) -> None:
+    def __init__(self, kafka: KafkaServer, redis: RedisServer, folder: Path) -> None:
         self.kafka = kafka
         self.prefix = kafka.prefix()
-        settings = {
-            "stores.log": f"kafka://{kafka.bootstrap}",
-            "kafka.prefix": self.prefix,
+        settings = on_servers(kafka, redis, self.prefix) | {
             "clients.application_ids": "app*",
             "application.shared_partitions": PARTITIONS,
             "pipeline.enabled": "false",
@@ -56,10 +56,12 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def running_place(running_kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def running_place(
+    running_kafka: KafkaServer, module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     """One for all tests here, each with filters and client ids of its own."""
     running_kafka.heal()
-    place = Place(running_kafka, tmp_path_factory.mktemp("shared"))
+    place = Place(running_kafka, module_redis, tmp_path_factory.mktemp("shared"))
     with place.broker:
         place.pipeline = KafkaDispatcher(running_kafka, place.prefix)
         with place.pipeline:

@@ -18,6 +18,8 @@ from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.played_pipeline import PlayedPipeline
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for
 
 from embermq.mqtt.wire.encoder import puback
@@ -60,12 +62,12 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def patient_on_kafka(
-    running_kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory
+    running_kafka: KafkaServer, module_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
-    """The same, with its logs in Kafka."""
+    """The same, on servers."""
     running_kafka.heal()
     prefix = running_kafka.prefix()
-    place = {"stores.log": f"kafka://{running_kafka.bootstrap}", "kafka.prefix": prefix}
+    place = on_servers(running_kafka, module_redis, prefix)
     data_dir = tmp_path_factory.mktemp("patient-on-kafka")
     with (
         BrokerProcess(data_dir, settings=PATIENT | place) as broker,

@@ -14,6 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tests.support.broker_process import BrokerProcess
 from tests.support.forked_program import run_program
 from tests.support.kafka_server import KafkaCluster, KafkaServer
+from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_until
 
 from embermq.adapters.kafka.client import may_work_later
@@ -24,14 +26,13 @@ Kafka = TypeVar("Kafka", KafkaServer, KafkaCluster)
 
 
 class PipelineBroker(BrokerProcess, Generic[Kafka]):
-    """May be killed and started again by a test; `heal` puts it right for the next one."""
+    """May be killed and started again by a test; `heal` puts it right for the next one. Its Redis is its own."""
 
     def __init__(self, kafka: Kafka, folder: Path, settings: Mapping[str, object] | None = None) -> None:
         self.kafka: Kafka = kafka
         self.prefix: str = kafka.prefix()
-        own: dict[str, object] = {
-            "stores.log": f"kafka://{kafka.bootstrap}",
-            "kafka.prefix": self.prefix,
+        self.redis = RedisServer(folder / "redis")
+        own: dict[str, object] = on_servers(kafka, self.redis, self.prefix) | {
             "clients.application_ids": json.dumps(["app*"]),
             "device.queue_limit": 60_000,
             "log.retention_hours": 0.001,
@@ -40,6 +41,15 @@ class PipelineBroker(BrokerProcess, Generic[Kafka]):
             "pipeline.backoff_first_ms": 3_000,  # so long the pipeline is down for everybody to see
         }
         super().__init__(folder / "data", pipeline=True, settings=own | dict(settings or {}))
+
+    def launch(self) -> None:
+        if not self.redis.is_running:
+            self.redis.start()
+        super().launch()
+
+    def close(self) -> None:
+        super().close()
+        self.redis.close()
 
     def heal(self) -> None:
         """Kafka, broker and pipeline run."""

@@ -425,6 +425,7 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
     tmp_path: Path,
     store: str,
     migrated_here: Callable[[OldBroker, str, Path], MigrationReport],
+    request: pytest.FixtureRequest,
 ) -> None:
     """QoS 2 that the client has confirmed goes on with PUBREL; everything else comes as it was numbered. The one is
     brought over by the command, the other by what the command does, in the Spark that is here already."""
@@ -467,7 +468,8 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
         assert not any(message.dup for message in client.messages)
         client.close()
 
-    with BrokerProcess(data_dir, settings={"stores.session": target}) as broker:
+    settings = {} if store == "sqlite" else request.getfixturevalue("servers")
+    with BrokerProcess(data_dir, settings=settings) as broker:
         run(read())
 
 

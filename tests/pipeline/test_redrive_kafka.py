@@ -1,4 +1,4 @@
-"""`embermq pipeline redrive` against a broker whose message log is in Kafka."""
+"""`embermq pipeline redrive` against a broker on servers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from threading import Thread
 import pytest
 from tests.pipeline.dead_letters import LEFT_OPEN, START_S, Letter, Redrive, bury, dead, queued
 from tests.support.broker_process import BrokerProcess
-from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import queue_broker, worker
-from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
 QUEUE = "re/kafka"
@@ -37,18 +35,10 @@ async def consume(broker: BrokerProcess, found: list[tuple[str, int, int]]) -> N
 
 @LEFT_OPEN
 @pytest.mark.promise("queues-34", "queues-35", "pipeline-1", "pipeline-12")
-@pytest.mark.parametrize("sessions", ["embedded", pytest.param("redis", marks=pytest.mark.in_faults)])
 def test_each_goes_back_once_whoever_is_killed(
-    sessions: str, kafka: KafkaServer, tmp_path: Path, redrive: Redrive, request: pytest.FixtureRequest
+    servers: dict[str, object], tmp_path: Path, redrive: Redrive
 ) -> None:
-    settings: dict[str, object] = {
-        "stores.log": f"kafka://{kafka.bootstrap}",
-        "kafka.prefix": kafka.prefix(),
-    }
-    if sessions == "redis":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        settings["stores.session"] = redis.url
-    with queue_broker(tmp_path, "", **settings) as broker:
+    with queue_broker(tmp_path, "", **servers) as broker:
         ids = bury(broker, QUEUE, COUNT)
         odd, even = ids[1::2], ids[::2]
         (dry,) = redrive(broker, QUEUE, "--dry-run", "--filter", ODD)

@@ -14,17 +14,12 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import run
 from tests.support.queue_worker import worker
-from tests.support.redis_server import RedisServer
 
 from embermq.mqtt.wire.packets import Subscription
 
 TOPIC = "$queue/stores"
 COUNT = 30
 PAYLOADS = [b"%d" % number for number in range(COUNT)]
-
-
-def kafka_place(kafka: KafkaServer) -> dict[str, object]:
-    return {"stores.log": f"kafka://{kafka.bootstrap}", "kafka.prefix": kafka.prefix()}
 
 
 async def enqueue(broker: BrokerProcess) -> None:
@@ -69,17 +64,8 @@ async def read_letter(broker: BrokerProcess, payload: bytes) -> None:
 
 
 @pytest.mark.promise("queues-2")
-@pytest.mark.parametrize("place", ["kafka", "redis", "both"])
-def test_what_was_acknowledged_survives_the_broker(
-    place: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    settings: dict[str, object] = {}
-    if place != "redis":
-        settings |= kafka_place(request.getfixturevalue("kafka"))
-    if place != "kafka":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        settings["stores.session"] = redis.url
-    with BrokerProcess(tmp_path / "data", settings=settings) as broker:
+def test_what_was_acknowledged_survives_the_broker(servers: dict[str, object], tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings=servers) as broker:
         run(enqueue(broker))
         broker.kill()
         broker.start()
@@ -96,10 +82,10 @@ def test_what_was_acknowledged_survives_the_broker(
 
 
 def test_a_record_that_kafka_has_is_enqueued_when_the_rest_of_its_tick_was_lost(
-    kafka: KafkaServer, tmp_path: Path
+    servers: dict[str, object], tmp_path: Path
 ) -> None:
     """As if the broker had been killed between the two stores: the last message has no entry."""
-    with BrokerProcess(tmp_path / "data", settings=kafka_place(kafka)) as broker:
+    with BrokerProcess(tmp_path / "data", settings=servers) as broker:
         run(enqueue(broker))
         broker.kill()
         with closing(sqlite3.connect(tmp_path / "data" / "broker.db", isolation_level=None)) as connection:
@@ -112,7 +98,9 @@ def test_a_record_that_kafka_has_is_enqueued_when_the_rest_of_its_tick_was_lost(
 
 
 @pytest.mark.promise("queues-18")
-def test_a_start_at_a_time_waits_for_kafka_alone(kafka: KafkaServer, tmp_path: Path) -> None:
+def test_a_start_at_a_time_waits_for_kafka_alone(
+    kafka: KafkaServer, servers: dict[str, object], tmp_path: Path
+) -> None:
     """Kafka stands still while it is asked where a time is: only who asked waits."""
     topic = "$queue/times"
 
@@ -137,5 +125,5 @@ def test_a_start_at_a_time_waits_for_kafka_alone(kafka: KafkaServer, tmp_path: P
         assert (await answer).reason_codes == (1,)
         assert (await asker.next()).payload == b"behind"
 
-    with BrokerProcess(tmp_path / "data", settings=kafka_place(kafka)) as broker:
+    with BrokerProcess(tmp_path / "data", settings=servers) as broker:
         run(scenario())

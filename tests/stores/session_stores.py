@@ -11,6 +11,7 @@ from typing import Protocol
 import pytest
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_until
 
 from embermq.formats.redis_layout import client_keys
@@ -72,12 +73,15 @@ that long is shown in tests/faults."""
 
 
 class RedisStore:
-    """A Redis or a Redis Cluster."""
+    """A Redis or a Redis Cluster, beside a log in Kafka."""
 
     def __init__(
-        self, url: str, node_of: Callable[[str], RedisServer], masters: Callable[[], list[RedisServer]]
+        self,
+        places: Mapping[str, object],
+        node_of: Callable[[str], RedisServer],
+        masters: Callable[[], list[RedisServer]],
     ) -> None:
-        self.settings: Mapping[str, object] = {"stores.session": url, "redis.settle_s": SETTLE_S}
+        self.settings: Mapping[str, object] = {**places, "redis.settle_s": SETTLE_S}
         self._node_of = node_of
         self._masters = masters
 
@@ -132,12 +136,14 @@ def _sqlite(request: pytest.FixtureRequest) -> SessionStore:
 
 def _redis(request: pytest.FixtureRequest) -> SessionStore:
     server: RedisServer = request.getfixturevalue("redis_server")
-    return RedisStore(server.url, lambda key: server, lambda: [server])
+    places = on_servers(request.getfixturevalue("kafka"), server)
+    return RedisStore(places, lambda key: server, lambda: [server])
 
 
 def _redis_cluster(request: pytest.FixtureRequest) -> SessionStore:
     cluster: RedisCluster = request.getfixturevalue("redis_cluster")
-    return RedisStore(cluster.url, cluster.master_of, cluster.masters)
+    places = on_servers(request.getfixturevalue("kafka"), cluster)
+    return RedisStore(places, cluster.master_of, cluster.masters)
 
 
 SESSION_STORES: Mapping[str, Callable[[pytest.FixtureRequest], SessionStore]] = {

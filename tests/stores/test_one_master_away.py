@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import DAY_S
+from tests.support.kafka_server import KafkaServer
 from tests.support.mqtt_client import MqttClient, run
 from tests.support.redis_cluster import RedisCluster
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for
 
 from embermq.formats.redis_layout import client_keys
@@ -33,10 +35,12 @@ async def enters(broker: BrokerProcess, client_id: str) -> MqttClient:
 
 
 @pytest.mark.timeout(200)
-def test_sessions_of_the_other_masters_do_not_wait(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+def test_sessions_of_the_other_masters_do_not_wait(
+    kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path
+) -> None:
     cluster = redis_cluster
     away, there = named(cluster, 0), named(cluster, 1)
-    settings = {"stores.session": cluster.url, "session_store.connect_wait_s": PATIENCE_S}
+    settings = on_servers(kafka, cluster) | {"session_store.connect_wait_s": PATIENCE_S}
 
     async def scenario(broker: BrokerProcess) -> None:
         stuck = await enters(broker, away)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import shutil
 import time
 import urllib.error
 import urllib.request
@@ -13,13 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.test_kafka_cut_log import cut
 from tests.integration.conftest import quiet
 from tests.support.broker_process import BrokerProcess
 from tests.support.dialogue import DAY_S, arrived, client, gone, kept, make, present, talk
 from tests.support.forked_program import run_program
+from tests.support.kafka_server import KafkaServer
 from tests.support.metrics import metric
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_server import RedisServer
+from tests.support.servers import on_servers
 from tests.support.waiting import wait_for, wait_until
 
 from embermq.mqtt.wire.packets import Publish, Pubrec, Subscription, Will
@@ -30,15 +32,11 @@ SERVER_UNAVAILABLE = 0x88
 
 
 @pytest.fixture
-def broker(redis_server: RedisServer, tmp_path: Path) -> Iterator[BrokerProcess]:
+def broker(servers: dict[str, object], tmp_path: Path) -> Iterator[BrokerProcess]:
     """Not started. It must be silent."""
     found = BrokerProcess(
         tmp_path / "data",
-        settings={
-            "stores.session": redis_server.url,
-            "session_store.connect_wait_s": 1,
-            "redis.command_timeout_s": 1,
-        },
+        settings={**servers, "session_store.connect_wait_s": 1, "redis.command_timeout_s": 1},
     )
     try:
         yield found
@@ -293,8 +291,10 @@ def test_what_is_broken_is_named_and_the_start_refused(
     assert told in refused(broker)
 
 
-def test_a_redis_that_is_not_there_is_told_without_its_password(tmp_path: Path) -> None:
-    settings = {"stores.session": "redis://somebody:hunter2@127.0.0.1:1/3"}
+def test_a_redis_that_is_not_there_is_told_without_its_password(
+    servers: dict[str, object], tmp_path: Path
+) -> None:
+    settings = servers | {"stores.session": "redis://somebody:hunter2@127.0.0.1:1/3"}
     broker = BrokerProcess(tmp_path / "data", settings=settings)
     text = refused(broker)
     assert "redis://127.0.0.1:1/3" in text
@@ -316,20 +316,20 @@ def test_check_config_shows_the_store_without_its_password() -> None:
 
 
 def test_a_password_from_a_file_and_a_start_up_block_without_it(
-    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hunter2\n")
     with RedisServer(tmp_path_factory.mktemp("closed"), password="hunter2") as server:
         url = f"redis://127.0.0.1:{server.port}"
-        settings = {"stores.session": url, "redis.password_file": secret}
+        settings = on_servers(kafka, server) | {"stores.session": url, "redis.password_file": secret}
         with BrokerProcess(tmp_path / "data", settings=settings) as broker:
             assert f"sessions   {url}" in broker.output()
             assert "hunter2" not in broker.output()
 
 
-def test_a_cluster_has_all_of_it(redis_cluster: RedisCluster, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data", settings={"stores.session": redis_cluster.url}) as broker:
+def test_a_cluster_has_all_of_it(kafka: KafkaServer, redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", settings=on_servers(kafka, redis_cluster)) as broker:
 
         async def before() -> None:
             for number in range(20):
@@ -359,20 +359,16 @@ def test_a_backup_says_what_it_does_not_have(broker: BrokerProcess, tmp_path: Pa
 
 
 def test_a_log_that_lost_its_end_uses_no_position_twice(
-    broker: BrokerProcess, redis_server: RedisServer, tmp_path: Path
+    broker: BrokerProcess, kafka: KafkaServer, redis_server: RedisServer
 ) -> None:
-    """An older copy of the data directory beside the Redis that went on: what is published then is not taken for what
-    is known already."""
+    """Redis has what Kafka has lost with the power of a server: what is published then is not taken for that."""
     broker.settings["device.linger_ms"] = 10_000  # so that positions are not forgotten
-    broker.start()
 
     async def before() -> None:
         for client_id in ("absent", "holder"):
             found = await kept(broker, client_id)
             await found.subscribe(Subscription("t", 1))
             await gone(found)
-
-    async def meanwhile() -> None:
         await kept(broker, "holder", acknowledges=False)
         publisher = await client(broker, "p")
         for number in range(20):
@@ -380,6 +376,7 @@ def test_a_log_that_lost_its_end_uses_no_position_twice(
         await asyncio.to_thread(
             wait_until, lambda: redis_server.ask("ZCARD", "{absent}_messages") == 20, 30, "all is stored"
         )
+        kafka.kill()
         broker.kill()
 
     async def after() -> None:
@@ -389,16 +386,12 @@ def test_a_log_that_lost_its_end_uses_no_position_twice(
         back = await kept(broker, "absent")
         assert await arrived(back, 40) == [b"%d" % number for number in range(40)]
 
+    broker.start()
     talk(before)
-    broker.stop()
-    older = tmp_path / "older"
-    shutil.copytree(broker.data_dir, older)
+    cut(kafka, f"{broker.settings['kafka.prefix']}.msg.all", 5)
+    kafka.start()
     broker.start()
-    talk(meanwhile)
-    shutil.rmtree(broker.data_dir)
-    shutil.copytree(older, broker.data_dir)
-    broker.start()
-    assert "what lies between is lost" in broker.output()
+    assert "New ones go to partition 1" in broker.output()
     talk(after)
 
 
@@ -421,14 +414,13 @@ def test_a_start_without_the_sessions_of_the_last_one_is_refused(
     assert broker.stop() == 0
     told = f"sessions of this data directory are kept in {ours}, and would miss what comes"
     for _ in range(2):  # a refusal makes nothing
-        for place in ("sqlite", other):
-            broker.settings["stores.session"] = place
-            assert told in refused(broker) and "stores.discard_sessions" in broker.output()
+        broker.settings["stores.session"] = other
+        assert told in refused(broker) and "stores.discard_sessions" in broker.output()
     broker.settings["stores.session"] = ours
     broker.start()
     talk(come_back)
     assert broker.stop() == 0
-    broker.settings |= {"stores.session": "sqlite", "stores.discard_sessions": "true"}
+    broker.settings |= {"stores.session": other, "stores.discard_sessions": "true"}
     broker.start()
     assert broker.stop() == 0
     del broker.settings["stores.discard_sessions"]
