@@ -13,7 +13,7 @@ RERUNS ?= 1
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUN_READY := .venv/.ready-to-run
-CLUSTER_READY := .venv/.ready-for-cluster
+SERVERS_READY := .venv/.ready-for-servers
 TEST_READY := .venv/.ready-to-test
 # Distributions of their own that every installation has.
 PACKAGES := bench migrate
@@ -26,8 +26,8 @@ help: ## List the targets
 .PHONY: install
 install: $(RUN_READY) ## Make .venv with the program in it: .venv/bin/embermq
 
-.PHONY: cluster
-cluster: $(CLUSTER_READY) ## Add what Redis, PostgreSQL, MySQL and Kafka stores need to .venv
+.PHONY: servers
+servers: $(SERVERS_READY) ## Add what Redis, PostgreSQL, MySQL and Kafka stores need to .venv
 
 .PHONY: run
 run: $(RUN_READY) ## Install if needed and run the broker (ARGS='--set log.durability=os')
@@ -126,8 +126,8 @@ $(RUN_READY): requirements/build.txt requirements/run.txt pyproject.toml $(PACKA
 	@$(PIP) install --no-deps --no-build-isolation --editable . $(PACKAGES:%=--editable %)
 	@touch $@
 
-$(CLUSTER_READY): requirements/cluster.txt $(CONNECTOR) $(RUN_READY)
-	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/cluster.txt
+$(SERVERS_READY): requirements/servers.txt $(CONNECTOR) $(RUN_READY)
+	@$(PIP) install --require-hashes --no-deps --no-build-isolation --requirement requirements/servers.txt
 	@$(BIN)/embermq pipeline fetch-jars
 	@touch $@
 

@@ -29,7 +29,7 @@ def built(command: list[str | Path], source: Path, folder: Path) -> Path:
         ("bench", f"embermq=={__version__}", ["embermq_bench/cli.py", "embermq_bench/py.typed"]),
         (
             "migrate",
-            f"embermq[cluster]=={__version__}",
+            f"embermq[servers]=={__version__}",
             ["embermq_migrate/import_many.lua", "embermq_migrate/migration.sql", "embermq_migrate/py.typed"],
         ),
     ],

@@ -226,5 +226,5 @@ def test_a_missing_driver_is_told_with_its_extra(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "needs pymysql" in done.stderr
-    assert "embermq[cluster]" in done.stderr
+    assert "embermq[servers]" in done.stderr
     assert "hidden" not in done.stderr

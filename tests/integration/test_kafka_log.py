@@ -462,14 +462,19 @@ def _checked(*assignments: str) -> tuple[str, object]:
 
 def test_the_configuration_is_shown_with_what_the_cluster_is_worth(kafka: KafkaServer) -> None:
     topic = _topic(kafka)
-    place = (f"stores.log=kafka://{kafka.bootstrap}", f"kafka.prefix={topic.name.removesuffix('.msg.all')}")
+    redis = "stores.session=redis://127.0.0.1"
+    place = (
+        f"stores.log=kafka://{kafka.bootstrap}",
+        redis,
+        f"kafka.prefix={topic.name.removesuffix('.msg.all')}",
+    )
     shown, told = _checked(*place)
     assert told == f"topic {topic.name} is not there yet, the first start makes it"
     assert shown.rstrip().endswith(f"message log: {told}")
     durability = topic.open(is_new=True)
     assert _checked(*place)[1] == str(durability)
     nobody = f"127.0.0.1:{free_port()}"
-    shown, told = _checked(f"stores.log=kafka://ann:hidden@{nobody}", "kafka.start_timeout_s=0.5")
+    shown, told = _checked(f"stores.log=kafka://ann:hidden@{nobody}", redis, "kafka.start_timeout_s=0.5")
     assert str(told).startswith(f"kafka://{nobody}: no answer in 0.5 s") and "hidden" not in shown
     assert _checked()[1] is None
 

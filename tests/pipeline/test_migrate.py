@@ -421,11 +421,10 @@ def test_into_a_cluster(runner: Runner, old: OldBroker, redis_cluster: RedisClus
 @pytest.mark.promise("device-12")
 def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
     old: OldBroker,
-    redis_server: RedisServer,
+    servers: dict[str, object],
     tmp_path: Path,
     store: str,
     migrated_here: Callable[[OldBroker, str, Path], MigrationReport],
-    request: pytest.FixtureRequest,
 ) -> None:
     """QoS 2 that the client has confirmed goes on with PUBREL; everything else comes as it was numbered. The one is
     brought over by the command, the other by what the command does, in the Spark that is here already."""
@@ -445,7 +444,7 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
             user_properties='{"props":[{"k":"a","v":"b"}]}',
         )
     data_dir = tmp_path / "broker"
-    target = redis_server.url if store == "redis" else "sqlite"
+    target = str(servers["stores.session"]) if store == "redis" else "sqlite"
     if store == "sqlite":
         process = command(old, target, data_dir, "--json")
         output, errors = process.communicate(timeout=JOB_S)
@@ -454,7 +453,9 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
     else:
         report = migrated_here(old, target, data_dir)
     assert report.counts.written == 30
-    assert report.target == (redis_server.url if store == "redis" else str(data_dir / "broker.db"))
+    assert report.target == (
+        str(servers["stores.session"]) if store == "redis" else str(data_dir / "broker.db")
+    )
 
     async def read() -> None:
         client = MqttClient("device-0")
@@ -468,7 +469,7 @@ def test_a_broker_on_the_result_delivers_in_order_with_the_packet_ids(
         assert not any(message.dup for message in client.messages)
         client.close()
 
-    settings = {} if store == "sqlite" else request.getfixturevalue("servers")
+    settings = {} if store == "sqlite" else servers
     with BrokerProcess(data_dir, settings=settings) as broker:
         run(read())
 

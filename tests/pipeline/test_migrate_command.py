@@ -150,7 +150,7 @@ def test_a_missing_driver_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, package: str, connect: Callable[[], object]
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MigrationError, match=r"needs embermq\[cluster\]: run `make cluster`"):
+    with pytest.raises(MigrationError, match=r"needs embermq\[servers\]: run `make servers`"):
         connect()
 
 

@@ -303,7 +303,8 @@ def test_a_redis_that_is_not_there_is_told_without_its_password(
 
 
 def test_check_config_shows_the_store_without_its_password() -> None:
-    command = ["check-config", "--set", "stores.session=redis://u:hunter2@127.0.0.1:6379"]
+    kafka = ["--set", "stores.log=kafka://127.0.0.1:1", "--set", "kafka.start_timeout_s=0.5"]
+    command = ["check-config", *kafka, "--set", "stores.session=redis://u:hunter2@127.0.0.1:6379"]
     for words in (command, [*command, "--json"]):
         made = run_program(*words)
         assert made.returncode == 0, made.stderr
@@ -352,8 +353,12 @@ def test_a_cluster_has_all_of_it(kafka: KafkaServer, redis_cluster: RedisCluster
 
 def test_a_backup_says_what_it_does_not_have(broker: BrokerProcess, tmp_path: Path) -> None:
     broker.start()
-    session = f"stores.session={broker.settings['stores.session']}"
-    made = run_program("backup", tmp_path / "copy", "--data-dir", broker.data_dir, "--set", session)
+    given = [
+        word
+        for name in ("stores.log", "stores.session")
+        for word in ("--set", f"{name}={broker.settings[name]}")
+    ]
+    made = run_program("backup", tmp_path / "copy", "--data-dir", broker.data_dir, *given)
     assert made.returncode == 0, made.stderr
     assert "sessions" in made.stdout and "are not in it" in made.stdout
 

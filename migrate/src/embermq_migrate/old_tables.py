@@ -194,7 +194,7 @@ def connect(url: str) -> "Connection[tuple[Any, ...]]":
         import psycopg
     except ImportError as error:
         raise MigrationError(
-            "reading PostgreSQL needs embermq[cluster]: run `make cluster`, or pip install 'embermq[cluster]'"
+            "reading PostgreSQL needs embermq[servers]: run `make servers`, or pip install 'embermq[servers]'"
         ) from error
     if _is_unquoted(url):
         raise _not_understood(url)

@@ -150,7 +150,7 @@ def connect(place: RedisPlace) -> Any:
         import redis.cluster
     except ImportError as error:
         raise MigrationError(
-            "writing to Redis needs embermq[cluster]: run `make cluster`, or pip install 'embermq[cluster]'"
+            "writing to Redis needs embermq[servers]: run `make servers`, or pip install 'embermq[servers]'"
         ) from error
     options: dict[str, Any] = {
         "username": place.username or None,

@@ -254,7 +254,7 @@ def open_log_side(
     except ImportError as error:
         raise StartError(
             f"stores.log: {settings.stores.shown().log} needs {error.name}, which is not installed: "
-            "pip install 'embermq[cluster]', or make cluster"
+            "pip install 'embermq[servers]', or make servers"
         ) from error
     try:
         return KafkaLogSide(settings, SqliteLogState(tables, durability=durability, post=post), tick, post)

@@ -128,7 +128,7 @@ def _positions(settings: Settings) -> KafkaPositions | None:
     try:
         from embermq.pipeline.sources.kafka_positions import KafkaPositions
     except ImportError as error:
-        raise PipelineError(f"{error.name} is not installed: pip install 'embermq[cluster]'") from error
+        raise PipelineError(f"{error.name} is not installed: pip install 'embermq[servers]'") from error
     return KafkaPositions(kafka, LOOK_S)
 
 

@@ -77,7 +77,7 @@ def open_session_store(
             raise
         raise StartError(
             f"stores.session: {settings.stores.shown().session} needs the package {error.name}: "
-            "pip install 'embermq[cluster]', or make cluster"
+            "pip install 'embermq[servers]', or make servers"
         ) from None
     apart = RedisSessions(settings.stores.session, settings.redis, post)
     try:

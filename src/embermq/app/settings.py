@@ -1,4 +1,8 @@
-"""Which store holds what; composed into the broker's one schema (section `stores`)."""
+"""Which store holds what; composed into the broker's one schema (section `stores`).
+
+There are two profiles: embedded, all in the data directory, and servers, a Kafka together with a Redis. Accounts and
+archived messages may be in a database with either.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,23 @@ ELSEWHERE = (
 """What a start with another store of sessions is told."""
 
 
+ALONE = (
+    "{0}: sqlite does not go with {1}: a broker keeps its data in its directory, or in a Kafka and a Redis; set {0} to "
+    "{2}, or both to sqlite (docs/stores.md)"
+)
+"""What a Kafka without a Redis is told, and a Redis without a Kafka."""
+
+
 class StoreSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Stores for data that several brokers share or that survives a machine; see [stores](stores.md)."""
 
     log: str = SQLITE
     """The message log: `sqlite` for the data directory, or `kafka://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]`, and
-    `kafka+ssl://` likewise."""
+    `kafka+ssl://` likewise; together with a Redis in `session`."""
     session: str = SQLITE
     """Sessions, what is queued for them, and retained messages: `sqlite` for the data directory, or
     `redis://[[USER]:PASSWORD@]HOST:PORT[/DATABASE]`, `rediss://` with TLS, `redis+cluster://HOST:PORT,HOST:PORT` and
-    `rediss+cluster://`."""
+    `rediss+cluster://`; together with a Kafka in `log`."""
     discard_sessions: bool = False
     """Begin without the sessions that the start before kept in a Redis, when `session` names it no more. What is there
     is not moved, and misses what comes from then on."""
@@ -69,8 +80,17 @@ def check_settings(settings: StoreSettings) -> None:
             parse_address(settings.session)
         except ValueError as error:
             raise ValueError(f"stores.session: {error}; or {SQLITE} for the data directory") from None
+    _check_profile(settings.shown())
     if settings.static != SQLITE:
         try:
             parse_url(settings.static)
         except ValueError as error:
             raise ValueError(f"stores.static: {error}; or {SQLITE} for the data directory") from None
+
+
+def _check_profile(shown: StoreSettings) -> None:
+    """Raises ValueError for a Kafka without a Redis and the other way round."""
+    if shown.log != SQLITE and shown.session == SQLITE:
+        raise ValueError(ALONE.format("stores.session", f"stores.log = {shown.log}", "redis://HOST:PORT"))
+    if shown.session != SQLITE and shown.log == SQLITE:
+        raise ValueError(ALONE.format("stores.log", f"stores.session = {shown.session}", "kafka://HOST:PORT"))

@@ -80,7 +80,7 @@ def named_store(url: DatabaseUrl) -> Iterator[None]:
     except ImportError as error:
         raise StartError(
             f"stores.static: {url.shown} needs {error.name}, which is not installed: "
-            "pip install 'embermq[cluster]', or make cluster"
+            "pip install 'embermq[servers]', or make servers"
         ) from error
     except StoreError as error:
         raise StartError(f"stores.static: {error}") from error

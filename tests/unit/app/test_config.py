@@ -222,10 +222,9 @@ def test_a_wait_for_replicas_ends_before_patience_with_the_connection() -> None:
 
 
 def test_queue_and_window_share_the_packet_ids_in_redis() -> None:
-    redis = "stores.session=redis://127.0.0.1:6379"
-    with_set(redis, "device.queue_limit=64511", "mqtt.inflight_max=1024")
+    with_set(*SERVERS, "device.queue_limit=64511", "mqtt.inflight_max=1024")
     environment = {"EMBERMQ_MQTT__INFLIGHT_MAX": "1024"}
-    (problem,) = refused(redis, "device.queue_limit=64512", environment=environment)
+    (problem,) = refused(*SERVERS, "device.queue_limit=64512", environment=environment)
     assert problem.startswith("device.queue_limit: 64512 and mqtt.inflight_max, 1024, are together more than")
     assert "device.queue_limit from --set" in problem
     assert "mqtt.inflight_max from EMBERMQ_MQTT__INFLIGHT_MAX" in problem
@@ -371,6 +370,8 @@ def test_what_is_wrong_with_a_listener_is_told_by_name(assignment: str, problem:
     assert told.startswith(problem)
 
 
+REDIS = "stores.session=redis://h"
+SERVERS = ("stores.log=kafka://h", REDIS)
 SECRET_URL = "postgresql://ann:hidden@db.example.com/data"
 
 
@@ -380,24 +381,43 @@ def test_the_password_of_a_store_is_shown_nowhere() -> None:
     shown = {setting.key: setting.value for setting in found.effective()}
     assert shown["stores.static"] == "postgresql://ann:***@db.example.com/data"
     assert "hidden" not in f"{found.settings!r} {found.shown!r} {shown} {found.settings.stores}"
-    found = load_configuration(assignments=["stores.log=kafka://ann:hidden@h", "pipeline.enabled=false"])
+    found = load_configuration(assignments=["stores.log=kafka://ann:hidden@h", REDIS])
     shown = {setting.key: setting.value for setting in found.effective()}
     assert shown["stores.log"] == "kafka://ann:***@h"
     assert "hidden" not in f"{found.settings!r} {found.shown!r} {shown} {found.settings.stores}"
 
 
+@pytest.mark.parametrize(
+    ("alone", "problem"),
+    [
+        (
+            "stores.log=kafka://ann:hidden@h",
+            "stores.session: sqlite does not go with stores.log = kafka://ann:***@h: ",
+        ),
+        (
+            "stores.session=redis://ann:hidden@h",
+            "stores.log: sqlite does not go with stores.session = redis://ann:***@h: ",
+        ),
+    ],
+)
+def test_one_server_without_the_other_is_refused_with_the_way_out(alone: str, problem: str) -> None:
+    (told,) = refused(alone)
+    assert told.startswith(problem) and "or both to sqlite" in told and "hidden" not in told
+    assert told.endswith(f"({alone.partition('=')[0]} from --set)")
+
+
 def test_what_a_log_in_kafka_cannot_do_is_refused_by_name() -> None:
-    (told,) = refused("stores.log=kafka://h", "pipeline.master=mesos://h")
+    (told,) = refused(*SERVERS, "pipeline.master=mesos://h")
     assert told.startswith("pipeline.master = 'mesos://h': use 'local'")
-    (told,) = refused("stores.log=kafka://h", "pipeline.master=spark://h:7077")
+    (told,) = refused(*SERVERS, "pipeline.master=spark://h:7077")
     assert told.startswith("pipeline.master = 'spark://h:7077': the query archive writes messages.db")
     (told,) = refused("stores.log=kafka://h?x", "pipeline.mode=realtime")
     assert told.startswith("stores.log: has a '?'")
     (told,) = refused("pipeline.mode=realtime")
     assert told.startswith("pipeline.mode = 'realtime': Spark's real-time mode reads Kafka only")
-    assert with_set("stores.log=kafka://h", "pipeline.mode=realtime").pipeline.enabled
+    assert with_set(*SERVERS, "pipeline.mode=realtime").pipeline.enabled
     large = ["pipeline.enabled=false", f"mqtt.packet_bytes_max={2**27}", f"device.queue_bytes_max={2**28}"]
-    (told,) = refused("stores.log=kafka://h", *large)
+    (told,) = refused(*SERVERS, *large)
     assert told.startswith(f"mqtt.packet_bytes_max: {2**27} is more than goes to a Kafka")
     assert with_set(*large).mqtt.packet_bytes_max == 2**27
     (told,) = refused("kafka.replication_factor=2", "kafka.min_insync_replicas=3")
